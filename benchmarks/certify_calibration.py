@@ -20,7 +20,7 @@ from congruence import Embeddings
 from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
-from congruence.upgrade.certify import Thresholds, certify
+from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.scoring import MapRecipe, overlap_of, score, vectors_of
@@ -261,7 +261,7 @@ def main() -> None:
         else simulated_cases(GENERATORS[options.kind], rng, options.pairs)
     )
     for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
-        thresholds = Thresholds(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
+        thresholds = Criteria(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
         said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k, way)
         for name, triples in intervals.items():
             covered[name] += triples

@@ -28,7 +28,7 @@ from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive.texts import Scale, read_facts, unit
+from congruence.upgrade.progressive.texts import Scale, read_facts
 from machine_output import write_json
 
 PAIRS = 100
@@ -44,7 +44,7 @@ MOST = 0.5
 
 def by_texts(name: str, case: Case) -> Callable[[View], np.ndarray]:
     """Return an order by texts for a plan whose map does not use texts."""
-    ours, theirs = unit(case.texts), unit(case.new_texts)
+    ours, theirs = normalize_rows(case.texts, dtype=np.float64), normalize_rows(case.new_texts, dtype=np.float64)
 
     def order(view: View) -> np.ndarray:
         sides = ((view.old, ours), (view.mapped, theirs))
@@ -92,7 +92,7 @@ def still(case: Case, mapping: Map, start: np.ndarray, order: Any, seed: int) ->
     """Return the accuracy if neither the first map nor its order is updated."""
     plan = Progressive(mapping, case.old, modality="image", order=order, random_state=seed)
     mapped, n = plan.mapped(), len(case.old)
-    view = View(unit(case.old), mapped, np.empty(0, np.intp), np.empty(0), n, seed)
+    view = View(normalize_rows(case.old, dtype=np.float64), mapped, np.empty(0, np.intp), np.empty(0), n, seed)
     scores = (ORDERS[order] if isinstance(order, str) else order)(view)
     scores[start] = np.inf
     ranks = np.argsort(-scores, kind="stable")

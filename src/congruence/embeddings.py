@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from congruence._utils.arrays import UNIT_TOLERANCE, as_dtype, has_unit_rows, normalize_rows
+from congruence._utils.arrays import as_dtype
+from congruence._utils.arrays import has_unit_rows as has_unit_rows
+from congruence._utils.arrays import normalize_rows as normalize_rows
 from congruence._utils.columns import index_ids
 from congruence._utils.display import as_html, as_text, visible
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
@@ -20,23 +22,6 @@ from congruence.errors import DirectionError, IdError, InputError, ModalityError
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "MODALITIES",
-    "UNIT_TOLERANCE",
-    "UNNAMED",
-    "Embeddings",
-    "Pairs",
-    "Space",
-    "as_embeddings",
-    "as_ids",
-    "as_pair",
-    "by_modality",
-    "check_order",
-    "check_space",
-    "has_unit_rows",
-    "normalize_rows",
-]
 
 
 #: Modalities a space may have. ``None`` means "not stated".

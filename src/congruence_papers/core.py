@@ -247,14 +247,14 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = 
 
 
 @dataclass(frozen=True)
-class Kind:
+class Study:
     """How experiments of one kind are measured.
 
-    ``measure``: takes a ``Job`` and adds what it measures; ``resampled``: what each draw resamples; ``{share}`` is
-    replaced by the parameter of that name.
+    ``measure``: takes an ``ExperimentJob`` and adds what it measures; ``resampled``: what each draw resamples;
+    ``{share}`` is replaced by the parameter of that name.
     """
 
-    measure: Callable[[Job[Any]], None]
+    measure: Callable[[ExperimentJob[Any]], None]
     resampled: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -341,7 +341,7 @@ class Paper:
     name: str
     title: str
     experiments: tuple[Experiment, ...]
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, Study]
     metrics: Mapping[str, str]
     data_type: type[Data]
     sample_data: tuple[str, ...]
@@ -396,7 +396,7 @@ def _is_count(value: object, least: int) -> bool:
 
 
 @dataclass
-class Job(Generic[DataT]):
+class ExperimentJob(Generic[DataT]):
     """One run of an experiment: what it runs on, and what it measured.
 
     ``quick``: use fewer draws, anchors and steps; ``extra``: plain data for plots (clouds, kernels, examples), and

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import congruence
 from congruence.errors import InputError, ParameterError
 from congruence_papers import canonical, jam, sotalign
-from congruence_papers.core import QUICK_DRAWS, Data, Experiment, Job, Paper, check_choice, check_positive, judge
+from congruence_papers.core import (
+    QUICK_DRAWS,
+    Data,
+    Experiment,
+    ExperimentJob,
+    Paper,
+    check_choice,
+    check_positive,
+    judge,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +174,7 @@ def run(
     if "evaluation_templates" in experiment.parameters:
         measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
         opened = [replace(each, **measured) for each in opened]
-    job = Job(experiment, opened, paper.seeds(draws), experiment.parameters, quick, callback=callback)
+    job = ExperimentJob(experiment, opened, paper.seeds(draws), experiment.parameters, quick, callback=callback)
     kind = paper.kinds[experiment.kind]
     kind.measure(job)
     rows = job.rows()
@@ -219,7 +228,7 @@ def _stand_ins(data: Sequence[Data]) -> str:
     return " and ".join(dict.fromkeys(each.stand_in for each in data if each.stand_in))
 
 
-def _pictures(job: Job[Any]) -> dict[str, bytes]:
+def _pictures(job: ExperimentJob[Any]) -> dict[str, bytes]:
     """Return the thumbnails of the examples' images, by id."""
     ids = []
     for example in job.extra.get("examples", []):

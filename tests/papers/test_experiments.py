@@ -8,7 +8,7 @@ import pytest
 from congruence.errors import InputError, ParameterError
 from congruence_papers import EXPERIMENTS, PAPERS, Data, Experiment, canonical, listing, run
 from congruence_papers.commands import _parsed
-from congruence_papers.core import Claim, Kind, Paper, above
+from congruence_papers.core import Claim, Paper, Study, above
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -154,7 +154,7 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
         **{"models": ("ivory",), "data": ("casino",), "sample_data": ("loaded",), "metrics": ("eyes",)},
         **{"seeds": 2, "parameters": {"throws": 50}},
     )
-    kinds = {"dice_mean": Kind(mean_of_throws, "the throws", {"throws": 10})}
+    kinds = {"dice_mean": Study(mean_of_throws, "the throws", {"throws": 10})}
     dice = Paper(
         *("dice", "the dice paper", (one,), kinds, {"eyes": "mean number of eyes"}, Throws, ("loaded", "fair")),
         lambda name, variant, **_: Throws(name, stand_in="stand-in: a made-up die"),

@@ -174,12 +174,12 @@ def test_canonical_correlations_stand_captions_that_repeat(made):
     assert mapping.transform(V).shape[1] < 30
 
 
-class Job(dict):
+class ExperimentJob(dict):
     quick = False
 
 
 def test_matches_and_non_matches_are_of_the_same_images(made):
-    found = cases(Job(rows=150), made, made.encoders[0], "add", 5)
+    found = cases(ExperimentJob(rows=150), made, made.encoders[0], "add", 5)
     easy = ["easy: captions of other images", "easy: noise for images", "easy: other texts"]
     assert list(found) == ["match", "hard non-match", *easy]
     image, text = made.encoders[0]

@@ -18,7 +18,7 @@ from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
 from congruence.stores import open_sink
 from congruence_papers import EXPERIMENTS, PAPERS, run
-from congruence_papers.core import Job
+from congruence_papers.core import ExperimentJob
 from congruence_papers.figure import write_experiment
 from congruence_papers.jam import open_features, open_sample
 from congruence_papers.jam.figures import record_order
@@ -188,7 +188,7 @@ def test_users_features_run_and_have_no_stand_in_in_their_title(features):
 
 
 def test_no_order_is_counted_where_a_loss_is_missing():
-    job = Job(EXPERIMENTS["jam-table2"], [], [5], {})
+    job = ExperimentJob(EXPERIMENTS["jam-table2"], [], [5], {})
     job.add({"data": "d", "pair": "add: p", "series": "Con", "metric": "binary_recall", "quantity": "after"}, 0.5)
     record_order(job)
     assert job.extra == {}

@@ -20,8 +20,8 @@ from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run
 from congruence_papers.canonical import contrastive_heads, figures, open_sample
 from congruence_papers.canonical.figures import draw_subset, fit_on
-from congruence_papers.canonical.maps import View, controls
-from congruence_papers.core import COLUMNS, Job, judge
+from congruence_papers.canonical.maps import EvaluationRows, controls
+from congruence_papers.core import COLUMNS, ExperimentJob, judge
 from congruence_papers.figure import draw_experiment, to_csv, write_experiment
 from congruence_papers.running import experiment_of, title_of
 
@@ -224,7 +224,9 @@ def test_the_controls_are_those_of_plain_numpy():
         return float(np.mean((Z * b).sum(1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(b, axis=1)))
 
     assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
-    seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
+    seen = EvaluationRows(
+        (a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)}
+    )
     found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
     turned = [cosine((a - mean_a) @ random_rotation(6, random_state=k) + mean_b) for k in range(300)]
     assert found == pytest.approx(np.mean(turned), abs=0.03)
@@ -271,7 +273,7 @@ def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
 
 def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
     data = tiny(noise=0.1)
-    job = Job(EXPERIMENTS["fig39"], [data], [0], {})
+    job = ExperimentJob(EXPERIMENTS["fig39"], [data], [0], {})
     drawn = [draw_subset(job, data, "text", 0.6, np.random.default_rng(k)) for k in range(4)]
     assert len({tuple(rows) for rows in drawn}) > 1
     assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
@@ -392,7 +394,7 @@ def test_pictures_that_are_none_are_not_shown(tmp_path):
 
 
 def test_csv_keeps_commas_and_quotes():
-    job = Job(EXPERIMENTS["fig4"], [], [0], {})
+    job = ExperimentJob(EXPERIMENTS["fig4"], [], [0], {})
     job.add({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
     (line,) = csv.DictReader(io.StringIO(to_csv(job.rows())))
     assert line["data"] == 'a, "b"'

@@ -192,7 +192,10 @@ def test_the_command_that_is_printed_next_runs(files, store, here):
         (("s.npz:v", "-n", 5, "-o", "a.txt", "--plot", "a.gif"), "a.gif"),
         (("s.npz:v", "-n", 5, "-o", "a.txt", "--texts"), "either a file of vectors or --texts"),
         (("-n", 5, "-o", "a.txt"), "Pass the store's file, or --texts."),
-        (("--texts", "-n", 99_999, "-o", "a.txt"), "Got --count 99,999; there are 4000 texts. Pass --count 4000 or less."),
+        (
+            ("--texts", "-n", 99_999, "-o", "a.txt"),
+            "Got --count 99,999; there are 4000 texts. Pass --count 4000 or less.",
+        ),
         (("--texts", "-n", 5, "-o", "a.parquet"), "Pass --out texts.txt"),
         (("--texts", "-n", 5, "-o", "a.txt", "--method", "random"), "Got --method with --texts"),
         (("--texts", "-n", 5, "-o", "a.txt", "--plot", "a.svg"), "Got --plot with --texts"),

@@ -117,15 +117,15 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
 
 
 @overload
-def normalize_rows(X: np.ndarray, name: str | None = None) -> np.ndarray: ...
+def normalize_rows(X: np.ndarray, name: str | None = None, *, dtype: DTypeLike | None = None) -> np.ndarray: ...
 @overload
 def normalize_rows(X: TensorT, name: str | None = None) -> TensorT: ...
 @overload
 def normalize_rows(X: Array, name: str | None = None) -> Array: ...
-def normalize_rows(X: Array, name: str | None = None) -> Array:
+def normalize_rows(X: Array, name: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """Return rows, shape (n, d), scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
-    Zero rows have no direction and stay zero; with a ``name``, they are an error.
+    Zero rows have no direction and stay zero; with a ``name``, they are an error. ``dtype``: of the result, for NumPy.
     """
     if name is not None:
         nonzero = namespace(X).any(X != 0, axis=1)
@@ -142,7 +142,7 @@ def normalize_rows(X: Array, name: str | None = None) -> Array:
         norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
         return xp.astype(wide / xp.where(norms > 0, norms, xp.ones_like(norms)), X.dtype)
     rows = to_numpy(X)
-    out = np.empty_like(rows, order="C")
+    out = np.empty_like(rows, dtype, order="C")
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
         block = rows[part].astype(np.float64)
         with np.errstate(over="ignore", under="ignore"):

@@ -78,12 +78,12 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
-    from congruence.upgrade.certify import Thresholds, certify, split_anchors
+    from congruence.upgrade.certify import Criteria, certify, split_anchors
 
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
         require("matplotlib", extra="plot")
-    thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
+    thresholds = Criteria(retention, worth, tie, most_anchors, must_move)
     models = {"source": source_model, "target": target_model}
     anchor_specs = {
         "source": {"image": source_image, "text": source_text},

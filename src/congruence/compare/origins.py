@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from congruence.maps import Map
     from congruence.stores import Source
 
-__all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
-
 #: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows
 #: usually are from it.
 FEWEST = 40

@@ -175,7 +175,7 @@ def embed(
             raise
         size = shard_size or PART_ITEMS
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            run = Run(encoder, items, batch_size, on_error, pool, store, callback)
+            run = EncoderRun(encoder, items, batch_size, on_error, pool, store, callback)
             parts = [range(start, min(start + size, len(items))) for start in range(0, len(items), size)]
             counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
         if not sum(counts):
@@ -232,7 +232,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
 
 
 @dataclass
-class Run:
+class EncoderRun:
     """A run of an encoder over items: what its steps share, and what they count.
 
     ``alternative`` is the argument that a message suggests, besides repairing the item.

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import check_positive
-from congruence.embed.run import Run
+from congruence.embed.run import EncoderRun
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, EncoderOptions, load_encoder
 from congruence.engines.dataset import Fragment, ItemSet
@@ -159,7 +159,7 @@ class _EmbedWork(FragmentWork):
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             for start, piece in self.data.table(fragment).pieces(self.data.schema.names, 0, size):
                 items = self.data.items(piece, ids[start : start + len(piece)], fragment)
-                run = Run(encoder, items, self.batch_size, on_error, pool, alternative="bad_rows='bad.parquet'")
+                run = EncoderRun(encoder, items, self.batch_size, on_error, pool, alternative="bad_rows='bad.parquet'")
                 vectors = run.encode(range(len(piece)))
                 if run.failures:
                     rows = np.setdiff1d(np.arange(len(piece)), list(vectors))

@@ -16,7 +16,7 @@ from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeE
 MAX_DEPTH = 8
 
 
-class Kind(NamedTuple):
+class LayerKind(NamedTuple):
     """A kind of layer: its function of a layer and rows, its arrays, which entries may be absent or are not arrays.
 
     Shapes of arrays are in letters: "d" is the width of rows on both sides, "i" and "o" the widths of input and output.
@@ -75,18 +75,18 @@ def _residual(layer: Layer, x: Array) -> Array:
 
 
 #: Every kind of layer, by the name that layers and saved maps use.
-LAYERS: dict[str, Kind] = {
-    "normalize": Kind(lambda layer, x: normalize_rows(x)),
-    "center": Kind(lambda layer, x: x - layer["mean"], {"mean": "d"}),
-    "linear": Kind(_linear, {"weight": "io", "bias": "o"}, ("bias",)),
-    "gelu": Kind(lambda layer, x: gelu(x)),
-    "relu": Kind(_relu),
-    "silu": Kind(_silu),
-    "layernorm": Kind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
-    "swiglu": Kind(
+LAYERS: dict[str, LayerKind] = {
+    "normalize": LayerKind(lambda layer, x: normalize_rows(x)),
+    "center": LayerKind(lambda layer, x: x - layer["mean"], {"mean": "d"}),
+    "linear": LayerKind(_linear, {"weight": "io", "bias": "o"}, ("bias",)),
+    "gelu": LayerKind(lambda layer, x: gelu(x)),
+    "relu": LayerKind(_relu),
+    "silu": LayerKind(_silu),
+    "layernorm": LayerKind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
+    "swiglu": LayerKind(
         _swiglu, {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"}, ("bias", "gate_bias")
     ),
-    "residual": Kind(_residual, others=("layers",)),
+    "residual": LayerKind(_residual, others=("layers",)),
 }
 
 

@@ -50,7 +50,7 @@ class TorchMap(nn.Module):
         return self.about
 
 
-def unit_rows(x: Tensor) -> Tensor:
+def _normalize(x: Tensor) -> Tensor:
     """Return rows (…, d) of unit norm, in their dtype; half precision is summed in float32.
 
     Zero rows stay zero and have a finite gradient, unlike with torch's own function.
@@ -92,7 +92,7 @@ def _swiglu(layer: nn.Module, x: Tensor) -> Tensor:
 
 #: How layers of each kind that has no module of its own are applied.
 FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "normalize": lambda layer, x: unit_rows(x),
+    "normalize": lambda layer, x: _normalize(x),
     "center": lambda layer, x: x - layer.mean,
     "linear": _linear,
     "gelu": lambda layer, x: F.gelu(x),

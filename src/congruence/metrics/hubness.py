@@ -21,7 +21,7 @@ from congruence.metrics.search import nearest
 
 
 @dataclass(frozen=True)
-class Correction:
+class HubnessCorrection:
     """The numbers ``shift`` (n,) that a correction subtracts from cosines.
 
     With ``hubs`` (n,), only queries whose nearest row by plain cosine is one of these are corrected.
@@ -65,7 +65,7 @@ class Hubness(ABC):
         They are −inf for rows that a query of the bank must not retrieve.
         """
 
-    def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> Correction:
+    def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> HubnessCorrection:
         """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks.
 
         With ``exclude_self``, gallery row i is ignored for query i of the bank.
@@ -84,11 +84,11 @@ class Hubness(ABC):
                 value = cosines[np.arange(len(bank)), column]
                 nearer = value > best
                 best[nearer], first[nearer] = value[nearer], column[nearer] + part.start
-        return Correction(shift, self._hubs(first, len(gallery)))
+        return HubnessCorrection(shift, self._hubs(first, len(gallery)))
 
-    def of_matrix(self, cosines: np.ndarray) -> Correction:
+    def of_matrix(self, cosines: np.ndarray) -> HubnessCorrection:
         """Return the correction for a complete matrix of cosines (m, n), with its own queries as the bank."""
-        return Correction(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
+        return HubnessCorrection(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
 
     #: Whether only queries whose nearest row is a hub are corrected.
     _selects: ClassVar[bool] = False

@@ -28,7 +28,7 @@ Unpaired: TypeAlias = list[Embeddings | Rows] | None
 
 
 @dataclass(frozen=True)
-class Items:
+class LabeledPairs:
     """Pairs with their groups, wrong captions and tasks.
 
     ``groups`` (n,): pairs with equal labels stay in the same part of a split, and count as hits for each other in
@@ -45,10 +45,10 @@ class Items:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def take(self, which: np.ndarray) -> Items:
+    def take(self, which: np.ndarray) -> LabeledPairs:
         """Return some of the items, selected by a mask or by row numbers."""
         negatives, tasks = (None if part is None else part[which] for part in (self.negatives, self.tasks))
-        return Items(self.pairs.take(which), self.groups[which], negatives, tasks, self.by_id)
+        return LabeledPairs(self.pairs.take(which), self.groups[which], negatives, tasks, self.by_id)
 
     def sides(self) -> tuple[Embeddings, Embeddings]:
         """Return both sides, without ids if the rows were paired by position."""
@@ -63,7 +63,7 @@ class Items:
         return Captions(X, Y, self.negatives, self.groups)
 
 
-def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
+def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> LabeledPairs:
     """Read the pairs of a recipe, their groups, tasks and wrong captions."""
     sides, by_id = _read_sides(recipe.pairs, spaces)
     pairs = Pairs.join(*sides)
@@ -81,7 +81,7 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
         wrong = read_embeddings(recipe.negatives)
         negatives = read_captions(sides[0], sides[1], wrong if by_id else wrong.vectors).negatives
     groups = columns[0] if columns[0] is not None else group(recipe, pairs)
-    return Items(pairs, groups, negatives, columns[1], by_id)
+    return LabeledPairs(pairs, groups, negatives, columns[1], by_id)
 
 
 def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
@@ -90,8 +90,8 @@ def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
 
 
 def hold_out(
-    recipe: Recipe, name: str, items: Items, total: int, seed: int
-) -> tuple[Items | None, Items, Split | None]:
+    recipe: Recipe, name: str, items: LabeledPairs, total: int, seed: int
+) -> tuple[LabeledPairs | None, LabeledPairs, Split | None]:
     """Return the items held out for validation or test, the remaining items, and the split.
 
     If the recipe names other files, the held-out items are read from them, and there is no split. A share refers to
@@ -100,7 +100,7 @@ def hold_out(
     amount = getattr(recipe, name)
     if isinstance(amount, tuple):
         pairs = Pairs.join(*_read_sides(amount, (items.pairs.source.space, items.pairs.target.space))[0])
-        return Items(pairs, group(recipe, pairs)), items, None
+        return LabeledPairs(pairs, group(recipe, pairs)), items, None
     count = round(amount * total) if amount < 1 else amount
     if not count:
         return None, items, None
@@ -110,8 +110,8 @@ def hold_out(
 
 
 def keep_some(
-    items: Items, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
-) -> tuple[Items, list[Unpaired]]:
+    items: LabeledPairs, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
+) -> tuple[LabeledPairs, list[Unpaired]]:
     """Keep some pairs, and remove the partners of the others, with each side in its own random order.
 
     ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each

@@ -14,7 +14,7 @@ from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.compositional import recall_by_task
 from congruence.maps import HeadsMap
-from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
+from congruence.recipe.items import LabeledPairs, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe, takes
 from congruence.splits import warn_duplicates
 from congruence.train import make_method
@@ -32,7 +32,7 @@ class Run(Tuned):
     ``score`` is NaN without validation pairs; ``items`` are all pairs that were read, including those held out.
     """
 
-    items: Items
+    items: LabeledPairs
 
 
 def run_recipe(
@@ -100,9 +100,9 @@ def run_recipe(
 def _fit(
     method: HeadsMap,
     recipe: Recipe,
-    items: Items,
+    items: LabeledPairs,
     unpaired: list[Unpaired],
-    heldout: Items | None,
+    heldout: LabeledPairs | None,
     checkpoint: str | Path | None,
     verbose: bool,
     callback: Callable[[dict[str, object], float], None] | None,
@@ -125,7 +125,7 @@ def _fit(
     return Tuned(method.fit(*sides, **arguments), {}, float("nan"), [])
 
 
-def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
+def _validation(method: HeadsMap, heldout: LabeledPairs) -> tuple[Any, ...]:
     """Return held-out pairs in the form that a method's ``score`` expects."""
     if takes(method, "negatives"):
         rows = heldout.captions()
@@ -136,7 +136,7 @@ def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
 
 
 def _scores(
-    tuned: Tuned, heldout: Items | None, test: Items | None, identical: dict[str, int] | None
+    tuned: Tuned, heldout: LabeledPairs | None, test: LabeledPairs | None, identical: dict[str, int] | None
 ) -> dict[str, Any]:
     """Score the chosen map and, if it has one, its teacher."""
     scores: dict[str, Any] = {}
@@ -158,7 +158,9 @@ def _scores(
     return scores
 
 
-def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
+def _compare_teacher(
+    scores: dict[str, Any], tuned: Tuned, heldout: LabeledPairs | None, test: LabeledPairs | None
+) -> dict[str, Any]:
     """Warn if the heads retrieve worse than their teacher, on the test or else the validation pairs."""
     if test is not None:
         rows, own, teacher = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
@@ -179,14 +181,14 @@ def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None
     return {"notes": [note]}
 
 
-def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
+def _retrieval(mapping: HeadsMap, test: LabeledPairs) -> dict[str, float]:
     """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
-def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
+def _choices(mapping: HeadsMap, test: LabeledPairs) -> dict[str, object]:
     """Return how often an image is nearer to its caption than to the wrong ones, and those of other images."""
     data = test.captions()
     assert data.negatives is not None

@@ -38,11 +38,6 @@ def map_rows(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
     return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)
 
 
-def unit(rows: Embeddings) -> np.ndarray:
-    """Return the vectors scaled to unit norm, shape (n, d)."""
-    return normalize_rows(rows.vectors.astype(np.float32, copy=False))
-
-
 def some_rows(n: int, most: int, rng: np.random.Generator) -> np.ndarray:
     """Return the numbers of all n rows, or of ``most`` random ones if there are more."""
     return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))

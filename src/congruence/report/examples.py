@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from congruence import metrics
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.ids import is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
-from congruence.report._base import map_rows, some_rows, unit
+from congruence.report._base import map_rows, some_rows
 
 _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
@@ -40,13 +41,14 @@ def commuting(
     common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some_rows(len(common), 2_000, rng)]
-    pictures = unit(target["image"])
+    pictures = normalize_rows(target["image"].vectors, dtype=np.float32)
     mapped = aligned["image"].vectors[queries].astype(np.float32, copy=False)
     direct = _nearest(mapped, pictures, 5)
-    captions = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
+    texts, target_texts = (normalize_rows(side["text"].vectors, dtype=np.float32) for side in (source, target))
+    captions = _nearest(normalize_rows(source["image"].vectors[queries], dtype=np.float32), texts, 1)[:, 0]
     mapped_captions = aligned["text"].vectors[captions].astype(np.float32, copy=False)
-    target_captions = _nearest(mapped_captions, unit(target["text"]), 1)[:, 0]
-    mediated = _nearest(unit(target["text"])[target_captions], pictures, 5)
+    target_captions = _nearest(mapped_captions, target_texts, 1)[:, 0]
+    mediated = _nearest(target_texts[target_captions], pictures, 5)
     own = np.flatnonzero(is_in(source["image"].ids[queries], target["image"].ids))
     target_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
 
@@ -108,11 +110,11 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
         return None
     edited, pictures = bundle.source["edit"], bundle.target["image"]
     queries = map_rows(mapping, "text", edited).vectors.astype(np.float32, copy=False)
-    gallery = unit(pictures)
+    gallery = normalize_rows(pictures.vectors, dtype=np.float32)
     nearest = _nearest(queries, gallery, 5)
     oracle = None
     if "edit" in bundle.target:
-        oracle = _nearest(unit(bundle.target["edit"].take(edited.ids)), gallery, 5)
+        oracle = _nearest(normalize_rows(bundle.target["edit"].take(edited.ids).vectors, dtype=np.float32), gallery, 5)
     wanted, classes = bundle.class_of("edit", edited.ids), bundle.class_of("image", pictures.ids)
     rows = []
     for q, i in enumerate(edited.ids.tolist()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.validation import check_seed
 from congruence._version import __version__
@@ -22,7 +23,7 @@ from congruence.maps import HeadsMap, Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
-from congruence.report._base import held_out_ids, map_rows, some_rows, unit, with_means
+from congruence.report._base import held_out_ids, map_rows, some_rows, with_means
 from congruence.report.examples import commuting, edits
 from congruence.report.rendering import fill, svg, write_page
 from congruence.splits import Split, duplicate_groups
@@ -312,8 +313,11 @@ def _clouds(
         drawn_ids[m] = ids[some_rows(len(ids), 60, rng)]
 
     def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
-        clouds = {f"source {m}": unit(side[m].take(drawn_ids[m])) for m in shared}
-        clouds |= {f"target {m}": unit(target[m].take(drawn_ids[m])) for m in shared}
+        clouds = {
+            f"{name} {m}": normalize_rows(own[m].take(drawn_ids[m]).vectors, dtype=np.float32)
+            for name, own in (("source", side), ("target", target))
+            for m in shared
+        }
         width = max(cloud.shape[1] for cloud in clouds.values())
         # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated
         # anyway.
@@ -352,8 +356,10 @@ def _kernel(
         return None
     images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
     images, texts = images.take(some_rows(len(images), 1_000, rng)), texts.take(some_rows(len(texts), 1_000, rng))
-    source_kernel = unit(images.source) @ unit(texts.source).T
-    target_kernel = unit(images.target) @ unit(texts.target).T
+    source_kernel, target_kernel = (
+        normalize_rows(rows.vectors, dtype=np.float32) @ normalize_rows(columns.vectors, dtype=np.float32).T
+        for rows, columns in ((images.source, texts.source), (images.target, texts.target))
+    )
     same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
     centered = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (source_kernel, target_kernel)]
     norms = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])

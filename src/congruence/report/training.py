@@ -132,14 +132,16 @@ def summarize_training(
     if heldout:
         rows = unseen_rows(mapping, data, ids[order])
         order, data = order[rows], data.take(rows)
-    V, T = _unit(mapping.transform(data.source)), _unit(mapping.transform_target(data.target))
+    V, T = mapping.transform(data.source), mapping.transform_target(data.target)
+    V, T = (normalize_rows(side, dtype=np.float64) for side in (V, T))
     choices = None
     if data.negatives is not None:
         k = data.negatives.shape[1]
+        wrong = mapping.transform_target(data.negatives.reshape(len(data) * k, -1))
         choices = CaptionChoices(
             images=V,
             captions=T,
-            wrong=_unit(mapping.transform_target(data.negatives.reshape(len(data) * k, -1))).reshape(len(data), k, -1),
+            wrong=normalize_rows(wrong, dtype=np.float64).reshape(len(data), k, -1),
             names=names[order],
             groups=image_names[order],
             tasks=None if tasks is None else _column(tasks, n, "tasks")[order],
@@ -220,10 +222,6 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
             "Pass one text per wrong caption.",
         )
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return normalize_rows(rows.astype(np.float64))
 
 
 def _nouns(mapping: HeadsMap) -> dict[str, str]:

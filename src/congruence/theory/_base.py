@@ -70,7 +70,7 @@ class Bound:
         return {**asdict(self), "vacuous": self.vacuous, "looseness": self.looseness}
 
 
-def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
+def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     """Validate rows of unit norm, which the theorems assume, and return them in float64.
 
     Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision
@@ -92,7 +92,7 @@ def paired_models(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Validate one modality in both models, with rows paired by position."""
     if unit:
-        A, B = (unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
+        A, B = (as_unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
     else:
         A, B = (
             as_matrix(side, name, min_rows=min_rows).astype(np.float64)

@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
-from congruence.theory._base import unit_rows
+from congruence.theory._base import as_unit_rows
 from congruence.theory.covered import rounding_floor
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     (1.082392, 1.082392)
     """
     check_seed(random_state)
-    A = unit_rows(S, "S")
+    A = as_unit_rows(S, "S")
     check_positive(starts, "starts", integer=True)
     n, d = A.shape
     if d == 1:  # M is a number

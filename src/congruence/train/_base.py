@@ -18,7 +18,7 @@ from congruence.embeddings import Space
 from congruence.errors import InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.train._reading import Data, Unpaired, Validation, read_data, space_of
+from congruence.train._reading import TrainingData, Unpaired, Validation, read_data, space_of
 from congruence.train.loop import Schedule, autocast, run
 from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import mean_recall
@@ -183,7 +183,7 @@ class HeadTrainer(HeadsMap):
         self._finish(objective, data, history)
         return self
 
-    def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
+    def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""
 
     def _check_parameters(self) -> None:
@@ -259,7 +259,7 @@ class HeadsObjective:
 
     module: torch.nn.Module
 
-    def __init__(self, trainer: HeadTrainer, data: Data, schedule: Schedule):
+    def __init__(self, trainer: HeadTrainer, data: TrainingData, schedule: Schedule):
         import torch
 
         from congruence.train import _layers

@@ -73,7 +73,7 @@ class _Dropout(_Layer):
         return x * kept.to(x.dtype).mul_(2**16 / (2**16 - cut))
 
 
-class _Residual(_Layer):
+class _ResidualLayer(_Layer):
     def __init__(self, layer: Layer):
         super().__init__(layer)
         self.inner = Head(layer["layers"])
@@ -85,7 +85,7 @@ class _Residual(_Layer):
         return {"kind": self.kind, **self.values, "layers": self.inner.plain()}
 
 
-_KINDS: dict[str, type[_Layer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _Residual}
+_KINDS: dict[str, type[_Layer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _ResidualLayer}
 
 
 class Head(torch.nn.Module):

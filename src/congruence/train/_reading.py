@@ -26,7 +26,7 @@ Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, L
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingData:
     """The data that a method is trained on.
 
     ``source``, ``target`` (n, d_source); ``validation``: validation rows of both sides; rows with equal labels match.
@@ -56,7 +56,7 @@ class Data:
 
 def read_data(
     mapping: Map, X: RowsLike, Y: RowsLike | None, unpaired: Unpaired | None, validation: Validation | None
-) -> Data:
+) -> TrainingData:
     """Return the data that a map is trained on, and store the number and names of features on the map."""
     source, target, ids = read_pairs(X, Y, mapping)
     unpaired = (None, None) if unpaired is None else unpaired
@@ -73,7 +73,7 @@ def read_data(
             refuse_paired(supply, rows, ids, paired, side)
         sides.append(rows)
     heldout = read_validation(validation, source.shape[1], target.shape[1])
-    return Data(source, target, sides[0], sides[1], heldout)
+    return TrainingData(source, target, sides[0], sides[1], heldout)
 
 
 def space_of(rows: object) -> Space:

@@ -265,7 +265,7 @@ def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CaptionBatch:
     """Rows of a step as tensors, standardized as for training.
 
     ``images`` (b, d_source); ``texts`` (b + b·k, d_target): the captions, followed by the k wrong captions of each row
@@ -327,7 +327,7 @@ class AutoencoderObjective:
         if heldout is not None:
             self._partners = partners(heldout.groups, heldout.groups)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> CaptionBatch:
         """Return the rows of a step."""
         import torch
 
@@ -336,9 +336,9 @@ class AutoencoderObjective:
         texts = self.target[index]
         if self.wrong is not None:
             texts = torch.cat([texts, self.wrong[index].flatten(0, 1)])
-        return Batch(step, self.source[index], texts, None if self.labels is None else self.labels[index])
+        return CaptionBatch(step, self.source[index], texts, None if self.labels is None else self.labels[index])
 
-    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+    def training_step(self, batch: CaptionBatch) -> Mapping[str, Tensor]:
         """Return the loss of a batch and its terms."""
         from torch.nn import functional as F
 

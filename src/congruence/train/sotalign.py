@@ -13,7 +13,7 @@ from congruence.errors import ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
+from congruence.train._reading import TrainingData
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
@@ -273,7 +273,7 @@ class SOTAlign(HeadTrainer):
                     "Pass that, or leave out `rho_teacher=…`.",
                 )
 
-    def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
+    def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
         errors = history.losses.get("gradient_error", [])

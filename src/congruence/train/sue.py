@@ -58,7 +58,7 @@ class _Objective(HeadsObjective):
             # If every row is drawn at least once, it takes less time to pass all rows through the fixed layers in
             # advance.
             all_drawn = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
-            mapped_rows = _MappedRows(self, fixed, rows)
+            mapped_rows = _HeadRows(self, fixed, rows)
             mapped[f"unpaired_{side}"] = mapped_rows.precompute() if all_drawn else mapped_rows
             if side == "source":
                 residual = _residual(
@@ -202,7 +202,7 @@ class SUE(HeadTrainer):
             )
 
 
-class _MappedRows:
+class _HeadRows:
     """Rows mapped by the fixed layers."""
 
     def __init__(self, objective: HeadsObjective, head: Module, rows: Rows):

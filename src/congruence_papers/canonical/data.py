@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, FileError, InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence_papers.core import Data, check_embedded
@@ -335,11 +334,6 @@ def first_templates(labels: np.ndarray, templates: np.ndarray) -> np.ndarray:
     first = np.full(labels.max(initial=0) + 1, np.iinfo(int).max)
     np.minimum.at(first, labels, templates)
     return np.asarray(templates == first[labels])
-
-
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the rows, shape (n, d), scaled to unit length, as float32."""
-    return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
 
 def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -13,8 +13,8 @@ from congruence_papers.canonical.samples import SAMPLE_DATA, open_sample
 from congruence_papers.core import (
     Claim,
     Experiment,
-    Kind,
     Paper,
+    Study,
     above,
     at_least,
     at_most,
@@ -50,25 +50,25 @@ _NOTHING = "nothing: every number is a property of the embeddings"
 _COUNTS = "nothing: these are counts"
 
 KINDS = {
-    "main": Kind(figures.main, f"{_SHARE}; the test part is fixed", {**_FITTED, "share": 0.8, "fit_templates": "all",
+    "main": Study(figures.main, f"{_SHARE}; the test part is fixed", {**_FITTED, "share": 0.8, "fit_templates": "all",
         **_EVALUATED}),
-    "few_anchors": Kind(figures.few_anchors, "the N classes fitted on", {**_FITTED, "classes": [2, 3, 5, 10, 15, 20, 30,
-        50], "means": "seen", **_EVALUATED}),
-    "transfer": Kind(figures.transfer, f"{_SHARE}; the test parts are fixed", {"share": 0.8, "means": ["evaluated",
+    "few_anchors": Study(figures.few_anchors, "the N classes fitted on", {**_FITTED, "classes": [2, 3, 5, 10, 15, 20,
+        30, 50], "means": "seen", **_EVALUATED}),
+    "transfer": Study(figures.transfer, f"{_SHARE}; the test parts are fixed", {"share": 0.8, "means": ["evaluated",
         "fitted"], **_EVALUATED}),
-    "cycle": Kind(figures.cycle, _SUBSETS, {"fit": "image", "share": 0.95, **_EVALUATED}),
-    "composition": Kind(figures.composition, _SUBSETS, {"fit": "image", "share": 0.95, **_EVALUATED}),
-    "gap": Kind(figures.gap, _NOTHING, {"steps": 11, "points": 60, **_EVALUATED}),
-    "kernels": Kind(figures.kernels, _NOTHING, {"points": 400, **_EVALUATED}),
-    "clouds": Kind(figures.clouds, _SHARE, {"points": 60, "share": 0.8, **_EVALUATED}),
-    "commuting": Kind(figures.commuting, _SHARE, {"examples": 3, "share": 0.8}),
-    "edits": Kind(
+    "cycle": Study(figures.cycle, _SUBSETS, {"fit": "image", "share": 0.95, **_EVALUATED}),
+    "composition": Study(figures.composition, _SUBSETS, {"fit": "image", "share": 0.95, **_EVALUATED}),
+    "gap": Study(figures.gap, _NOTHING, {"steps": 11, "points": 60, **_EVALUATED}),
+    "kernels": Study(figures.kernels, _NOTHING, {"points": 400, **_EVALUATED}),
+    "clouds": Study(figures.clouds, _SHARE, {"points": 60, "share": 0.8, **_EVALUATED}),
+    "commuting": Study(figures.commuting, _SHARE, {"examples": 3, "share": 0.8}),
+    "edits": Study(
         figures.edits,
         "the anchors, {share:.0%} of the training rows each time, and the texts edited",
         {"examples": 4, "share": 0.8, "swaps": 500, "captions": "", "edits": {}},
     ),
-    "statistics": Kind(figures.statistics, _COUNTS),
-    "templates": Kind(figures.templates, _COUNTS),
+    "statistics": Study(figures.statistics, _COUNTS),
+    "templates": Study(figures.templates, _COUNTS),
 }  # fmt: skip
 
 # ------------------------------------------------------------------ claims

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from congruence import metrics
+from congruence.embeddings import normalize_rows
 from congruence.errors import InputError
 from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
 from congruence_papers.canonical.data import (
@@ -19,10 +20,17 @@ from congruence_papers.canonical.data import (
     first_templates,
     no_captions,
     shared_words,
-    unit_rows,
 )
-from congruence_papers.canonical.maps import Means, ModalityMap, View, controls, fit_modality_map, measure, references
-from congruence_papers.core import Job
+from congruence_papers.canonical.maps import (
+    EvaluationRows,
+    Means,
+    ModalityMap,
+    controls,
+    fit_modality_map,
+    measure,
+    references,
+)
+from congruence_papers.core import ExperimentJob
 
 #: Maximum number of anchors in a quick run.
 QUICK_ANCHORS = 600
@@ -31,7 +39,7 @@ QUICK_ANCHORS = 600
 ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part is fixed"
 
 
-def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
+def fit_modality(job: ExperimentJob[Collection], collection: Collection, pair: tuple[int, int]) -> str:
     """Return the modality to fit on: the configured one if both models have it, otherwise the other."""
     configured: str = job.parameters.get("fit", "image")
     for modality in (configured, "text" if configured == "image" else "image"):
@@ -72,7 +80,7 @@ def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | Non
     return np.flatnonzero(allowed)
 
 
-def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+def draw(job: ExperimentJob[Collection], rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Draw a share of the rows without replacement: at least two, and at most ``QUICK_ANCHORS`` in a quick run."""
     count = max(2, round(share * len(rows)))
     if job.quick:
@@ -81,7 +89,7 @@ def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Ge
 
 
 def draw_anchors(
-    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+    job: ExperimentJob[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw a share of the images a map may be fitted on, or return all prompts (or the first template of each class, if
     configured).
@@ -99,7 +107,7 @@ def draw_anchors(
 
 
 def draw_subset(
-    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+    job: ExperimentJob[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw a share of the anchors, images or prompts, for maps that must be fitted on different subsets.
 
@@ -151,7 +159,7 @@ def means(
 
 
 def fit_on(
-    job: Job[Collection],
+    job: ExperimentJob[Collection],
     collection: Collection,
     pair: tuple[int, int],
     modality: str,
@@ -181,7 +189,7 @@ def view(
     *,
     classes: np.ndarray | None = None,
     every_image: bool = False,
-) -> View:
+) -> EvaluationRows:
     """Return the test images and the class prototypes, with ``classes`` (by default all) and their images as queries.
 
     All test images and all classes are candidates. With ``every_image``, training images are included, for maps that
@@ -192,14 +200,14 @@ def view(
     texts = collection.prototypes[pair[0]], collection.prototypes[pair[1]]
     labels = collection.labels[rows]
     queried = np.arange(len(collection.classes)) if classes is None else classes
-    return View((source, target), texts, labels, np.flatnonzero(np.isin(labels, queried)), queried, centers)
+    return EvaluationRows((source, target), texts, labels, np.flatnonzero(np.isin(labels, queried)), queried, centers)
 
 
 @dataclass(frozen=True)
 class Case:
     """Two models of a collection, and the modality that maps between them are fitted on."""
 
-    job: Job[Collection]
+    job: ExperimentJob[Collection]
     data: Collection
     pair: tuple[int, int]
     modality: str
@@ -233,7 +241,7 @@ class Case:
         anchors = draw_subset(self.job, self.data, self.modality, self.job["share"], rng)
         return replace(self, pair=pair).fit(anchors, seed=seed)[0]
 
-    def view(self, centers: dict[str, Means] | None = None) -> View:
+    def view(self, centers: dict[str, Means] | None = None) -> EvaluationRows:
         """Return the test images and classes, by default with the means of all anchors."""
         if centers is None:
             centers = means(self.data, self.pair, self.modality, anchor_rows(self.data, self.modality))
@@ -245,21 +253,21 @@ class Case:
         self.job.add_all(what, measure(mapping, self.view(centers), self.job.metrics))
         return mapping
 
-    def add_references(self, what: Mapping[str, Any], view: View) -> None:
+    def add_references(self, what: Mapping[str, Any], view: EvaluationRows) -> None:
         """Add the scores before mapping and of each model alone, and the controls where they apply."""
         self.job.add_references(what, references(view, self.job.metrics))
         random = "random" not in self.job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
         self.job.add_references(what, controls(view, self.job.metrics, random=random))
 
 
-def cases(job: Job[Collection]) -> Iterator[Case]:
+def cases(job: ExperimentJob[Collection]) -> Iterator[Case]:
     """Yield every pair of models of every collection."""
     for data in job.data:
         for pair in data.pairs:
             yield Case(job, data, pair, fit_modality(job, data, pair))
 
 
-def usable(job: Job[Collection]) -> list[Case]:
+def usable(job: ExperimentJob[Collection]) -> list[Case]:
     """Return the cases in which both models have images and texts."""
     out = []
     for case in cases(job):
@@ -282,7 +290,7 @@ def item(heldout: Collection, i: str) -> dict[str, str]:
     return {"id": i, "text": heldout.captions.get(i, "")}
 
 
-def main(job: Job[Collection]) -> None:
+def main(job: ExperimentJob[Collection]) -> None:
     """Fit every method on random draws of the anchors, and evaluate on the test part."""
     methods = list(job["methods"])
     if "mlp" in methods and importlib.util.find_spec("torch") is None:
@@ -303,7 +311,7 @@ def main(job: Job[Collection]) -> None:
             job.tick()
 
 
-def few_anchors(job: Job[Collection]) -> None:
+def few_anchors(job: ExperimentJob[Collection]) -> None:
     """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
     for case in cases(job):
         data, on_text = case.data, case.modality == "text"
@@ -328,13 +336,13 @@ def few_anchors(job: Job[Collection]) -> None:
                 job.tick()
 
 
-def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
+def _steps(job: ExperimentJob[Collection], collection: Collection, most: int) -> list[int]:
     """Return the numbers of classes to fit on, below ``most``."""
     steps = sorted({n for n in (collection.steps or job["classes"]) if n < most})
     return steps[:: max(1, len(steps) // 3)] if job.quick else steps
 
 
-def transfer(job: Job[Collection]) -> None:
+def transfer(job: ExperimentJob[Collection]) -> None:
     """Fit on each data set and evaluate on both."""
     for couple in _couples(job.data):
         for pair in couple[0].pairs:
@@ -384,7 +392,7 @@ def _add_transferred(fitted: Case, evaluated: Case, anchors: np.ndarray, seed: i
         job.add_all(what, measure(mapping, evaluated.view(centers), job.metrics))
 
 
-def cycle(job: Job[Collection]) -> None:
+def cycle(job: ExperimentJob[Collection]) -> None:
     """Map from A to B and back with two independently fitted maps, and compare the result with A."""
     for case in cases(job):
         a, b = case.pair
@@ -398,7 +406,7 @@ def cycle(job: Job[Collection]) -> None:
             job.tick()
 
 
-def composition(job: Job[Collection]) -> None:
+def composition(job: ExperimentJob[Collection]) -> None:
     """Compare the composed map A → B → C with the direct map A → C, for every chain of the data."""
     for collection in job.data:
         if len(collection.models) < 3:
@@ -422,7 +430,7 @@ def _compose(first: ModalityMap, second: ModalityMap) -> Callable[[str, np.ndarr
     return lambda modality, rows: second(modality, first(modality, rows))
 
 
-def gap(job: Job[Collection]) -> None:
+def gap(job: ExperimentJob[Collection]) -> None:
     """Measure the modality gap of each model, and the zero-shot accuracy while a translation closes it."""
     clouds: list[dict[str, Any]] = []
     for collection in job.data:
@@ -437,7 +445,10 @@ def gap(job: Job[Collection]) -> None:
             what = {"data": heldout.name, "pair": model.name}
             job.add({**what, "metric": "gap", "quantity": "value"}, float(np.linalg.norm(gap)))
             for step in np.linspace(0, 1, 3 if job.quick else job["steps"]).round(3).tolist():
-                moved = unit_rows(texts + step * gap), unit_rows(images - step * gap)
+                moved = (
+                    normalize_rows(texts + step * gap, dtype=np.float32),
+                    normalize_rows(images - step * gap, dtype=np.float32),
+                )
                 for series, accuracy in (
                     ("texts moved", zero_shot_accuracy(images, moved[0], labels)),
                     ("images moved", zero_shot_accuracy(moved[1], texts, labels)),
@@ -458,7 +469,7 @@ def gap(job: Job[Collection]) -> None:
     job.extra["clouds"] = clouds
 
 
-def kernels(job: Job[Collection]) -> None:
+def kernels(job: ExperimentJob[Collection]) -> None:
     """Compare the image–text similarity kernels of two models, and their image and text kernels."""
     kernels: list[dict[str, Any]] = []
     for collection in job.data:
@@ -501,7 +512,7 @@ def kernels(job: Job[Collection]) -> None:
     job.extra["kernels"] = kernels
 
 
-def clouds(job: Job[Collection]) -> None:
+def clouds(job: ExperimentJob[Collection]) -> None:
     """Project both models onto two principal directions before and after mapping, and measure the metrics."""
     clouds: list[dict[str, Any]] = []
     for case in cases(job):
@@ -529,7 +540,7 @@ def _before_after(
             continue
         chosen = _sample(len(source), points, seed)
         before[f"source {modality}"], before[f"target {modality}"] = source[chosen], target[chosen]
-        after[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
+        after[f"source {modality}"] = normalize_rows(mapping(modality, source[chosen]), dtype=np.float32)
         after[f"target {modality}"] = target[chosen]
     out: list[dict[str, Any]] = []
     for when, rows in (("before", before), ("after", after)):
@@ -559,7 +570,7 @@ def _sample_points(a: np.ndarray, b: np.ndarray, most: int, seed: int) -> list[l
     return np.stack([a[chosen], b[chosen]], axis=1).round(4).tolist()
 
 
-def commuting(job: Job[Collection]) -> None:
+def commuting(job: ExperimentJob[Collection]) -> None:
     """Compare mapping the image with the path through the nearest text, by the overlap of their top five images."""
     examples: list[dict[str, Any]] = []
     for case in usable(job):
@@ -573,8 +584,10 @@ def commuting(job: Job[Collection]) -> None:
             used, position = np.unique(read, return_inverse=True)
             for method in ("random", "orthogonal"):
                 mapping, _ = case.fit(anchors, method, seed=seed)
-                direct = nearest(unit_rows(mapping("image", source_images)), target_images, 5)
-                mapped = nearest(unit_rows(mapping("text", source_texts[used])), target_texts, 1)[:, 0][position]
+                direct = nearest(normalize_rows(mapping("image", source_images), dtype=np.float32), target_images, 5)
+                mapped = nearest(
+                    normalize_rows(mapping("text", source_texts[used]), dtype=np.float32), target_texts, 1
+                )[:, 0][position]
                 mediated = nearest(target_texts[mapped], target_images, 5)
                 shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
                 right, through = (np.mean(labels[found] == labels[:, None]) for found in (direct, mediated))
@@ -642,7 +655,7 @@ class _Texts:
         return {metric: float(score) for metric, score in scores.items()}, text, found
 
 
-def edits(job: Job[Collection]) -> None:
+def edits(job: ExperimentJob[Collection]) -> None:
     """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
 
     The text is the caption nearest to an image in the source, in which the class name is replaced. Without captions, it
@@ -664,14 +677,18 @@ def edits(job: Job[Collection]) -> None:
                 if heldout.bank is None
                 else _captions(heldout, heldout.bank, case.pair, source_images, most, rng)
             )
-            scores, text, mapped = texts.find(1, unit_rows(mapping("text", texts.edited[0])), target_images, labels)
+            scores, text, mapped = texts.find(
+                1, normalize_rows(mapping("text", texts.edited[0]), dtype=np.float32), target_images, labels
+            )
             job.add_all({**what, "series": "mapped"}, scores)
             alone = texts.find(1, texts.edited[1], target_images, labels)[0]
             job.add_all({**what, "series": "target alone"}, alone)
             alone = texts.find(0, texts.edited[0], source_images, labels)[0]
             job.add_all({**what, "series": "source alone"}, {metric: alone[metric] for metric in [_AT_5]})
             random, _ = case.fit(anchors, "random", seed=seed)
-            scores, other, _ = texts.find(1, unit_rows(random("text", texts.edited[0])), target_images, labels)
+            scores, other, _ = texts.find(
+                1, normalize_rows(random("text", texts.edited[0]), dtype=np.float32), target_images, labels
+            )
             control = {**scores, "rest_kept": _rest_kept(heldout, texts, other)["after"]}
             job.add_all(what, control, "random_rotation")
             for quantity, kept in _rest_kept(heldout, texts, text).items():
@@ -690,7 +707,7 @@ def edits(job: Job[Collection]) -> None:
     job.extra["examples"] = examples
 
 
-def _note_texts(job: Job[Collection], heldout: Collection) -> None:
+def _note_texts(job: ExperimentJob[Collection], heldout: Collection) -> None:
     """Add a note on the texts that are edited; refuse data in which an edit preserves nothing."""
     templates = len(np.unique(heldout.prompt_templates))
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
@@ -785,7 +802,7 @@ def _rest_kept(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str
     return {quantity: float(np.nanmean(values)) for quantity, values in out.items() if not np.isnan(values).all()}
 
 
-def statistics(job: Job[Collection]) -> None:
+def statistics(job: ExperimentJob[Collection]) -> None:
     """Count the classes, training images and test images."""
     for collection in job.data:
         counts = {
@@ -798,7 +815,7 @@ def statistics(job: Job[Collection]) -> None:
         job.tick()
 
 
-def templates(job: Job[Collection]) -> None:
+def templates(job: ExperimentJob[Collection]) -> None:
     """Count the templates, and list the prompts of the first class."""
     listed = {}
     for collection in job.data:

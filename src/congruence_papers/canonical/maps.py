@@ -33,7 +33,7 @@ Means = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True)
-class View:
+class EvaluationRows:
     """Data to evaluate on: query rows and candidates in both models.
 
     ``labels`` (n,): class of each image, as a row number of the prototypes; ``rows``, ``classes`` (q,): indices of the
@@ -48,7 +48,7 @@ class View:
     centers: Mapping[str, Means]
 
 
-def references(view: View, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+def references(view: EvaluationRows, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the scores that do not depend on a map: before mapping, of each model alone, of the target's rows."""
     (ia, ib), (ta, tb) = view.images, view.texts
     out: dict[str, dict[str, float]] = {}
@@ -77,7 +77,9 @@ def references(view: View, metrics: Sequence[str]) -> dict[str, dict[str, float]
     return out
 
 
-def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metrics: Sequence[str]) -> dict[str, float]:
+def measure(
+    mapping: Callable[[str, np.ndarray], np.ndarray], view: EvaluationRows, metrics: Sequence[str]
+) -> dict[str, float]:
     """Return the scores of a map."""
     (ia, ib), (ta, tb) = view.images, view.texts
     mapped: dict[str, np.ndarray | None] = {
@@ -110,14 +112,14 @@ def _same_width(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
-def _center(view: View, images: int, texts: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _center(view: EvaluationRows, images: int, texts: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the image mean and the text mean of the models with these indices, or None if one of them is unknown."""
     image, text = view.centers.get("image", (None, None))[images], view.centers.get("text", (None, None))[texts]
     return None if image is None or text is None else (image, text)
 
 
 def _classify(
-    view: View,
+    view: EvaluationRows,
     images: np.ndarray | None,
     texts: np.ndarray | None,
     centers: tuple[np.ndarray, np.ndarray] | None = None,
@@ -128,7 +130,7 @@ def _classify(
     return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=centers)
 
 
-def _within(view: View, modality: str, what: str, queries: np.ndarray) -> float | None:
+def _within(view: EvaluationRows, modality: str, what: str, queries: np.ndarray) -> float | None:
     """Return a metric of one modality, of rows compared with those of the target; None if there are too few."""
     target = (view.images if modality == "image" else view.texts)[1]
     if target is None:
@@ -240,7 +242,7 @@ _MOST = 2_000
 
 
 def controls(
-    view: View, metrics: Sequence[str], *, random: bool = True, draws: int = DRAWS
+    view: EvaluationRows, metrics: Sequence[str], *, random: bool = True, draws: int = DRAWS
 ) -> dict[str, dict[str, float]]:
     """Measure the constant and the random-rotation control."""
     out: dict[str, dict[str, float]] = {}
@@ -254,7 +256,7 @@ def controls(
     return out
 
 
-def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
+def _paired(view: EvaluationRows, metric: str, draws: int) -> dict[str, float]:
     """Measure both controls of a metric of paired rows."""
     modality = metric.partition("_")[0]
     source, target = view.images if modality == "image" else view.texts
@@ -271,7 +273,7 @@ def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _rotated(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
+def _rotated(view: EvaluationRows, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
     """Measure with the same random rotation for both modalities, about the means of each."""
     means = {name: own for name, own in view.centers.items() if own[1] is not None}
     measurable = [metric for metric in metrics if _MAPPED[metric] <= {*means}]

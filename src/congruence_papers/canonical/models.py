@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence import encoders
+from congruence.embeddings import normalize_rows
 from congruence.encoders import PAIRS
 from congruence.errors import ParameterError
 from congruence_papers import image_sets
-from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, read_captions, unit_rows
+from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, read_captions
 from congruence_papers.core import Experiment
 from congruence_papers.features import embed_rows
 from congruence_papers.image_sets import DATASETS
@@ -102,7 +103,9 @@ def open_models(
                 sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
                 if bank is not None:
                     rows, edited = (
-                        unit_rows(embed_rows(encoder, list(texts), texts, Path(cache), batch_size))
+                        normalize_rows(
+                            embed_rows(encoder, list(texts), texts, Path(cache), batch_size), dtype=np.float32
+                        )
                         for texts in (bank.texts, bank.edited_texts)
                     )
                     bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
@@ -114,7 +117,11 @@ def open_models(
                     for part in parts
                 ]
                 sides[modality] = np.concatenate(splits)
-        embedded.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
+        embedded.append(
+            Model(
+                short, normalize_rows(sides["image"], dtype=np.float32), normalize_rows(sides["text"], dtype=np.float32)
+            )
+        )
     ids = [str(i) for part in parts for i in part.ids]
     positions = dict(zip(ids, ((part, k) for part in parts for k in range(len(part))), strict=True))
     return Collection(

@@ -12,8 +12,9 @@ import numpy as np
 from scipy import linalg
 
 from congruence.datasets import load_sample
+from congruence.embeddings import normalize_rows
 from congruence.synthetic import random_rotation
-from congruence_papers.canonical.data import Collection, Model, random_half_mask, unit_rows
+from congruence_papers.canonical.data import Collection, Model, random_half_mask
 from congruence_papers.core import check_choice
 from congruence_papers.features import open_npz
 
@@ -29,11 +30,11 @@ class Heads:
 
     def images(self, rows: np.ndarray) -> np.ndarray:
         """Return the embeddings of image features, as unit rows."""
-        return unit_rows((np.asarray(rows, np.float64) - self.image_mean) @ self.image_matrix)
+        return normalize_rows((np.asarray(rows, np.float64) - self.image_mean) @ self.image_matrix, dtype=np.float32)
 
     def texts(self, rows: np.ndarray) -> np.ndarray:
         """Return the embeddings of text features, as unit rows."""
-        return unit_rows((np.asarray(rows, np.float64) - self.text_mean) @ self.text_matrix)
+        return normalize_rows((np.asarray(rows, np.float64) - self.text_mean) @ self.text_matrix, dtype=np.float32)
 
 
 def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
@@ -106,7 +107,9 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
     assert rows is not None
     _, _, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     cut = directions[:dim].T
-    shorter = [None if side is None else unit_rows(side @ cut) for side in (first.images, first.prompts)]
+    shorter = [
+        None if side is None else normalize_rows(side @ cut, dtype=np.float32) for side in (first.images, first.prompts)
+    ]
     return Model(f"{first.name} ({dim}-d)", *shorter), second
 
 
@@ -120,7 +123,7 @@ def _sample_arrays() -> dict[str, Any]:
     models = {}
     for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
         rows = getattr(sample, side)
-        models[name] = {kind: unit_rows(rows[kind].vectors) for kind in ("image", "prompt")}
+        models[name] = {kind: normalize_rows(rows[kind].vectors, dtype=np.float32) for kind in ("image", "prompt")}
     prompts = sample.source["prompt"].ids
     owner = sample.class_of("prompt", prompts)
     row = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
@@ -233,7 +236,11 @@ def _third_model(
 def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
     names = arrays["names"]
     models = tuple(
-        Model(name, unit_rows(arrays[image]) if image else None, unit_rows(arrays[text]))
+        Model(
+            name,
+            normalize_rows(arrays[image], dtype=np.float32) if image else None,
+            normalize_rows(arrays[text], dtype=np.float32),
+        )
         for name, image, text in (
             ("OpenAI B/32", "image_openai_vitb32_avg5", "text_openai_vitb32"),
             ("OpenAI B/16", "", "text_openai_vitb16"),
@@ -362,6 +369,12 @@ def _head_model(
     rng = np.random.default_rng(seed)
     template = rng.integers(texts.shape[1], size=len(fit_rows))
     captions = texts[labels[fit_rows], template]
-    heads = contrastive_heads(unit_rows(images[fit_rows]), unit_rows(captions), width, seed=seed)
+    heads = contrastive_heads(
+        normalize_rows(images[fit_rows], dtype=np.float32), normalize_rows(captions, dtype=np.float32), width, seed=seed
+    )
     prompts = texts.reshape(-1, texts.shape[2])
-    return Model(name, heads.images(unit_rows(images[rows])), heads.texts(unit_rows(prompts)))
+    return Model(
+        name,
+        heads.images(normalize_rows(images[rows], dtype=np.float32)),
+        heads.texts(normalize_rows(prompts, dtype=np.float32)),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from congruence_papers.core import Claim, Experiment, Kind, Paper, at_least, beats, below, experiment_maker
+from congruence_papers.core import Claim, Experiment, Paper, Study, at_least, beats, below, experiment_maker
 from congruence_papers.jam import figures
 from congruence_papers.jam.data import TASKS, JAMData, open_features
 from congruence_papers.jam.methods import BASELINES, CONTROLS, METRICS
@@ -23,20 +23,20 @@ _PARTS = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "trainin
 _SIZES = {key: value for key, value in _PARTS.items() if key != "tasks"}
 
 KINDS = {
-    "jam_losses": Kind(figures.losses, _SPLIT, {"methods": ["con", "negcon", "spread", "cca", "text_only"],
+    "jam_losses": Study(figures.losses, _SPLIT, {"methods": ["con", "negcon", "spread", "cca", "text_only"],
         "dual_encoders": [], "dual_methods": [], **_PARTS}),
-    "jam_pairs": Kind(figures.pairs, _SPLIT, {"methods": ["con", "negcon", "spread"], "pairs": [16, 32, 64, 128],
+    "jam_pairs": Study(figures.pairs, _SPLIT, {"methods": ["con", "negcon", "spread"], "pairs": [16, 32, 64, 128],
         **{key: value for key, value in _PARTS.items() if key != "train"}}),
-    "jam_transfer": Kind(figures.transfer, _SPLIT, {"methods": ["spread", "text_only"], **_SIZES}),
-    "jam_controls": Kind(figures.controls, _SPLIT, {"methods": ["spread", "text_only"], "controls": list(CONTROLS),
+    "jam_transfer": Study(figures.transfer, _SPLIT, {"methods": ["spread", "text_only"], **_SIZES}),
+    "jam_controls": Study(figures.controls, _SPLIT, {"methods": ["spread", "text_only"], "controls": list(CONTROLS),
         **_PARTS}),
-    "jam_reconstruction": Kind(figures.reconstruction, _SPLIT, {"methods": ["spread"], "weights": [0.0, 0.01, 0.1, 1.0,
+    "jam_reconstruction": Study(figures.reconstruction, _SPLIT, {"methods": ["spread"], "weights": [0.0, 0.01, 0.1, 1.0,
         10.0], **_PARTS}),
-    "jam_layer_pairs": Kind(figures.layer_pairs, _SPLIT, {"methods": ["spread"], **_PARTS}),
-    "jam_layers": Kind(figures.layers, _SPLIT, {"spread_mix": [0.0, 1.0], **_PARTS}),
-    "jam_statistics": Kind(figures.statistics, "the images, and one item of each", {"tasks": list(TASKS),
+    "jam_layer_pairs": Study(figures.layer_pairs, _SPLIT, {"methods": ["spread"], **_PARTS}),
+    "jam_layers": Study(figures.layers, _SPLIT, {"spread_mix": [0.0, 1.0], **_PARTS}),
+    "jam_statistics": Study(figures.statistics, "the images, and one item of each", {"tasks": list(TASKS),
         "rows": 1000}),
-    "jam_sizes": Kind(figures.sizes, "nothing: these are counts", {"widths": {}}),
+    "jam_sizes": Study(figures.sizes, "nothing: these are counts", {"widths": {}}),
 }  # fmt: skip
 
 # ------------------------------------------------------------------ claims

@@ -16,7 +16,7 @@ from congruence.errors import InputError, NotFiniteError, ShapeError, TooFewAnch
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
 from congruence.train.autoencoder import autoencoder, count
-from congruence_papers.core import Job
+from congruence_papers.core import ExperimentJob
 from congruence_papers.jam.data import LAYERS, TASKS, JAMData, JAMParts
 from congruence_papers.jam.methods import (
     BASELINES,
@@ -48,12 +48,12 @@ def paper_seeds(draws: int) -> list[int]:
     return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
 
 
-def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
+def training(job: ExperimentJob[JAMData], data: JAMData) -> dict[str, Any]:
     """Return the parameters of JAM that differ from its defaults."""
     return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
 
 
-def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
+def tasks(job: ExperimentJob[JAMData], data: JAMData) -> list[str]:
     """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
     present = [task for task in job["tasks"] if task in data.tasks]
     if not present:
@@ -61,7 +61,7 @@ def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
     return present
 
 
-def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
+def limits(job: ExperimentJob[JAMData], data: JAMData) -> dict[str, int]:
     """Return the maximum number of items of each part of a split; 0 means no limit."""
     most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
     return {**QUICK_MOST, "test": most["test"]} if job.quick else most
@@ -76,7 +76,7 @@ def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
 class Cell:
     """What one fit runs on: a task of some data, the seed of a draw, and a pair of encoders."""
 
-    job: Job[JAMData]
+    job: ExperimentJob[JAMData]
     data: JAMData
     task: str
     seed: int
@@ -126,19 +126,19 @@ class Cell:
         return at_best
 
 
-def draws(job: Job[JAMData]) -> Iterator[tuple[JAMData, str, int]]:
+def draws(job: ExperimentJob[JAMData]) -> Iterator[tuple[JAMData, str, int]]:
     """Yield every combination of data, task and seed."""
     for data in job.data:
         yield from itertools.product([data], tasks(job, data), job.seeds)
 
 
-def cells(job: Job[JAMData]) -> Iterator[Cell]:
+def cells(job: ExperimentJob[JAMData]) -> Iterator[Cell]:
     """Yield every combination of data, task, seed and pair of encoders."""
     for data, task, seed in draws(job):
         yield from (Cell(job, data, task, seed, encoders) for encoders in data.encoders)
 
 
-def check_layers(job: Job[JAMData]) -> None:
+def check_layers(job: ExperimentJob[JAMData]) -> None:
     """Refuse data without early, middle and late layers of every encoder."""
     for data in job.data:
         if data.layers != LAYERS:
@@ -146,7 +146,7 @@ def check_layers(job: Job[JAMData]) -> None:
 
 
 def add_recalls(
-    job: Job[JAMData],
+    job: ExperimentJob[JAMData],
     recalls: Mapping[str, Mapping[str, float]],
     task: str,
     at_best: Mapping[str, float] | None,
@@ -158,7 +158,7 @@ def add_recalls(
         job.add_listed({**line, "pair": f"{part}: {pair}"}, {**recall, **((at_best or {}) if part == task else {})})
 
 
-def record_order(job: Job[JAMData]) -> None:
+def record_order(job: ExperimentJob[JAMData]) -> None:
     """Record for each data, pair, task and metric whether the means follow the paper's order of the losses."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in job.rows():
@@ -238,7 +238,7 @@ class ItemPairs:
         return [replace(test, adjusted_p_value=float(p)) for test, p in zip(tests, adjusted, strict=True)]
 
 
-def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
+def record_item_tests(job: ExperimentJob[JAMData], pairs: ItemPairs, every: bool = False) -> None:
     """Store the tests in the results' ``item_tests``, and add notes on the significant differences."""
     tests = pairs.tests(every)
     if not tests:
@@ -275,7 +275,7 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     return np.asarray(~(no_worse & better).any(axis=0))
 
 
-def losses(job: Job[JAMData]) -> None:
+def losses(job: ExperimentJob[JAMData]) -> None:
     """Train with every loss on every task, and measure dual encoders for comparison (tables 2 and 3)."""
     tested = ItemPairs()
     for data, task, seed in draws(job):
@@ -293,7 +293,7 @@ def losses(job: Job[JAMData]) -> None:
     record_item_tests(job, tested)
 
 
-def pairs(job: Job[JAMData]) -> None:
+def pairs(job: ExperimentJob[JAMData]) -> None:
     """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
     tested = ItemPairs()
     for cell in cells(job):
@@ -317,7 +317,7 @@ def pairs(job: Job[JAMData]) -> None:
     record_item_tests(job, tested, every=True)
 
 
-def layers(job: Job[JAMData]) -> None:
+def layers(job: ExperimentJob[JAMData]) -> None:
     """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
     check_layers(job)
     for cell, layer in itertools.product(list(cells(job)), LAYERS):
@@ -327,7 +327,7 @@ def layers(job: Job[JAMData]) -> None:
         job.tick()
 
 
-def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
+def _add_dual_encoders(job: ExperimentJob[JAMData], data: JAMData, task: str, seed: int) -> None:
     """Measure dual encoders on the same test items, untrained, and JAM on the embeddings of their towers."""
     for name, (V, P, N) in data.dual.items():
         rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
@@ -341,7 +341,7 @@ def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -
             cell.add(cell.fit(method, parts), parts, pair="dual encoders", series=series)
 
 
-def controls(job: Job[JAMData]) -> None:
+def controls(job: ExperimentJob[JAMData]) -> None:
     """Fit and evaluate on the data and on each control, with everything else equal."""
     for data, control in itertools.product(job.data, job["controls"]):
         if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
@@ -359,7 +359,7 @@ def controls(job: Job[JAMData]) -> None:
                 job.tick()
 
 
-def transfer(job: Job[JAMData]) -> None:
+def transfer(job: ExperimentJob[JAMData]) -> None:
     """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
     for data in job.data:
         options = {"training": training(job, data), "most": limits(job, data)}
@@ -380,7 +380,7 @@ _GAIN = "five_way_recall"
 Span = tuple[float, float]
 
 
-def reconstruction(job: Job[JAMData]) -> None:
+def reconstruction(job: ExperimentJob[JAMData]) -> None:
     """Train with each reconstruction weight, and mark those on the Pareto front of error and recall."""
     draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
     for cell in cells(job):
@@ -426,7 +426,9 @@ def _named(weight: Span) -> str:
     return f"{weight[0]:g}" if weight[0] == weight[1] else f"{weight[0]:g} → {weight[1]:g}"
 
 
-def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> dict[str, Any]:
+def _pareto(
+    job: ExperimentJob[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]
+) -> dict[str, Any]:
     """Return a panel of recall against reconstruction error, and record which weights are on the Pareto front."""
     values = np.array(list(points.values()))  # (weights, draws, error and recall)
     mean = values.mean(axis=1)
@@ -457,7 +459,7 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
     }
 
 
-def layer_pairs(job: Job[JAMData]) -> None:
+def layer_pairs(job: ExperimentJob[JAMData]) -> None:
     """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
     check_layers(job)
     for cell in cells(job):
@@ -476,7 +478,7 @@ CCA_RANK, RANK, NEIGHBORS = 50, 10, 10
 _QUICK_ROWS = 120
 
 
-def statistics(job: Job[JAMData]) -> None:
+def statistics(job: ExperimentJob[JAMData]) -> None:
     """Measure matching pairs, hard non-matches and easy non-matches (figure 1, tables 6 to 8)."""
     for cell in cells(job):
         for case, (V, T) in cases(job, cell.data, cell.encoders, cell.task, cell.seed).items():
@@ -485,7 +487,7 @@ def statistics(job: Job[JAMData]) -> None:
 
 
 def cases(
-    job: Job[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
+    job: ExperimentJob[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return paired images and texts for each case of matches and non-matches, with one random item per image."""
     rng = np.random.default_rng([seed, 37])
@@ -526,7 +528,7 @@ def _leading(rows: np.ndarray) -> np.ndarray:
     return np.asarray(U[:, :RANK] * s[:RANK])
 
 
-def sizes(job: Job[JAMData]) -> None:
+def sizes(job: ExperimentJob[JAMData]) -> None:
     """Count parameters and operations of an autoencoder for the width of each backbone and encoder (table 12)."""
     rng = np.random.default_rng(0)
     widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}

@@ -10,8 +10,8 @@ from congruence.errors import ParameterError
 from congruence_papers.core import (
     Claim,
     Experiment,
-    Kind,
     Paper,
+    Study,
     above,
     at_least,
     at_most,
@@ -33,16 +33,16 @@ _SIZES = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": Tru
 _TWO = {"methods": ["sail", "sotalign"], "scatter": False, "pairs": 0, **_SIZES}
 
 KINDS = {
-    "sotalign_methods": Kind(figures.methods, _SPLIT, {"methods": ["sotalign", "sail"], "pairs": [], **_SIZES}),
-    "sotalign_teachers": Kind(figures.teachers, _SPLIT, {"teachers": ["procrustes", "cca", "contrastive"],
+    "sotalign_methods": Study(figures.methods, _SPLIT, {"methods": ["sotalign", "sail"], "pairs": [], **_SIZES}),
+    "sotalign_teachers": Study(figures.teachers, _SPLIT, {"teachers": ["procrustes", "cca", "contrastive"],
         "divergences": ["none", "cka", "infonce", "klot"], "pairs": 0, **_SIZES}),
-    "sotalign_sweep": Kind(figures.sweep, _SPLIT, {"methods": ["sotalign", "sail"], "over": ["pairs", "unpaired"],
+    "sotalign_sweep": Study(figures.sweep, _SPLIT, {"methods": ["sotalign", "sail"], "over": ["pairs", "unpaired"],
         "pairs": 0, "pairs_sweep": [], "unpaired_sweep": [], **_SIZES}),
-    "sotalign_unpaired_sources": Kind(figures.unpaired_sources, _SPLIT, {"vary": "both", "scatter": False, "pairs": 0,
+    "sotalign_unpaired_sources": Study(figures.unpaired_sources, _SPLIT, {"vary": "both", "scatter": False, "pairs": 0,
         **_SIZES}),
-    "sotalign_source_distances": Kind(figures.source_distances, "the halves of the sources, and the circles"),
-    "sotalign_paired_sources": Kind(figures.paired_sources, _SPLIT, _TWO),
-    "sotalign_encoders": Kind(figures.encoders, _SPLIT, _TWO),
+    "sotalign_source_distances": Study(figures.source_distances, "the halves of the sources, and the circles"),
+    "sotalign_paired_sources": Study(figures.paired_sources, _SPLIT, _TWO),
+    "sotalign_encoders": Study(figures.encoders, _SPLIT, _TWO),
 }  # fmt: skip
 
 # ------------------------------------------------------------------ claims

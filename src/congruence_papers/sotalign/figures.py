@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.train.retrieval import chance_recall
 from congruence.transport import DistributionShift, distribution_shift
-from congruence_papers.core import Job
+from congruence_papers.core import ExperimentJob
 from congruence_papers.sotalign.data import Parts, SOTAlignData, check_sources
 from congruence_papers.sotalign.methods import (
     BASELINES,
@@ -48,17 +48,19 @@ QUICK_TRAINING = {
 }
 
 
-def size(job: Job[SOTAlignData], data: SOTAlignData, key: str) -> Any:
+def size(job: ExperimentJob[SOTAlignData], data: SOTAlignData, key: str) -> Any:
     """Return a size from the configuration, else from the data, else from the paper."""
     return job.size(data, key, PAPER_SIZES[key])
 
 
-def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
+def training(job: ExperimentJob[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
     """Return the parameters shared by all trained methods."""
     return {**size(job, data, "training"), **(QUICK_TRAINING if job.quick else {})}
 
 
-def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
+def split(
+    job: ExperimentJob[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any
+) -> Parts:
     """Draw a split with the sizes of this run."""
     options.setdefault("unpaired", size(job, data, "unpaired"))
     options.setdefault("overlap", job["overlap"])
@@ -71,7 +73,9 @@ def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | No
     )
 
 
-def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, object]]:
+def tuned(
+    job: ExperimentJob[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int
+) -> dict[str, dict[str, object]]:
     """Choose the parameters of baselines on tuning splits; without tuning, the first combination of each."""
     if not job["tune"] or job.quick:
         return {name: combinations(name)[0] for name in names}
@@ -93,7 +97,7 @@ def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: i
 
 
 def measure_baseline(
-    job: Job[SOTAlignData],
+    job: ExperimentJob[SOTAlignData],
     data: SOTAlignData,
     name: str,
     parts: Parts,
@@ -117,7 +121,7 @@ def measure_baseline(
 
 
 def _note_below_teacher(
-    job: Job[SOTAlignData], line: Mapping[str, object], seed: int, score: float, teacher_score: float
+    job: ExperimentJob[SOTAlignData], line: Mapping[str, object], seed: int, score: float, teacher_score: float
 ) -> None:
     """Note that the heads score below their teacher: one note per cell of the table, listing the draws."""
     where = ", ".join(str(value) for key, value in line.items() if key != "series" and value is not None)
@@ -130,7 +134,7 @@ def _note_below_teacher(
         job.notes[job.notes.index(earlier)] = f"{earlier.removesuffix('.')}; {draw}."
 
 
-def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, object]) -> None:
+def add_chance(job: ExperimentJob[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, object]) -> None:
     """Add the scores of a random ranking."""
     heldout = parts.test
     values: dict[str, float] = {}
@@ -152,7 +156,7 @@ def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: M
 SHIFTS = ("shift", "image_shift", "text_shift")
 
 
-def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
+def distance(job: ExperimentJob[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
     """Measure the distance of equation 14 between unpaired images, paired images, unpaired texts and paired texts,
     shape (rows, d) each, with one draw of random circles.
     """
@@ -161,12 +165,12 @@ def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> Dist
     )
 
 
-def shift_of(job: Job[SOTAlignData], parts: Parts, seed: int = 0) -> DistributionShift:
+def shift_of(job: ExperimentJob[SOTAlignData], parts: Parts, seed: int = 0) -> DistributionShift:
     """Measure the distance of a split's unpaired rows from its pairs."""
     return distance(job, parts.unpaired_images, parts.images, parts.unpaired_texts, parts.texts, seed=seed)
 
 
-def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
+def add_distances(job: ExperimentJob[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
     """Add the distances among the configuration's metrics to the results, each with its floor."""
     for metric, measured in zip(SHIFTS, (shift.total, shift.image, shift.text), strict=True):
         if metric in job.metrics and measured is not None:
@@ -175,7 +179,11 @@ def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: Dis
 
 
 def add_shift(
-    job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, seed: int, what: Mapping[str, object] | None = None
+    job: ExperimentJob[SOTAlignData],
+    data: SOTAlignData,
+    parts: Parts,
+    seed: int,
+    what: Mapping[str, object] | None = None,
 ) -> None:
     """Measure a split's shift and add it to the results, if it is among the configuration's metrics."""
     if set(SHIFTS) & set(job.metrics) and len(parts.unpaired_images) and len(parts.unpaired_texts):
@@ -188,7 +196,7 @@ _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}
 _ALPHAS = (1e-4, 1e-3, 1e-5)
 
 
-def methods(job: Job[SOTAlignData]) -> None:
+def methods(job: ExperimentJob[SOTAlignData]) -> None:
     """Choose each method's parameters on tuning splits, then fit it on every draw (tables 4, 5, 6, 9, 10, 11)."""
     for data in job.data:
         for pairs in job["pairs"] or [size(job, data, "pairs")]:
@@ -203,7 +211,7 @@ def methods(job: Job[SOTAlignData]) -> None:
                     job.tick()
 
 
-def teachers(job: Job[SOTAlignData]) -> None:
+def teachers(job: ExperimentJob[SOTAlignData]) -> None:
     """Fit every teacher on its own and with every divergence (table 1)."""
     for data in job.data:
         pairs = size(job, data, "pairs")
@@ -225,7 +233,7 @@ def teachers(job: Job[SOTAlignData]) -> None:
                     job.tick()
 
 
-def sweep(job: Job[SOTAlignData]) -> None:
+def sweep(job: ExperimentJob[SOTAlignData]) -> None:
     """Vary the number of pairs or of unpaired rows (figures 4, 7 and 8)."""
     axes = {"pairs": "pairs", "unpaired": "unpaired rows of either side"}
     job.extra["axes"] = [[axes[over], axes[over]] for over in job["over"]]
@@ -245,7 +253,7 @@ def sweep(job: Job[SOTAlignData]) -> None:
                         job.tick()
 
 
-def unpaired_sources(job: Job[SOTAlignData]) -> None:
+def unpaired_sources(job: ExperimentJob[SOTAlignData]) -> None:
     """Use unpaired rows from every source, and report eq. 14's distance (table 7, figures 5, 10, 11)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "distance from the paired data (turns)"]]
@@ -276,7 +284,7 @@ def unpaired_sources(job: Job[SOTAlignData]) -> None:
         _add_correlation(job, data, points)
 
 
-def source_distances(job: Job[SOTAlignData]) -> None:
+def source_distances(job: ExperimentJob[SOTAlignData]) -> None:
     """Measure the distances between the sources, for images and for texts (figure 12)."""
     for data in job.data:
         check_sources(data, ["distances"])
@@ -296,7 +304,7 @@ def source_distances(job: Job[SOTAlignData]) -> None:
                 job.tick()
 
 
-def paired_sources(job: Job[SOTAlignData]) -> None:
+def paired_sources(job: ExperimentJob[SOTAlignData]) -> None:
     """Use pairs from every source, and unpaired rows from the first (table 2)."""
     for data in job.data:
         check_sources(data, ["paired sources"])
@@ -309,7 +317,7 @@ def paired_sources(job: Job[SOTAlignData]) -> None:
                 _add_gains(job, data, parts, seed, what, chosen)
 
 
-def encoders(job: Job[SOTAlignData]) -> None:
+def encoders(job: ExperimentJob[SOTAlignData]) -> None:
     """Align every pair of encoders, and report the mutual k-NN of each (tables 3 and 8, figure 9)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "mutual k-NN of the two encoders"]]
@@ -343,7 +351,7 @@ def _half(rows: np.ndarray, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 6]).permutation(rows)[: len(rows) // 2]
 
 
-def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
+def _add_correlation(job: ExperimentJob[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
     """Add Pearson's r between the points' x and MeanR@1, if there are at least three points and both vary."""
     x, y = np.array(points).T
     if "correlation" in job.metrics and len(points) > 2 and x.std() > 0 and y.std() > 0:
@@ -351,7 +359,7 @@ def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tu
 
 
 def _add_gains(
-    job: Job[SOTAlignData],
+    job: ExperimentJob[SOTAlignData],
     data: SOTAlignData,
     parts: Parts,
     seed: int,

@@ -11,7 +11,7 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import IdError, InputError, ModalityError, ParameterError
 from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import Thresholds, certify
+from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.scoring import MapRecipe, score, vectors_of
 from congruence.upgrade.certify.verdict import ACTIONS
@@ -42,7 +42,7 @@ def problem(n=300, d=32, **facts):
     ],
 )
 def test_verdicts_on_known_relations(facts, thresholds, action):
-    certificate = certify(*sides(problem(**facts)), thresholds=Thresholds(**thresholds), **QUICK)
+    certificate = certify(*sides(problem(**facts)), thresholds=Criteria(**thresholds), **QUICK)
     assert certificate.verdict.action == action, certificate.verdict
     assert certificate.verdict.reason
     assert sum(certificate.verdict.confidence.values()) == pytest.approx(1)
@@ -51,7 +51,7 @@ def test_verdicts_on_known_relations(facts, thresholds, action):
 @pytest.mark.long
 def test_few_anchors_of_a_true_rotation_ask_for_more():
     p = problem(n=700, d=64, decay=0.0, target_noise=0.9)
-    options = {"queries": sides(p, slice(300, None)), "thresholds": Thresholds(retention=0.93, must_move=True), **QUICK}
+    options = {"queries": sides(p, slice(300, None)), "thresholds": Criteria(retention=0.93, must_move=True), **QUICK}
     few = certify(*sides(p, slice(0, 24)), **options)
     assert few.verdict.action == "collect", few.verdict
     assert 0 < few.verdict.more <= 5000

@@ -7,14 +7,14 @@ import pytest
 from certify_data import sides
 
 from congruence import Embeddings, fit
+from congruence.embeddings import normalize_rows
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import Thresholds, certify
+from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached, refit_unseen
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.refit import Refit
-from congruence.upgrade.progressive.texts import unit
 
 CLASSES = 20
 
@@ -101,7 +101,7 @@ def test_without_the_stores_size_no_costs_are_made_up():
 @pytest.mark.long
 @pytest.mark.parametrize("retention", [0.8, 0.999])
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
-    level = Thresholds(retention=retention)
+    level = Criteria(retention=retention)
     found = certified(big, 160, thresholds=level)
     monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", lambda *given: None)
     before = certified(big, 160, thresholds=level)
@@ -161,8 +161,8 @@ def test_each_form_of_data_has_its_forecast(kind):
 def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
     rng = np.random.default_rng(0)
     old = rng.standard_normal((200, 8))
-    new = unit(old @ rng.standard_normal((8, 6)) + 0.1 * rng.standard_normal((200, 6)))
-    mapped = unit(rng.standard_normal((200, 6)) + new)
+    new = normalize_rows(old @ rng.standard_normal((8, 6)) + 0.1 * rng.standard_normal((200, 6)))
+    mapped = normalize_rows(rng.standard_normal((200, 6)) + new)
     part = np.arange(200) % 5
 
     def again(new, size):

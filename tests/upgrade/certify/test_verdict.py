@@ -3,7 +3,7 @@
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.upgrade.certify import Thresholds, Verdict
+from congruence.upgrade.certify import Criteria, Verdict
 from congruence.upgrade.certify.verdict import decide
 
 
@@ -35,7 +35,7 @@ def case(keep=None, stored=0.0, queries=0.0, best=None):
     ],
 )
 def test_the_rule(ways, action):
-    assert decide(ways, never, Thresholds(), narrows=False).action == action
+    assert decide(ways, never, Criteria(), narrows=False).action == action
 
 
 def test_more_anchors_are_asked_for_where_they_help():
@@ -45,10 +45,10 @@ def test_more_anchors_are_asked_for_where_they_help():
         asked.append(wanted)
         return 300
 
-    decision = decide(case(0.5, 0.6, 0.6, 0.8), enough, Thresholds(), narrows=False)
+    decision = decide(case(0.5, 0.6, 0.6, 0.8), enough, Criteria(), narrows=False)
     assert (decision.action, decision.more) == ("collect", 300)
     assert asked == [pytest.approx(0.76)]
-    decide(case(0.78, 0.6, 0.6, 0.8), enough, Thresholds(), narrows=False)
+    decide(case(0.78, 0.6, 0.6, 0.8), enough, Criteria(), narrows=False)
     assert asked[1] == pytest.approx(0.79)  # better than the old model is asked as well
 
 
@@ -64,7 +64,7 @@ def test_more_anchors_are_asked_for_where_they_help():
     ],
 )
 def test_thresholds_and_widths_move_the_verdict(ways, thresholds, narrows, action):
-    assert decide(ways, never, Thresholds(**thresholds), narrows=narrows).action == action
+    assert decide(ways, never, Criteria(**thresholds), narrows=narrows).action == action
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_thresholds_and_widths_move_the_verdict(ways, thresholds, narrows, actio
     ],
 )
 def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action):
-    assert decide({**ways, "re-embed": 1.0}, never, Thresholds(), narrows=False, of_lists=True).action == action
+    assert decide({**ways, "re-embed": 1.0}, never, Criteria(), narrows=False, of_lists=True).action == action
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action)
 )
 def test_bad_thresholds(bad):
     with pytest.raises(ParameterError):
-        Thresholds(**bad)
+        Criteria(**bad)
 
 
 def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
@@ -109,8 +109,8 @@ def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
 )
 def test_progressive_stands_where_only_re_embedding_would_do(ways, more, rows, action):
     result = {"narrows": False, "rows": rows}
-    found = decide(ways, lambda wanted: more, Thresholds(), share=lambda wanted: 0.1, **result)
+    found = decide(ways, lambda wanted: more, Criteria(), share=lambda wanted: 0.1, **result)
     assert found.action == action
     assert found.share == (0.1 if action == "progressive" else None)
     if action == "progressive":
-        assert decide(ways, never, Thresholds(), share=never, **result).action == "re-embed"
+        assert decide(ways, never, Criteria(), share=never, **result).action == "re-embed"

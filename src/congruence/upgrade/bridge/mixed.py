@@ -92,8 +92,8 @@ def search_mixed(
         matrix, single = as_rows(queries)
         rows = as_embeddings(matrix, "queries").vectors
         bridged = np.asarray(bridge.transform(rows, modality))
-    old_part = _Part(old, bridged, "old", bridge.target, bridge.source)
-    new_part = _Part(new, rows, "new", bridge.source, bridge.target)
+    old_part = _IndexPart(old, bridged, "old", bridge.target, bridge.source)
+    new_part = _IndexPart(new, rows, "new", bridge.source, bridge.target)
     n_in_both = old_part.leave_out(new_part)
     rng = np.random.default_rng(random_state)
     found = []
@@ -118,7 +118,7 @@ def search_mixed(
     return MixedResult(scores, ids, is_new, n_in_both)
 
 
-class _Part:
+class _IndexPart:
     """One part of the index, and the queries in its space."""
 
     def __init__(self, index: Any, queries: np.ndarray, name: str, own: Space, other: Space) -> None:
@@ -134,7 +134,7 @@ class _Part:
         self.index = index if self.rows is None else self.rows
         self.empty = False
 
-    def leave_out(self, other: _Part) -> int:
+    def leave_out(self, other: _IndexPart) -> int:
         """Leave out the rows whose ids are among the other part's, and return their number."""
         if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
             return 0

@@ -27,7 +27,7 @@ from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.scoring import MapRecipe, measure_controls
 from congruence.upgrade.certify.theorems import theory_entries
-from congruence.upgrade.certify.verdict import Thresholds, Verdict, forecast, judge, strategy_costs
+from congruence.upgrade.certify.verdict import Criteria, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -54,7 +54,7 @@ class Certificate(PlainData):
     covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
     controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
     theory: list[dict[str, Any]]  # the theorems' conditions and bounds, in numbers and a sentence
-    thresholds: Thresholds
+    thresholds: Criteria
     choice: dict[str, Any]  # the certified map, as of choose_map
     how_to_fit: str  # a command, or a Python call if no command can
     facts: dict[str, str]  # "source", "target", "data", "date", "seed" and "version"
@@ -116,7 +116,7 @@ def certify(
     queries: tuple[RowsLike | Mapping[str, RowsLike], RowsLike | Mapping[str, RowsLike]] | None = None,
     text_queries: tuple[RowsLike | None, RowsLike] | None = None,
     labels: Mapping[str, str] | None = None,
-    thresholds: Thresholds | None = None,
+    thresholds: Criteria | None = None,
     n_neighbors: int = 10,
     theory: str = "brief",
     folds: int = 10,
@@ -160,7 +160,7 @@ def certify(
         returns the same items as the re-embedded store. Only for one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
-    thresholds : Thresholds, optional
+    thresholds : Criteria, optional
     n_neighbors : int, default=10
         Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
@@ -197,7 +197,7 @@ def certify(
     is as large as the set of items given; with a larger gallery every strategy scores lower.
     """
     check_seed(random_state)
-    thresholds = thresholds or Thresholds()
+    thresholds = thresholds or Criteria()
     ranking = rankings(center, hubness)[-1]
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
         check_positive(value, name, integer=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from congruence.metrics.hubness import Correction
+from congruence.metrics.hubness import HubnessCorrection
 from congruence.upgrade.certify.design import Design, EvaluationSet, ListSearch, PairedTables, deal, shuffle
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.scoring import (
@@ -151,7 +151,7 @@ def _by_fold(
 
 def _unseen_corrections(
     models: Sequence[TwoWay], covered: np.ndarray | None, fold: np.ndarray, items: EvaluationSet
-) -> dict[str, Correction] | None:
+) -> dict[str, HubnessCorrection] | None:
     """Return each strategy's correction for hubs, computed from rows mapped by maps that were not fitted on them.
 
     Mapped anchors are closer to their own queries than other rows are, so they would look like hubs. None if hubs are

@@ -13,14 +13,15 @@ from typing import TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence.upgrade.certify.design import EvaluationSet, deal
 from congruence.upgrade.certify.intervals import Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.scoring import correction, hits_of, influence_of, list_hits, unit_rows
+from congruence.upgrade.certify.scoring import correction, hits_of, influence_of, list_hits, rows_to_rank
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import FEWEST, Refit
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
 
 _MOST = 500  # most items that a refit is made on here: its time grows with their cube
 
@@ -139,7 +140,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     rows = items.compared if of_lists else np.arange(tables.n)
     plain = measured.mapped[rows]
     native, raw = (side[tables.store_modality][rows] for side in (tables.target, tables.source))
-    old, texts = unit(raw), _texts(items, rows)
+    old, texts = normalize_rows(raw, dtype=np.float64), _texts(items, rows)
     # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which
     # it does not know.
     known = texts if tables.by_class else None
@@ -152,7 +153,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         return base if known is None else np.asarray(refit.transform(raw, refit.first(), base))
 
     mapped = mix(plain)
-    order, scores = _order(old, unit(mapped), texts, random_state)
+    order, scores = _order(old, normalize_rows(mapped, dtype=np.float64), texts, random_state)
     ranks = np.argsort(-scores, kind="stable")
     shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
     n = len(rows)
@@ -163,7 +164,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         ranked, drawn = np.argsort(-scores[some], kind="stable"), np.argsort(np.argsort(shuffled)[some])
         return np.asarray(some[first_rows(ranked, drawn, count / len(some))])
 
-    again = refit_unseen(refit, raw, unit(native), plain, take, part, counts)
+    again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
     search = (_lists if of_lists else _hits)(items, task)
 
@@ -214,7 +215,7 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
         ours, theirs = tables.source[tables.query_modality], tables.target[tables.query_modality]
     if ours is None or theirs is None:
         return None
-    return Texts(unit(ours), unit(theirs), Scale.of(unit(tables.source[tables.store_modality][rows]), unit(ours)))
+    return Texts.of(ours, theirs, normalize_rows(tables.source[tables.store_modality][rows], dtype=np.float64))
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
@@ -235,10 +236,10 @@ _Search: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def _hits(items: EvaluationSet, task: str) -> _Search:
     """Return a function that searches a store with the target model's queries: their scores and pseudo-values."""
     tables, ranking = items.tables, items.ranking
-    queries = unit_rows(tables.target[tables.query_modality], ranking)
+    queries = rows_to_rank(tables.target[tables.query_modality], ranking)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        store = unit_rows(store, ranking)
+        store = rows_to_rank(store, ranking)
         of_hubs = correction(items, queries, store)
         hits = hits_of((queries, store), items, np.arange(tables.n), items.tasks[task], of_hubs)
         return hits.score, hits.influence
@@ -249,11 +250,11 @@ def _hits(items: EvaluationSet, task: str) -> _Search:
 def _lists(items: EvaluationSet, task: str) -> _Search:
     """Return a function that compares a store's results with the re-embedded store's: scores and pseudo-values."""
     found, tables, rows, ranking = items.search_of(task), items.tables, items.compared, items.ranking
-    queries = unit_rows(found.target[found.queries_of(rows)], ranking)
-    judge = queries @ unit_rows(tables.target[tables.store_modality][rows], ranking).T
+    queries = rows_to_rank(found.target[found.queries_of(rows)], ranking)
+    judge = queries @ rows_to_rank(tables.target[tables.store_modality][rows], ranking).T
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        near = queries @ unit_rows(store, ranking).T
+        near = queries @ rows_to_rank(store, ranking).T
         hits = list_hits(found, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
         return hits.score, influence_of(hits, found)
 

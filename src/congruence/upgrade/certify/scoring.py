@@ -21,7 +21,7 @@ from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.metrics import Hubness, nearest
-from congruence.metrics.hubness import Correction
+from congruence.metrics.hubness import HubnessCorrection
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables
 from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
@@ -204,7 +204,7 @@ class MapRecipe:
 Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
-def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
+def rows_to_rank(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
     """Return rows of unit norm, minus a mean (by default their own) if the ranking is centered."""
     if ranking.center:
         rows = rows - (rows.mean(axis=0) if mean is None else mean)
@@ -223,9 +223,11 @@ class ComparedSide:
         rows = self.rows if some is None else self.rows[some]
         mapped = rows if self.map is None else self.map.transform(rows)
         if some is None or not ranking.center:
-            return unit_rows(mapped, ranking)
+            return rows_to_rank(mapped, ranking)
         mean = self.rows.mean(axis=0, keepdims=True)
-        return unit_rows(mapped, ranking, mean if self.map is None else self.map.transform(mean))  # the map is affine
+        return rows_to_rank(
+            mapped, ranking, mean if self.map is None else self.map.transform(mean)
+        )  # the map is affine
 
 
 def strategies_of(tables: PairedTables) -> list[str]:
@@ -279,7 +281,7 @@ def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarr
     """
     tables, ranking = items.tables, items.ranking
     whole = tables.source[tables.store_modality]
-    store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
+    store = rows_to_rank(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
     back = model.to_source(tables.query_modality)
     met = back.matrix.T if ranking.center else np.column_stack([back.matrix.T, back.offset])
     # Pivoted QR determines the rank as well as a singular value decomposition, in a tenth of the time.
@@ -324,7 +326,7 @@ def recall(
     *,
     own: np.ndarray | None = None,
     find_own: bool = True,
-    correction: Correction | None = None,
+    correction: HubnessCorrection | None = None,
 ) -> Hits:
     """Return for each query (m, d) whether one of its k nearest gallery rows (n, d) is of its class.
 
@@ -351,7 +353,7 @@ def recall(
     return Hits(hit.astype(np.float64), pull)
 
 
-def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> Correction | None:
+def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> HubnessCorrection | None:
     """Return the correction for hubs by these queries, or by the stored items if they search for their class."""
     hubness, tables = items.ranking.hubness, items.tables
     if hubness is None:
@@ -362,7 +364,7 @@ def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> 
 
 
 def hits_of(
-    vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: Correction | None = None
+    vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: HubnessCorrection | None = None
 ) -> Hits:
     """Return for each test row of the store whether it is assigned to its class, or found by its query."""
     queries, store = vectors
@@ -391,7 +393,7 @@ def score(
     items: EvaluationSet,
     test: np.ndarray,
     tasks: Mapping[str, int] | None = None,
-    corrections: Mapping[str, Correction] | None = None,
+    corrections: Mapping[str, HubnessCorrection] | None = None,
 ) -> dict[str, Hits]:
     """Score test rows of the store (or, by row, their queries), by ``"<task>/<strategy>"``.
 
@@ -405,7 +407,7 @@ def score(
         if finds_itself and strategy in ("keep", "re-embed"):
             continue
         if corrections is not None:
-            of_hubs: Correction | None = corrections[strategy]
+            of_hubs: HubnessCorrection | None = corrections[strategy]
         else:
             of_hubs = correction(items, queries, store[test] if tables.by_class else store)
         for task, depth in (items.tasks if tasks is None else tasks).items():
@@ -518,7 +520,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         turn = random_rotation(d_source, d_target, random_state=items.random_state)
         store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", model, items, search)
-        near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T
+        near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ rows_to_rank(store, ranking).T
         chance = k / (len(rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
         found = list_hits(search, near, judge, k, ranking.hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):

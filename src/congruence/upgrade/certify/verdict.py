@@ -42,7 +42,7 @@ _NAMED = {
 
 
 @dataclass(frozen=True)
-class Thresholds(PlainData):
+class Criteria(PlainData):
     """Criteria for a sufficient map."""
 
     retention: float = 0.95  # smallest share of the target model's own score that mapped vectors must reach
@@ -106,7 +106,7 @@ def is_of_lists(task: str) -> bool:
 def decide(
     strategies: dict[str, float],
     enough: Callable[[float], int | None],
-    thresholds: Thresholds,
+    thresholds: Criteria,
     *,
     narrows: bool,
     of_lists: bool = False,
@@ -155,7 +155,7 @@ def judge(
     measured: dict[str, dict[str, Estimate]],
     drawn: dict[str, np.ndarray],
     curve: LearningCurve,
-    thresholds: Thresholds,
+    thresholds: Criteria,
     narrows: bool,
     pairing: PairingReport,
     task: str,
@@ -229,7 +229,7 @@ def _in_words(
     decision: Decision,
     measured: dict[str, dict[str, Estimate]],
     curve: LearningCurve,
-    thresholds: Thresholds,
+    thresholds: Criteria,
     task: str,
     mixed: MixedStore | None,
     share_interval: tuple[float | None, float | None] | None,

@@ -21,7 +21,7 @@ from congruence.upgrade.migrate.journal import PROGRESSIVE, make_folder
 from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
-from congruence.upgrade.progressive.texts import Scale, Texts, unit
+from congruence.upgrade.progressive.texts import Scale, Texts
 
 KIND = "progressive migration"  # value of ``kind`` in ``config.json``
 POINT = ("share", "value", "low", "high")  # keys of a point in the plot data
@@ -109,7 +109,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         if "texts" in facts:
             both = safetensors.numpy.load(read_piece(path, facts["texts"]))
             scale = Scale(arrays["texts.mean"], float(arrays["texts.spread"][0]))
-            texts = Texts(unit(both["old"]), unit(both["new"]), scale)
+            texts = Texts.of(both["old"], both["new"], scale)
             known |= {"texts": both["old"], "new_texts": both["new"]}
         size, slot = float(arrays["size"][0]), arrays["slot"]
         maps = {int(key): Correction.load(path, name, record) for key, name, record in facts["maps"]}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.upgrade.progressive.texts import unit
 
 KINDS = ("query", "affine", "monotone", "factor")  # kinds of conversion
 FEWEST = 20  # minimum number of rows for which both vectors are known
@@ -71,7 +71,7 @@ class OriginScale:
             raise ParameterError(
                 "Got no queries for `kind='query'`; expected those of the scores.", "Pass `queries=…`."
             )
-        Q = unit(as_matrix(queries, "queries"))
+        Q = normalize_rows(as_matrix(queries, "queries"), dtype=np.float64)
         check_same_rows(len(out), len(Q), "scores", "queries")
         ours, native = Q @ self.mapped.T, Q @ self.native.T
         slope = native.std(axis=1) / np.maximum(ours.std(axis=1), 1e-12)
@@ -134,12 +134,12 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         raise InputError(
             f"Got {len(Z)} rows; {FEWEST} are needed.", "Pass `mapped=…` and `native=…` with more random rows."
         )
-    Q = unit(Q)
-    ours, theirs = (Q @ unit(Z).T).ravel(), (Q @ unit(Y).T).ravel()
+    Q, Z, Y = (normalize_rows(side, dtype=np.float64) for side in (Q, Z, Y))
+    ours, theirs = (Q @ Z.T).ravel(), (Q @ Y.T).ravel()
     if min(np.ptp(ours), np.ptp(theirs)) <= 1e-9:
         raise InputError("All scores are equal.", "Pass `queries=…` and rows that differ from each other.")
     if kind == "query":
-        return OriginScale(kind, np.zeros(0), np.zeros(0), unit(Z), unit(Y))
+        return OriginScale(kind, np.zeros(0), np.zeros(0), Z, Y)
     if kind == "affine":
         knots = ours.mean() + ours.std() * np.array([-1.0, 1.0])
         values = theirs.mean() + theirs.std() * np.array([-1.0, 1.0])

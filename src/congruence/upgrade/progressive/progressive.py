@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence import persist
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.ids import as_ids, id_rows
 from congruence._utils.typing import Ids, RowsLike
@@ -56,7 +57,7 @@ from congruence.upgrade.progressive.state import (
     sweep,
     why_no_plan,
 )
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,7 +181,10 @@ class Progressive:
         self._old, self.ids, self._has_ids, declared = open_store(old, stream)
         mapping = mapping.for_modality(modality or declared)
         check_width(self._old.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
-        n, self._unit = len(self._old), by_block(self._old, unit, self._old.shape[1])
+        n, self._unit = (
+            len(self._old),
+            by_block(self._old, partial(normalize_rows, dtype=np.float64), self._old.shape[1]),
+        )
         self.texts = read_texts(texts, new_texts, mapping, self._unit)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             argument = "labels" if labels is not None else f"order={order!r}"
@@ -344,7 +348,7 @@ class Progressive:
             raise ShapeError(
                 f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d.", "Pass `vectors=…` of the new model."
             )
-        Y = unit(Y).astype(np.float32)
+        Y = normalize_rows(Y, dtype=np.float64).astype(np.float32)
         states = self._row_states
         if self._sums is not None:
             self._sums.remove(rows[self.new_vectors.known(rows)])
@@ -767,7 +771,7 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
         raise ShapeError(
             f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.", "Pass `new_texts=…` of that model."
         )
-    return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
+    return Texts.of(ours, theirs, rows)
 
 
 def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:

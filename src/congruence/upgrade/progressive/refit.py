@@ -15,7 +15,7 @@ from congruence.errors import CorruptFileError
 from congruence.maps import Map
 from congruence.upgrade.progressive.rows import RowMatrix, row_blocks
 from congruence.upgrade.progressive.state import Received, read_piece, write_piece
-from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
+from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap
 
 #: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
 #: among the known ones.
@@ -241,7 +241,7 @@ class Refit:
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
             return MapTerms(rows, None, None, start)
-        scores = self.texts.scores(unit(rows))
+        scores = self.texts.scores(normalize_rows(rows, dtype=np.float64))
         return MapTerms(
             rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start
         )

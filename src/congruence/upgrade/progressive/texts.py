@@ -97,6 +97,12 @@ class Texts:
     new: np.ndarray  # (m, d_new)
     scale: Scale  # of the store's rows in the old model
 
+    @classmethod
+    def of(cls, old: np.ndarray, new: np.ndarray, store: RowMatrix | Scale) -> Texts:
+        """Normalize the texts; ``store``: unit rows of the old model, or their scale."""
+        old, new = normalize_rows(old, dtype=np.float64), normalize_rows(new, dtype=np.float64)
+        return cls(old, new, store if isinstance(store, Scale) else Scale.of(store, old))
+
     def __len__(self) -> int:
         return len(self.old)
 
@@ -164,8 +170,3 @@ def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for part in blocks(len(a), a.shape[1] * b.shape[1]):
         out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
     return out
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    """Return float64 rows of unit norm."""
-    return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)))
