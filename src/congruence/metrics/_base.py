@@ -161,6 +161,16 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) ->
     return C / xp.max(size) if scale else C  # a scale of 1 avoids overflow and underflow of squares
 
 
+def from_contrasts(contrast: Array) -> np.ndarray:
+    """Return the centered rows, shape (n, d), of contrasts, shape (n − 1, d); inner products of columns are the same.
+
+    Reordering these rows reorders the items, which contrasts do not allow.
+    """
+    C = to_numpy(contrast)
+    n, total = len(C) + 1, C.sum(axis=0)
+    return np.vstack([total / n**0.5, C - total / (n - n**0.5)])
+
+
 def as_scalar(value: Array) -> float | Tensor:
     """Return a Python float for NumPy and a 0-d tensor, with its graph, for torch."""
     return value if is_tensor(value) else float(value)

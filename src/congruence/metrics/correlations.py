@@ -7,7 +7,6 @@ side costs no digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -34,7 +33,7 @@ from congruence.metrics._base import (
     contrasts,
     equal_rows,
     float_pair,
-    scaled,
+    from_contrasts,
 )
 
 if TYPE_CHECKING:
@@ -228,15 +227,18 @@ def svcca(
             fix="Pass `keep=0.99`, for example.",
         )
     xp, A, B = float_pair(X, Y)
-    bases = []
-    for side, name in ((A, "X"), (B, "Y")):
-        C = contrasts(xp, side, name)
-        if standardize:
-            C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
-            C = C / xp.sqrt(xp.sum(C * C, axis=0))
-        U, s, _ = _spectrum(xp, C)
-        bases.append(U[:, : _count_kept(s, keep)])
+    bases = (_leading(xp, side, name, keep, standardize) for side, name in ((A, "X"), (B, "Y")))
     return _summarize(xp, canonical_correlations(xp, *bases), components)
+
+
+def _leading(xp: ArrayNamespace, A: Array, name: str, keep: float | int = 0.99, standardize: bool = False) -> Array:
+    """Return an orthonormal basis of a side's leading principal components."""
+    C = contrasts(xp, A, name)
+    if standardize:
+        C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
+        C = C / xp.sqrt(xp.sum(C * C, axis=0))
+    U, s, _ = _spectrum(xp, C)
+    return U[:, : _count_kept(s, keep)]
 
 
 @overload
@@ -279,11 +281,26 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     names = ("X", "Y")
     if weights == "Y":
         A, B, names = B, A, ("Y", "X")
-    reduce = None if rank is None else "pca"
-    Qx, Qy = (_whitened(xp, side, name, rank or 1, reduce, 0.0) for side, name in ((A, names[0]), (B, names[1])))
-    U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(Qx) @ Qy, full_matrices=False)
-    importance = xp.sum(xp.abs(xp.matrix_transpose(Qx @ U) @ contrasts(xp, A, names[0])), axis=1)
-    return as_scalar(xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0)))
+    first, second = (_weighted(xp, side, name, rank) for side, name in zip((A, B), names, strict=True))
+    return as_scalar(_compare_weighted(xp, first, second))
+
+
+class _Weighted(NamedTuple):
+    """A whitened side, and the coordinates of its columns in it, which do not depend on the order of the rows."""
+
+    basis: Array
+    coordinates: Array
+
+
+def _weighted(xp: ArrayNamespace, A: Array, name: str, rank: int | None = None) -> _Weighted:
+    Q = _whitened(xp, A, name, rank or 1, None if rank is None else "pca", 0.0)
+    return _Weighted(Q, xp.matrix_transpose(Q) @ contrasts(xp, A, name))
+
+
+def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -> Array:
+    U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(first.basis) @ second.basis, full_matrices=False)
+    importance = xp.sum(xp.abs(xp.matrix_transpose(U) @ first.coordinates), axis=1)
+    return xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0))
 
 
 # ------------------------------------------------------------------ rows that were not used in the fit
@@ -432,56 +449,38 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
 # ------------------------------------------------------------------ in steps, for many re-pairings
 
 
-def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
-    def prepare(A: np.ndarray, name: str) -> np.ndarray:
-        """Return an orthonormal basis of the leading principal components, on centered rows."""
-        U, s, _ = _spectrum(NUMPY, scaled(A, name))
-        return U[:, : _count_kept(s, keep)]
+def _prepare_cca(A: np.ndarray, name: str) -> np.ndarray:
+    return from_contrasts(_whitened(NUMPY, A.astype(np.float64), name, 50, "pca", 0.0))
 
-    return prepare
+
+def _prepare_svcca(A: np.ndarray, name: str) -> np.ndarray:
+    return from_contrasts(_leading(NUMPY, A.astype(np.float64), name))
+
+
+def _prepare_pwcca(A: np.ndarray, name: str) -> _Weighted:
+    side = _weighted(NUMPY, A.astype(np.float64), name)
+    return side._replace(basis=from_contrasts(side.basis))
 
 
 def _compare_bases(U: np.ndarray, V: np.ndarray) -> float:
-    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False), 0, 1).mean())
+    return float(np.mean(to_numpy(canonical_correlations(NUMPY, U, V))))
 
 
 def compare_first(U: np.ndarray, V: np.ndarray) -> float:
     """Return the first canonical correlation of two bases."""
-    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False).max(), 0, 1))
-
-
-class _Weighted(NamedTuple):
-    """A basis, and the coordinates of the columns in it, which do not depend on the order of the rows."""
-
-    basis: np.ndarray
-    coordinates: np.ndarray
-
-
-def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
-    U, s, Vt = _spectrum(NUMPY, scaled(A, name))
-    return _Weighted(U, s[:, None] * Vt)
-
-
-def _reorder_weighted(side: _Weighted, order: np.ndarray) -> _Weighted:
-    return _Weighted(side.basis[order], side.coordinates)
-
-
-def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
-    left, s, _ = np.linalg.svd(first.basis.T @ second.basis, full_matrices=False)
-    importance = np.abs(left.T @ first.coordinates).sum(axis=1)
-    return float((importance * np.clip(s, 0, 1)).sum() / importance.sum())
+    return float(canonical_correlations(NUMPY, U, V)[0])
 
 
 METRICS = (
-    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_basis(50), _compare_bases),
-    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_basis(0.99), _compare_bases),
+    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, _compare_bases),
+    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, _compare_bases),
     Metric(
         pwcca,
         (0.0, 1.0),
         frozenset({"isotropic scaling", "translation", "joint permutation"}),
         "Morcos et al. (2018)",
-        _prepare_weighted,
-        _compare_weighted,
-        _reorder_weighted,
+        _prepare_pwcca,
+        lambda first, second: float(_compare_weighted(NUMPY, first, second)),
+        lambda side, order: side._replace(basis=side.basis[order]),
     ),
 )

@@ -7,11 +7,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import is_tensor
+from congruence._utils.arrays import NUMPY, is_tensor
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
-from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, scaled
+from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts
 
 
 def _detached(A: Array) -> Array:
@@ -35,13 +35,18 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
     return U, xp.matrix_transpose(Vt)
 
 
-def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
-    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
+def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
+    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB; near 0, and for gradients, as a sum of squares.
 
     The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the
     product with the best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if
     singular values repeat or vanish.
     """
+    if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
+        sizes = xp.sum(A * A) + xp.sum(B * B)
+        squared = sizes - 2 * xp.sum(xp.linalg.svdvals(xp.matrix_transpose(A) @ B))
+        if float(squared) > 1e-3 * float(sizes):
+            return squared
     L, R = _alignment_factors(xp, A, B)
     AL, BR = A @ L, B @ R
     total = xp.sum((AL - BR) ** 2)
@@ -89,33 +94,31 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
             ("Pass `scale=True` with `kind='angular'`.", "Pass `kind='euclidean'`."),
         )
     xp, A, B = float_pair(X, Y)
-    A, B = (contrasts(xp, side, name, scale=scale) for side, name in ((A, "X"), (B, "Y")))
-    if scale:
-        A, B = (side / xp.sqrt(xp.sum(side * side)) for side in (A, B))
-    squared = _residual(xp, A, B)
+    A, B = (_shape(xp, side, name, scale) for side, name in ((A, "X"), (B, "Y")))
+    return as_scalar(_distance(xp, A, B, kind, scale))
+
+
+def _shape(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
+    C = contrasts(xp, A, name, scale=scale)
+    return C / xp.sqrt(xp.sum(C * C)) if scale else C
+
+
+def _distance(xp: ArrayNamespace, A: Array, B: Array, kind: str, scale: bool) -> Array:
+    squared = _squared_distance(xp, A, B)
     # The derivative of the root is infinite at 0; the square is used there, which gives zero gradients instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
     if scale:
         distance = xp.clip(distance, 0.0, 2**0.5)
-    if kind == "angular":
-        distance = 2 * xp.asin(distance / 2)  # arccos ν without arccos's loss of digits near ν = 1
-    return as_scalar(distance)
+    return 2 * xp.asin(distance / 2) if kind == "angular" else distance  # arccos ν, with all digits near ν = 1
 
 
 # ------------------------------------------------------------------ in steps, for many re-pairings
 
 
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
-    """Return centered rows of unit Frobenius norm, expressed in at most n columns."""
-    A = scaled(A, name)
-    if A.shape[1] > len(A):
-        values, vectors = np.linalg.eigh(A @ A.T)
-        A = vectors * np.sqrt(np.clip(values, 0, None))
-    return A / np.linalg.norm(A)
-
-
-def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
-    return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
+    """Return centered rows of unit Frobenius norm, turned into at most n columns."""
+    C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name, True))
+    return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
 
 
 METRICS = (
@@ -125,7 +128,7 @@ METRICS = (
         OF_SHAPES,
         "Williams et al. (2021)",
         _prepare_shape,
-        _compare_shapes,
+        lambda A, B: float(_distance(NUMPY, A, B, "angular", True)),
         larger_is_closer=False,
     ),
 )
