@@ -37,39 +37,33 @@ class OutputLostError(Exception):
         self.cause = cause
 
 
-class _Output:
-    """Standard output that raises ``OutputLostError``, so that its failures differ from those of other files."""
+class _Stream:
+    """Standard output, which raises ``OutputLostError`` so that its failures differ from those of other files, or
+    standard error, which drops what cannot be written: a lost message changes no result.
+    """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, *, may_lose: bool) -> None:
+        self._stream, self._may_lose = stream, may_lose
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return int(self._stream.write(text))
-        except OSError as error:
-            raise OutputLostError(error) from error
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            raise OutputLostError(error) from error
-
-
-class _Messages(_Output):
-    """Standard error that drops what cannot be written, since a lost message changes no result."""
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
+        with self._guarded():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with suppress(OSError):
+        with self._guarded():
             self._stream.flush()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._may_lose:
+                raise OutputLostError(error) from error
 
 
 @contextmanager
@@ -82,7 +76,7 @@ def guarded() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     handlers = [getattr(stream, "errors", None) for stream in before]
     _set_error_handlers(before, [_REPLACE] * 2)
-    sys.stdout, sys.stderr = _Output(before[0]), _Messages(before[1])
+    sys.stdout, sys.stderr = _Stream(before[0], may_lose=False), _Stream(before[1], may_lose=True)
     try:
         yield
     finally:

@@ -75,6 +75,11 @@ class TorchLayer(nn.Module):
         """Apply the layer to rows (…, d)."""
         return FORWARD[self.kind](self, input)
 
+    def plain(self) -> Layer:
+        """Return the layer as plain data."""
+        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+        return {"kind": self.kind, **self.values, **arrays}
+
 
 def _linear(layer: nn.Module, x: Tensor) -> Tensor:
     return F.linear(x, layer.weight.T, getattr(layer, "bias", None))

@@ -26,20 +26,7 @@ if TYPE_CHECKING:
 Layers: TypeAlias = list[Layer]
 
 
-class _Layer(TorchLayer):
-    """A layer that is trained, except for means, and that can be read back as plain data."""
-
-    def __init__(self, layer: Layer):
-        super().__init__(layer)
-        self.requires_grad_(self.kind != "center")
-
-    def plain(self) -> Layer:
-        """Return the layer as plain data."""
-        arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
-        return {"kind": self.kind, **self.values, **arrays}
-
-
-class _SwiGLU(_Layer):
+class _SwiGLU(TorchLayer):
     """SwiGLU with the weights of gate and value concatenated: for small batches, one wide product takes less time than
     two.
     """
@@ -59,7 +46,7 @@ class _SwiGLU(_Layer):
         return layer
 
 
-class _Dropout(_Layer):
+class _Dropout(TorchLayer):
     """Dropout, which is active only in training and not part of the plain data of a head."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +60,7 @@ class _Dropout(_Layer):
         return x * kept.to(x.dtype).mul_(2**16 / (2**16 - cut))
 
 
-class _ResidualLayer(_Layer):
+class _ResidualLayer(TorchLayer):
     def __init__(self, layer: Layer):
         super().__init__(layer)
         self.inner = Head(layer["layers"])
@@ -85,7 +72,7 @@ class _ResidualLayer(_Layer):
         return {"kind": self.kind, **self.values, "layers": self.inner.plain()}
 
 
-_KINDS: dict[str, type[_Layer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _ResidualLayer}
+_KINDS: dict[str, type[TorchLayer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _ResidualLayer}
 
 
 class Head(torch.nn.Module):
@@ -93,7 +80,10 @@ class Head(torch.nn.Module):
 
     def __init__(self, layers: Layers):
         super().__init__()
-        self.layers = torch.nn.ModuleList(_KINDS.get(layer["kind"], _Layer)(layer) for layer in layers)
+        self.layers = torch.nn.ModuleList(_KINDS.get(layer["kind"], TorchLayer)(layer) for layer in layers)
+        for layer in self.layers:
+            if layer.kind == "center":
+                layer.requires_grad_(False)  # means are not trained
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply all layers to a batch, shape (b, d_in)."""
