@@ -8,7 +8,6 @@ kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -27,6 +26,7 @@ import pyarrow as pa
 from congruence._utils.atomic import locked
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
+from congruence._utils.records import digest_of, from_record, to_record
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
@@ -71,7 +71,7 @@ class FragmentJournal:
 
     def __init__(self, place: Location, identity: Mapping[str, object], fragments: tuple[Fragment, ...]) -> None:
         self.place, self.identity, self.fragments = place, identity, fragments
-        self._digest = _digest(self._plan())
+        self._digest = digest_of(self._plan())
         self.finished: dict[str, Receipt] = {}
         self.resumed = self.again = self.damaged = 0
         self._names = {fragment.name for fragment in fragments}
@@ -87,8 +87,8 @@ class FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
         content = self.place.child("plan.json").read()
         if content is not None:
-            stored = self._checked(content, "plan.json")
-            if stored is not None and stored.get("digest") == self._digest:
+            stored = self._read(content, "plan.json")
+            if stored is not None and stored.get("job") == self._digest:
                 self._read_segments()
                 return self
             if not restart and stored is None:
@@ -102,7 +102,7 @@ class FragmentJournal:
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
-        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self._plan()}))
+        self._write("plan.json", plan=self._plan())
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
@@ -131,8 +131,8 @@ class FragmentJournal:
         """Write the buffered receipts."""
         if self._waiting:
             self._segment += 1
-            facts = {"digest": self._digest, "receipts": [vars(receipt) for receipt in self._waiting]}
-            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
+            name = f"done-{self._segment:06d}-{self._run}.json"
+            self._write(name, receipts=[vars(receipt) for receipt in self._waiting])
             self._waiting = []
         self._flushed = time.monotonic()
 
@@ -157,8 +157,8 @@ class FragmentJournal:
             contents = list(pool.map(lambda name: self.place.child(name).read(), names))
         for name, content in zip(names, contents, strict=True):
             self._segment = max(self._segment, int(name.split("-")[1]))
-            facts = None if content is None else self._checked(content, name)
-            receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
+            facts = None if content is None else self._read(content, name)
+            receipts = None if facts is None or facts.get("job") != self._digest else _as_receipts(facts)
             if receipts is None:
                 self.damaged += 1
                 continue
@@ -167,19 +167,23 @@ class FragmentJournal:
                     self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
 
-    def _checked(self, content: bytes, name: str) -> dict[str, object] | None:
+    def _write(self, name: str, **facts: object) -> None:
+        own = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "job": self._digest}
+        self.place.child(name).write(to_record({**own, **facts}))
+
+    def _read(self, content: bytes, name: str) -> dict[str, object] | None:
         """Return the facts in a file, or None if the file is damaged."""
         try:
-            stored = json.loads(content)
-            facts, digest, version = stored["facts"], stored["digest"], stored["format_version"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            facts = from_record(content)
+        except ValueError:
             return None
+        version = facts.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise VersionError(
                 f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}.",
                 "Resume with the version of congruence that began the job.",
             )
-        return facts if isinstance(facts, dict) and digest == _digest(facts) else None
+        return facts
 
 
 def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
@@ -194,16 +198,6 @@ def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
         if any(type(row[name]) is not kind for name, kind in kinds.items()) or min(row["rows"], row["bad"]) < 0:
             return None
     return [Receipt(**row) for row in rows]
-
-
-def _digest(facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def with_digest(facts: Mapping[str, object]) -> bytes:
-    """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
-    stored = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
-    return json.dumps(stored).encode()
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
 from congruence.stores.tables import Batches, TableLayout, TableSource, list_array
-from congruence.upgrade.migrate.mapper import map_digest
-from congruence.upgrade.transform import BlockMap
+from congruence.upgrade.transform import BlockMap, map_digest
 
 if TYPE_CHECKING:
     import pandas

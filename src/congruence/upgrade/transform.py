@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 import time
@@ -24,6 +26,17 @@ from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.stores import Source, check_output_place, open_sink
 from congruence.stores.tables import TableRows
+
+
+def map_digest(mapping: Map) -> str:
+    """Return the SHA-256 of a map's arrays, kind, and source and target space."""
+    config = mapping.config()
+    content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+    for name, array in sorted(mapping.state().items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
