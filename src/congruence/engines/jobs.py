@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
-from congruence.stores.parquet import ParquetTable
+from congruence.stores.parquet import ParquetTable, write_parquet
 from congruence.stores.tables import TableLayout
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
@@ -43,9 +44,6 @@ MANIFEST = "_manifest.json"
 #: stores charge for each segment.
 MOST_RECEIPTS = 256
 SECONDS, _SECONDS_LOCAL = 20.0, 1.0
-
-#: Number of rows, and of bytes, at which a row group is written.
-_GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -349,7 +347,7 @@ class Output:
         if self.kind == "lance":
             return self._write_lance(name, layout, batches)
         path = f"{name}.parquet"
-        rows, size = write_parquet(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
+        rows, size = write_file(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
         return Receipt(name, rows, size=size, path=path if rows else "")
 
     def _write_lance(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
@@ -387,32 +385,16 @@ class Output:
         return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
 
 
-def write_parquet(
+def write_file(
     place: Location, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **options: object
 ) -> tuple[int, int]:
     """Write batches as one Parquet file, unless there are none; return its rows and bytes."""
-    import pyarrow.parquet as pq
-
     first = next(batches, None)
     if first is None:
         place.remove()
         return 0, 0
-    waiting, count, nbytes, rows = [first], len(first), first.nbytes, len(first)
-    with place.writing() as file, pq.ParquetWriter(file, schema, **options) as writer:
-
-        def write() -> None:
-            writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=count)
-
-        for batch in batches:
-            if count >= _GROUP_ROWS or nbytes >= _GROUP_BYTES:
-                write()
-                waiting, count, nbytes = [], 0, 0
-            waiting.append(batch)
-            count, nbytes, rows = count + len(batch), nbytes + batch.nbytes, rows + len(batch)
-        write()
-        writer.close()
-        size = file.tell()
-    return rows, size
+    with place.writing() as file:
+        return write_parquet(file, schema, chain([first], batches), **options)
 
 
 @dataclass(frozen=True)
@@ -450,7 +432,7 @@ class FragmentWork(ABC):
         receipt = self.output.write_fragment(fragment.name, self.layout, self.batches(fragment, bad))
         if bad:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_parquet(place, bad[0].schema, iter(bad))
+            write_file(place, bad[0].schema, iter(bad))
         return {**vars(receipt), "bad": sum(map(len, bad))}
 
     @abstractmethod
@@ -502,7 +484,7 @@ class Job:
             finally:  # receipts are written even if the run fails
                 journal.flush()
             if quarantine is not None and journal.bad:
-                write_parquet(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
+                write_file(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
                 if not journal.rows and not may_be_empty:
                     raise CorruptFileError(
                         f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
