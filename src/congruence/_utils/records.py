@@ -7,11 +7,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 
-def digest_of(content: object) -> str:
-    """Return the SHA-256 of plain data, independent of the order of its keys."""
+
+def digest_of(content: object, arrays: Mapping[str, np.ndarray] | None = None) -> str:
+    """Return the SHA-256 of plain data, independent of the order of its keys, and of named arrays."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted((arrays or {}).items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def to_record(facts: Mapping[str, object], *, indent: int | None = None) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 import time
@@ -20,6 +18,7 @@ from numpy.typing import DTypeLike
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
 from congruence._utils.plain import PlainData
+from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
@@ -29,14 +28,10 @@ from congruence.stores.tables import TableRows
 
 
 def map_digest(mapping: Map) -> str:
-    """Return the SHA-256 of a map's arrays, kind, and source and target space."""
+    """Return the SHA-256 of a map's kind, arrays and layers, and of its source and target space."""
     config = mapping.config()
     content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
-    for name, array in sorted(mapping.state().items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    return digest_of({**content, "layers": config["facts"].get("layers")}, mapping.state())
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
