@@ -9,10 +9,10 @@ import pytest
 from memory_database import MemoryDatabase, Table
 
 from congruence import Embeddings, OrthogonalMap, errors
+from congruence._utils.records import digest_of
 from congruence.databases import Stage
 from congruence.embeddings import Space
 from congruence.upgrade.migrate import Migration
-from congruence.upgrade.migrate.journal import digest_of
 from congruence.upgrade.migrate.passes import Checksum, Retry
 from congruence.upgrade.migrate.quantize import Quantizer
 

@@ -9,6 +9,7 @@ import pytest
 from engine_data import FILES, MAP, OUT, ROWS, WIDTH, Dying, Killed, X, Y, read_parts, table, write_parts
 
 from congruence import CCAMap, LinearMap, MLPMap, Space, errors
+from congruence._utils.records import from_record, to_record
 from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
 from congruence.engines.jobs import FragmentJournal
 from congruence.engines.locations import Location
@@ -212,11 +213,15 @@ def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not list(out.glob(".*"))
     journal = FragmentJournal(Location.of(tmp_path / "j"), {}, data.fragments).open()
-    journal.place.child("done-000001-00000000.json").write(
-        b'{"format_version": 1, "digest": "0", "facts": {"receipts": []}}'
-    )
+    plan = from_record(journal.place.child("plan.json").read())
+    segment = {"format_version": 1, "job": plan["job"], "receipts": []}
+    for number, raw in enumerate((json.dumps({**segment, "digest": "0"}).encode(), to_record({**segment, "job": "0"}))):
+        journal.place.child(f"done-{number:06d}-00000000.json").write(raw)
     again = FragmentJournal(journal.place, {}, data.fragments).open()
-    assert (again.damaged, again.finished) == (1, {})
+    assert (again.damaged, again.finished) == (2, {})
+    journal.place.child("plan.json").write(to_record({**plan, "format_version": 2}))
+    with pytest.raises(errors.VersionError, match=r"plan\.json of version 2; expected at most 1"):
+        FragmentJournal(journal.place, {}, data.fragments).open()
 
 
 class Meddling(LocalEngine):

@@ -119,7 +119,7 @@ def test_every_fragment_counts_once(tmp_path, monkeypatch):
     assert cluster.preempted > 10
     assert again > 30
     files = [json.loads(file.read_bytes()) for file in (tmp_path / "journal").glob("done-*")]
-    receipts = [one["fragment"] for file in files for one in file["facts"]["receipts"]]
+    receipts = [one["fragment"] for file in files for one in file["receipts"]]
     assert sorted(receipts) == sorted(set(receipts)), "a receipt that is on the disk is not written again"
 
 

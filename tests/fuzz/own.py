@@ -21,13 +21,14 @@ from targets import Target, refusing, write_vectors
 
 import congruence
 from congruence._utils.atomic import has_marker
+from congruence._utils.records import from_record, to_record
 from congruence.databases import open_database
 from congruence.embed import embed, open_items
 from congruence.embeddings import Embeddings, Space
 from congruence.encoders import Encoder
 from congruence.engines import open_dataset, open_itemset
 from congruence.engines.dataset import Fragment
-from congruence.engines.jobs import FragmentJournal, Receipt, with_digest
+from congruence.engines.jobs import FragmentJournal, Receipt
 from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, StorageError
 from congruence.maps import MAPS, make_map
@@ -35,7 +36,7 @@ from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
 from congruence.synthetic import rigid_problem
 from congruence.train import History
-from congruence.upgrade.migrate.journal import STATES, Journal, digest_of
+from congruence.upgrade.migrate.journal import STATES, Journal
 from congruence.upgrade.migrate.native import read_native, save_plan
 from congruence.upgrade.migrate.plan import read_verdict
 from congruence.upgrade.progressive import Progressive
@@ -209,14 +210,13 @@ def read_journal(path: Path) -> None:
 
 def damage_journal(rng: random.Random, path: Path) -> None:
     """Change the journal, and update its digest."""
-    result = json.loads((path / "journal.json").read_text())
-    result.pop("digest")
-    changed = mutate_data(rng, result)
-    try:
-        text = json.dumps({**changed, "digest": digest_of(changed)} if isinstance(changed, dict) else changed)
-    except (TypeError, ValueError):  # values that JSON cannot represent
-        return
-    (path / "journal.json").write_text(text)
+    _damage_record(rng, path / "journal.json")
+
+
+def _damage_record(rng: random.Random, file: Path) -> None:
+    changed = mutate_data(rng, from_record(file.read_bytes()))
+    with suppress(TypeError, ValueError):  # values that JSON cannot represent
+        file.write_bytes(to_record(changed) if isinstance(changed, dict) else json.dumps(changed).encode())
 
 
 def _fragments_journal(place: Path):
@@ -241,10 +241,7 @@ def read_fragments_journal(path: Path) -> None:
 
 def damage_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment of the journal, and update its digest."""
-    file = min(path.glob("done-000001-*.json"))
-    changed = mutate_data(rng, json.loads(file.read_text())["facts"])
-    with suppress(TypeError, ValueError):  # values that JSON cannot represent
-        file.write_bytes(with_digest(changed))
+    _damage_record(rng, min(path.glob("done-000001-*.json")))
 
 
 def write_data_set(rng: random.Random, folder: Path) -> Path:

@@ -18,6 +18,7 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, InputError, NotFiniteError, ParameterError, ShapeError
 from congruence.maps import METHODS, _layers, make_map
 from congruence.persist import numbers_digest
+from congruence.upgrade.transform import map_digest
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6))
@@ -262,6 +263,8 @@ def test_embeddings_pass_through_the_head_of_their_side():
     other = single({"kind": "relu"}), single({"kind": "gelu"}), single({"kind": "relu"})
     revisions = [heads.joint_space().revision for heads in other]
     assert revisions[0] == revisions[2] != revisions[1]  # equal arrays in other layers are another space
+    digests = [map_digest(heads) for heads in other]
+    assert digests[0] == digests[2] != digests[1]
 
 
 UNIT = {"kind": "linear", "weight": np.eye(6)}

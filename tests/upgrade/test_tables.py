@@ -210,7 +210,7 @@ def test_a_growing_dictionary_reaches_an_arrow_file(tmp_path):
     with open_sink(tmp_path / "out.arrow", n=6, dim=4, dtype="f8", columns=source.columns) as sink:
         for ids, block, rows in source.scan_table(batch=3):
             sink.write(ids, block, rows)
-            sink._flush()
+            sink._groups.flush()
     assert load(tmp_path / "out.arrow").column("word").to_pylist() == ["a", "b", None, "b", "c", "a"]
 
 

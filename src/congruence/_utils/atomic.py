@@ -58,22 +58,43 @@ def atomic_path(
         _remove(left_over)
     temporary = temporary_path(path)
     try:
-        if directory:
-            temporary.mkdir()
-        yield temporary
-        for file in [*temporary.rglob("*")] if directory else [temporary]:
-            if file.is_file():
-                sync(file)
-        _publish(temporary, path, force, directory, foreign)
-    except BaseException as error:
-        _remove(temporary)
-        if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _concerns(error, temporary, path):
+        with _written_aside(temporary, lambda: _publish(temporary, path, force, directory, foreign), directory):
+            yield temporary
+    except OSError as error:
+        if not isinstance(error, CongruenceError) and _concerns(error, temporary, path):
             message = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
             raise StorageError(message) from error
         raise
     _sync_names(path)
     if (record := published.get()) is not None:
         record.append(path)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file that replaces ``path`` if the block ends without an error.
+
+    It is ``atomic_path`` for many writers at once: it neither looks for leftovers nor refuses to replace.
+    """
+    temporary = temporary_path(path)
+    with _written_aside(temporary, lambda: os.replace(temporary, path)):
+        yield temporary
+
+
+@contextmanager
+def _written_aside(temporary: Path, publish: Callable[[], None], directory: bool = False) -> Iterator[None]:
+    """Sync what the block writes to a temporary path, and publish it; remove it after an error."""
+    try:
+        if directory:
+            temporary.mkdir()
+        yield
+        for file in [*temporary.rglob("*")] if directory else [temporary]:
+            if file.is_file():
+                sync(file)
+        publish()
+    except BaseException:
+        _remove(temporary)
+        raise
 
 
 def _concerns(error: OSError, *paths: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
+from congruence._utils.records import from_record, to_record
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
@@ -275,7 +275,7 @@ class EncoderRun:
         with atomic_path(mark, force=True) as temporary:  # written last: it marks the part as complete
             checksum = _checksum_of(file) if vectors else None
             done = {"key": key, "rows": len(vectors), "failures": self.failures[before:], "sha256": checksum}
-            temporary.write_text(json.dumps(done), encoding="utf-8")
+            temporary.write_bytes(to_record(done))
         return len(vectors)
 
     def _key(self, rows: range) -> str:
@@ -378,7 +378,7 @@ def _decoded(item: object) -> object:
 def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
     """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
     try:
-        done = json.loads(mark.read_text(encoding="utf-8"))
+        done = from_record(mark.read_bytes())
         same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
         texts = [failure[k] for failure in done["failures"] for k in ("id", "error")]
         # Every item of a part is a row or a failure.

@@ -8,7 +8,6 @@ kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ import pyarrow as pa
 from congruence._utils.atomic import locked
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
+from congruence._utils.records import digest_of, from_record, to_record
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
-from congruence.stores.parquet import ParquetTable
+from congruence.stores.parquet import ParquetTable, write_parquet
 from congruence.stores.tables import TableLayout
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
@@ -43,9 +44,6 @@ MANIFEST = "_manifest.json"
 #: stores charge for each segment.
 MOST_RECEIPTS = 256
 SECONDS, _SECONDS_LOCAL = 20.0, 1.0
-
-#: Number of rows, and of bytes, at which a row group is written.
-_GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class FragmentJournal:
 
     def __init__(self, place: Location, identity: Mapping[str, object], fragments: tuple[Fragment, ...]) -> None:
         self.place, self.identity, self.fragments = place, identity, fragments
-        self._digest = _digest(self._plan())
+        self._digest = digest_of(self._plan())
         self.finished: dict[str, Receipt] = {}
         self.resumed = self.again = self.damaged = 0
         self._names = {fragment.name for fragment in fragments}
@@ -87,8 +85,8 @@ class FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
         content = self.place.child("plan.json").read()
         if content is not None:
-            stored = self._checked(content, "plan.json")
-            if stored is not None and stored.get("digest") == self._digest:
+            stored = self._read(content, "plan.json")
+            if stored is not None and stored.get("job") == self._digest:
                 self._read_segments()
                 return self
             if not restart and stored is None:
@@ -102,7 +100,7 @@ class FragmentJournal:
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
-        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self._plan()}))
+        self._write("plan.json", plan=self._plan())
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
@@ -131,8 +129,8 @@ class FragmentJournal:
         """Write the buffered receipts."""
         if self._waiting:
             self._segment += 1
-            facts = {"digest": self._digest, "receipts": [vars(receipt) for receipt in self._waiting]}
-            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
+            name = f"done-{self._segment:06d}-{self._run}.json"
+            self._write(name, receipts=[vars(receipt) for receipt in self._waiting])
             self._waiting = []
         self._flushed = time.monotonic()
 
@@ -157,8 +155,8 @@ class FragmentJournal:
             contents = list(pool.map(lambda name: self.place.child(name).read(), names))
         for name, content in zip(names, contents, strict=True):
             self._segment = max(self._segment, int(name.split("-")[1]))
-            facts = None if content is None else self._checked(content, name)
-            receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
+            facts = None if content is None else self._read(content, name)
+            receipts = None if facts is None or facts.get("job") != self._digest else _as_receipts(facts)
             if receipts is None:
                 self.damaged += 1
                 continue
@@ -167,19 +165,23 @@ class FragmentJournal:
                     self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
 
-    def _checked(self, content: bytes, name: str) -> dict[str, object] | None:
+    def _write(self, name: str, **facts: object) -> None:
+        own = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "job": self._digest}
+        self.place.child(name).write(to_record({**own, **facts}))
+
+    def _read(self, content: bytes, name: str) -> dict[str, object] | None:
         """Return the facts in a file, or None if the file is damaged."""
         try:
-            stored = json.loads(content)
-            facts, digest, version = stored["facts"], stored["digest"], stored["format_version"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            facts = from_record(content)
+        except ValueError:
             return None
+        version = facts.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise VersionError(
                 f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}.",
                 "Resume with the version of congruence that began the job.",
             )
-        return facts if isinstance(facts, dict) and digest == _digest(facts) else None
+        return facts
 
 
 def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
@@ -194,16 +196,6 @@ def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
         if any(type(row[name]) is not kind for name, kind in kinds.items()) or min(row["rows"], row["bad"]) < 0:
             return None
     return [Receipt(**row) for row in rows]
-
-
-def _digest(facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def with_digest(facts: Mapping[str, object]) -> bytes:
-    """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
-    stored = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
-    return json.dumps(stored).encode()
 
 
 @dataclass(frozen=True)
@@ -355,7 +347,7 @@ class Output:
         if self.kind == "lance":
             return self._write_lance(name, layout, batches)
         path = f"{name}.parquet"
-        rows, size = write_parquet(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
+        rows, size = write_file(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
         return Receipt(name, rows, size=size, path=path if rows else "")
 
     def _write_lance(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
@@ -393,32 +385,16 @@ class Output:
         return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
 
 
-def write_parquet(
+def write_file(
     place: Location, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **options: object
 ) -> tuple[int, int]:
     """Write batches as one Parquet file, unless there are none; return its rows and bytes."""
-    import pyarrow.parquet as pq
-
     first = next(batches, None)
     if first is None:
         place.remove()
         return 0, 0
-    waiting, count, nbytes, rows = [first], len(first), first.nbytes, len(first)
-    with place.writing() as file, pq.ParquetWriter(file, schema, **options) as writer:
-
-        def write() -> None:
-            writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=count)
-
-        for batch in batches:
-            if count >= _GROUP_ROWS or nbytes >= _GROUP_BYTES:
-                write()
-                waiting, count, nbytes = [], 0, 0
-            waiting.append(batch)
-            count, nbytes, rows = count + len(batch), nbytes + batch.nbytes, rows + len(batch)
-        write()
-        writer.close()
-        size = file.tell()
-    return rows, size
+    with place.writing() as file:
+        return write_parquet(file, schema, chain([first], batches), **options)
 
 
 @dataclass(frozen=True)
@@ -456,7 +432,7 @@ class FragmentWork(ABC):
         receipt = self.output.write_fragment(fragment.name, self.layout, self.batches(fragment, bad))
         if bad:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_parquet(place, bad[0].schema, iter(bad))
+            write_file(place, bad[0].schema, iter(bad))
         return {**vars(receipt), "bad": sum(map(len, bad))}
 
     @abstractmethod
@@ -508,7 +484,7 @@ class Job:
             finally:  # receipts are written even if the run fails
                 journal.flush()
             if quarantine is not None and journal.bad:
-                write_parquet(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
+                write_file(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
                 if not journal.rows and not may_be_empty:
                     raise CorruptFileError(
                         f"None of the {journal.bad} items in {data.place.shown} can be encoded.",

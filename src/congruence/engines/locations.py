@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from congruence._utils.atomic import temporary_path
+from congruence._utils.atomic import replacing
 from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
@@ -133,9 +133,8 @@ class Location:
     def writing(self) -> Iterator[IO[bytes]]:
         """Yield a file to write to, whose content appears here only if the block ends without an error.
 
-        A local file is written under a temporary name and renamed; unlike ``atomic_path``, which many workers would
-        slow down, it neither looks for leftovers nor refuses to replace. The content of an object is collected on this
-        machine first, since otherwise a block that fails would leave an object with part of the content.
+        The content of an object is collected on this machine first, since otherwise a block that fails would leave an
+        object with part of the content.
         """
         with self._files("writing") as (filesystem, path):
             if not self.local:
@@ -147,17 +146,8 @@ class Location:
                             out.write(piece)
                 return
             os.makedirs(os.path.dirname(self.uri), exist_ok=True)
-            temporary = temporary_path(Path(self.uri))
-            try:
-                with open(temporary, "wb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.uri)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            with replacing(Path(self.uri)) as temporary, open(temporary, "wb") as file:
+                yield file
 
     def write(self, content: bytes) -> None:
         """Write a small file, completely or not at all."""

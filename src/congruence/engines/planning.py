@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
-from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_parquet
+from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_file
 from congruence.engines.locations import Location
 from congruence.maps import OrthogonalMap
 from congruence.stores.tables import TableLayout
@@ -166,7 +166,7 @@ def _write(place: Location, X: np.ndarray) -> None:
     layout = TableLayout(None, dim=X.shape[1], dtype=X.dtype, has_ids=True, id_type=pa.int64(), path=place.shown)
     starts = range(0, len(X), 4096)
     batches = (layout.fill(pa.array(np.arange(k, min(k + 4096, len(X)))), X[k : k + 4096]) for k in starts)
-    write_parquet(place, layout.schema, batches, **layout.parquet_options())
+    write_file(place, layout.schema, batches, **layout.parquet_options())
 
 
 def plan_rows(

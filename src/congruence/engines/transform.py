@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from congruence._utils.ahead import run_ahead
 from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment
@@ -21,8 +20,7 @@ from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
 from congruence.stores.tables import Batches, TableLayout, TableSource, list_array
-from congruence.upgrade.migrate.mapper import map_digest
-from congruence.upgrade.transform import BlockMap
+from congruence.upgrade.transform import Block, BlockMap, map_digest
 
 if TYPE_CHECKING:
     import pandas
@@ -254,13 +252,19 @@ class _TransformWork(FragmentWork):
     block: int
 
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source, name = self.data.open(fragment), self.data.path_of(fragment)
-        first = True
-        for row, piece in run_ahead(source.table.pieces(None, 0, self.block)):
+        name = self.data.path_of(fragment)
+        for ids, block, rows in self.function.over(self._blocks(fragment, name, bad), name, fragment.start):
+            yield self.layout.fill(ids, store_as(block, self.function.dtype, self.output.place.shown), rows)
+
+    def _blocks(self, fragment: Fragment, name: str, bad: list[pa.RecordBatch]) -> Iterator[Block]:
+        """Yield the blocks of a fragment, with a quarantine without their bad rows."""
+        source = self.data.open(fragment)
+        for row, piece in source.table.pieces(None, 0, self.block):
             start = fragment.start + row
             try:
                 ids, block = source.block(piece, start)
-                self.function.check_block(block, name, RowNames(ids, start), first=first)
+                if self.quarantine:
+                    self.function.check_block(block, name)
             except InputError:
                 if not self.quarantine:
                     raise
@@ -268,10 +272,7 @@ class _TransformWork(FragmentWork):
                 if not len(piece):
                     continue
                 ids, block = source.block(piece, start)
-                self.function.check_block(block, name, RowNames(ids, start), first=first)
-            first = False
-            mapped = store_as(self.function(block), self.function.dtype, self.output.place.shown)
-            yield self.layout.fill(ids, mapped, piece)
+            yield ids, block, piece
 
     def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return the valid rows of a batch, and add the others to ``bad``."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -13,6 +11,7 @@ import numpy as np
 
 from congruence._utils.arrays import as_given
 from congruence._utils.display import as_markdown
+from congruence._utils.records import digest_of
 from congruence._utils.typing import Array, Layer, RowsLike
 from congruence._utils.validation import check_choice
 from congruence.embeddings import Space, check_space
@@ -265,12 +264,8 @@ class HeadsMap(Map):
         names = [
             space.model or name for space, name in ((self.source_space_, "source"), (self.target_space_, "target"))
         ]
-        digest = hashlib.sha256(json.dumps(self.facts_["layers"], sort_keys=True).encode())
-        for name, array in sorted(self.state().items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
         model = f"joint ({self.kind}) of {names[0]} and {names[1]}"
-        return Space(model, digest.hexdigest()[:12], modality, self.d_out, normalized)
+        return Space(model, digest_of(self.facts_["layers"], self.state())[:12], modality, self.d_out, normalized)
 
     def side_of(self, space: Space, side: str | None = None) -> str:
         """Return which head, "source" or "target", to use for vectors of a space.

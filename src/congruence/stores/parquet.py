@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
 from congruence.stores._base import BATCH
 from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, Table, TableSink, TableSource, rows_after
+from congruence.stores.tables import ARROW_DAMAGE, RowGroups, Table, TableSink, TableSource, rows_after
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -75,6 +75,23 @@ class ParquetTable(Table):
         with open_parquet(*self._opening) as file:
             batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
             yield from rows_after(batches, after, self.n, self.name, first_row=skipped)
+
+
+def write_parquet(
+    file: IO[bytes], schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: object
+) -> tuple[int, int]:
+    """Write batches to an open file; return its rows and bytes."""
+    import pyarrow.parquet as pq
+
+    rows = 0
+    with pq.ParquetWriter(file, schema, **options) as writer:
+        groups = RowGroups(lambda table: writer.write_table(table, row_group_size=len(table)))
+        for batch in batches:
+            groups.add(batch, batch.nbytes)
+            rows += len(batch)
+        groups.flush()
+        writer.close()
+        return rows, file.tell()
 
 
 class ParquetSink(TableSink):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -454,6 +454,28 @@ def plain_columns(schema: pa.Schema) -> dict[str, str]:
 # ------------------------------------------------------------------ writers
 
 
+class RowGroups:
+    """Collects batches, and hands them to ``write`` in groups limited by rows and by bytes."""
+
+    def __init__(self, write: Callable[[pa.Table], None], most_rows: int = _GROUP_ROWS) -> None:
+        self._write, self._most_rows = write, most_rows
+        self._waiting: list[pa.RecordBatch] = []
+        self._count = self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        """Add a batch that counts with so many bytes."""
+        self._waiting.append(batch)
+        self._count, self._bytes = self._count + len(batch), self._bytes + nbytes
+        if self._count >= self._most_rows or self._bytes >= _GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is left."""
+        if self._waiting:
+            self._write(pa.Table.from_batches(self._waiting))
+            self._waiting, self._count, self._bytes = [], 0, 0
+
+
 class TableSink(Sink):
     """Writer of tables in groups of rows, with the columns of a ``TableLayout``."""
 
@@ -472,10 +494,8 @@ class TableSink(Sink):
             path=self.path,
         )
         self._schema = self._layout.schema
-        self._waiting: list[pa.RecordBatch] = []
-        self._count = self._bytes = 0
-        # Limit the buffered rows by bytes as well as by number.
-        self._group = max(1024, min(_GROUP_ROWS, _GROUP_BYTES // (self.dim * self.dtype.itemsize)))
+        most_rows = max(1024, min(_GROUP_ROWS, _GROUP_BYTES // (self.dim * self.dtype.itemsize)))
+        self._groups = RowGroups(self._write_group, most_rows)
         return self._schema
 
     @abstractmethod
@@ -484,16 +504,7 @@ class TableSink(Sink):
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         batch = self._layout.fill(ids, vectors, rows)
-        self._waiting.append(batch)
-        self._count += len(batch)
-        self._bytes += 0 if rows is None else batch.nbytes  # other columns may be wide
-        if self._count >= self._group or self._bytes >= _GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._write_group(pa.Table.from_batches(self._waiting))
-            self._waiting, self._count, self._bytes = [], 0, 0
+        self._groups.add(batch, 0 if rows is None else batch.nbytes)  # other columns may be wide
 
     def _finish(self) -> None:
-        self._flush()
+        self._groups.flush()

@@ -18,12 +18,20 @@ from numpy.typing import DTypeLike
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
 from congruence._utils.plain import PlainData
+from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.stores import Source, check_output_place, open_sink
 from congruence.stores.tables import TableRows
+
+
+def map_digest(mapping: Map) -> str:
+    """Return the SHA-256 of a map's kind, arrays and layers, and of its source and target space."""
+    config = mapping.config()
+    content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
+    return digest_of({**content, "layers": config["facts"].get("layers")}, mapping.state())
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
@@ -44,6 +52,8 @@ def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
 BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are in memory at a time
+#: Ids, vectors, and the table rows they belong to.
+Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 
 class BlockMap:
@@ -100,6 +110,17 @@ class BlockMap:
         out = self._function(block.astype(self.compute, copy=False))
         return normalize_rows(out) if self.unit else out
 
+    def over(self, blocks: Iterator[Block], name: str, start: int = 0) -> Iterator[Block]:
+        """Check and map consecutive blocks, the first of which begins with row ``start``; they are read ahead.
+
+        A file and each fragment of a data set are mapped by this.
+        """
+        row = start
+        for ids, block, rows in run_ahead(blocks):
+            self.check_block(block, name, RowNames(ids, row), first=row == start)
+            row += len(block)
+            yield ids, self(block), rows
+
     def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
         if self.head is not None:
             return self.mapped.transform if self.head == "source" else self.mapped.transform_target
@@ -154,8 +175,6 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
 
 
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
-#: Ids, vectors, and the table rows they belong to.
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 
 @dataclass(frozen=True)
@@ -262,30 +281,25 @@ def transform_file(
             ),
             stacklevel=2,
         )
-    shares: list[float] = []
     rows = function.rows_of_block(source.row_bytes if sink.keeps_columns else None)
+    sample: list[np.ndarray] = []
 
-    def scan() -> Iterator[_Block]:
-        if sink.keeps_columns:
-            return source.scan_table(batch=rows)
-        return ((ids, block, None) for ids, block in source.scan(batch=rows))
-
-    def transformed() -> Iterator[_Block]:
-        row = 0
-        for ids, block, others in run_ahead(scan()):
-            function.check_block(block, source.path, RowNames(ids, row), first=row == 0)
-            if row == 0 and isinstance(function.mapped, OrthogonalMap):
-                shares.append(float(function.mapped.covered_share(block[:_COVERED_ROWS]).mean()))
-            row += len(block)
-            yield ids, function(block), others
+    def scan() -> Iterator[Block]:
+        scanned = source.scan_table(batch=rows) if sink.keeps_columns else source.scan(batch=rows)
+        for ids, block, *others in scanned:
+            if not sample:  # kept until it is known to be free of NaN
+                sample.append(block[:_COVERED_ROWS].copy())
+            yield ids, block, others[0] if others else None
 
     with sink:
-        for ids, block, others in run_ahead(transformed()):
+        for ids, block, others in run_ahead(function.over(scan(), source.path)):
             sink.write(ids, block, others)
             if callback is not None:
                 callback(len(block))
     seconds = time.perf_counter() - started
-    covered = shares[0] if shares else None
+    covered = None
+    if sample and isinstance(function.mapped, OrthogonalMap):
+        covered = float(function.mapped.covered_share(sample[0]).mean())
     return TransformReport(
         str(output), source.n, function.dim, function.dtype.name, seconds, covered, function.unit, sink.left_out
     )

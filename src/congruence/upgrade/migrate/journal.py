@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._utils.atomic import atomic_path
+from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
@@ -26,12 +27,6 @@ _MOST_PLACE = 4096  # maximum number of characters in the name of a database and
 _NAME = "journal.json"
 
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
-
-
-def digest_of(content: Mapping[str, object]) -> str:
-    """Return the SHA-256 of plain data, independent of the order of its keys."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def default_folder(place: str) -> Path:
@@ -81,11 +76,8 @@ class Journal:
 
     def write(self, folder: Path) -> None:
         """Replace the journal in its folder."""
-        content = asdict(self)
         with atomic_path(folder / _NAME, force=True) as temporary:
-            temporary.write_text(
-                json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n", encoding="utf-8"
-            )
+            temporary.write_bytes(to_record(asdict(self), indent=1))
 
     def write_summary(self, folder: Path) -> None:
         """Write ``summary.json`` next to the journal."""
@@ -108,10 +100,9 @@ class Journal:
         try:
             if len(raw) > _MOST_BYTES:
                 raise ValueError("too long")
-            content = json.loads(raw.decode("utf-8"))
-            digest = content.pop("digest")
-            if digest != digest_of(content) or set(content) != set(cls.__dataclass_fields__):
-                raise ValueError("wrong digest")
+            content = from_record(raw)
+            if set(content) != set(cls.__dataclass_fields__):
+                raise ValueError("other values")
             journal = cls(**content)
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,17 +19,6 @@ from congruence.upgrade.transform import block_function
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.native import NativeRows
-
-
-def map_digest(mapping: Map) -> str:
-    """Return the SHA-256 of a map's arrays, kind, and source and target space."""
-    config = mapping.config()
-    content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
-    for name, array in sorted(mapping.state().items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 class RowMapper:

@@ -29,11 +29,12 @@ from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
-from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import PASSES, Executor, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
+from congruence.upgrade.transform import map_digest
 
 
 class Migration:

@@ -23,8 +23,9 @@ from congruence.errors import (
     SpaceMismatchError,
     StorageError,
 )
-from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.quantize import recall_of
+from congruence.upgrade.transform import map_digest
 
 SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
