@@ -14,8 +14,8 @@ from PIL import Image
 import congruence.engines.embed as module
 from congruence import Space, errors, read_embeddings
 from congruence.embed import embed, open_items
-from congruence.encoders import Encoder
-from congruence.engines import EncoderSpec, LocalEngine, embed_dataset, open_itemset
+from congruence.encoders import Encoder, EncoderOptions
+from congruence.engines import LocalEngine, embed_dataset, open_itemset
 from congruence.errors import CorruptFileError, FileError, OutputExistsError, ParameterError
 
 HERE = LocalEngine()
@@ -63,7 +63,7 @@ def write_texts(folder, texts=TEXTS, **more):
     return str(folder)
 
 
-TEXT, IMAGE = (EncoderSpec("small", modality) for modality in ("text", "image"))
+TEXT, IMAGE = (EncoderOptions("small", modality) for modality in ("text", "image"))
 
 
 def test_a_data_set_is_encoded_as_by_the_local_command(opened, tmp_path):
@@ -191,7 +191,7 @@ def test_what_cannot_be_encoded_is_refused_before_the_work(opened, tmp_path):
     with pytest.raises(errors.ModalityError):
         embed_dataset(IMAGE, open_itemset(source), str(tmp_path / "out"), engine=HERE)
     with pytest.raises(ParameterError, match="layer='all'"):
-        embed_dataset(EncoderSpec("small", layer="all"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
+        embed_dataset(EncoderOptions("small", layer="all"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ParameterError, match="one is inside the other"):
         embed_dataset(TEXT, open_itemset(source), str(tmp_path / "in/out"), engine=HERE)

@@ -15,8 +15,8 @@ from PIL import Image
 
 from congruence import engines, load, read_embeddings
 from congruence.databases import open_database
-from congruence.encoders import load_encoder
-from congruence.engines import EncoderSpec, EngineExecutor, RayEngine, embed_dataset, open_dataset, open_itemset
+from congruence.encoders import EncoderOptions, load_encoder
+from congruence.engines import EngineExecutor, RayEngine, embed_dataset, open_dataset, open_itemset
 from congruence.errors import NotFiniteError
 from congruence.stores import open_source
 from congruence.upgrade.migrate import Migration
@@ -273,7 +273,7 @@ class Counting(RayEngine):
 
 def test_a_worker_opens_the_encoder_once_on_a_gpu_too(cluster, eyes, tmp_path):
     (tmp_path / "marks").mkdir()
-    spec = EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}", device="cpu")
+    spec = EncoderOptions(f"onnx:{eyes / 'eyes.onnx'}", device="cpu")
     data = open_itemset(str(eyes / "in"))
     embed_dataset(spec, data, str(tmp_path / "out"), engine=Counting(tmp_path / "marks"))
     notes = [mark.read_text().split() for mark in (tmp_path / "marks").iterdir()]
@@ -285,7 +285,7 @@ def test_a_worker_opens_the_encoder_once_on_a_gpu_too(cluster, eyes, tmp_path):
 def test_a_dead_worker_of_embed_is_replaced_and_no_row_is_there_twice(cluster, eyes, tmp_path):
     (tmp_path / "marks").mkdir()
     engine = Dangerous(tmp_path / "marks", ("part-1",))
-    spec, data = EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}"), open_itemset(str(eyes / "in"))
+    spec, data = EncoderOptions(f"onnx:{eyes / 'eyes.onnx'}"), open_itemset(str(eyes / "in"))
     report = embed_dataset(spec, data, str(tmp_path / "out"), engine=engine, batch_size=4)
     assert len(list((tmp_path / "marks").iterdir())) == 1
     assert report.rows == 40

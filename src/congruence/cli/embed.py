@@ -64,7 +64,8 @@ def command(
     ):
         from dataclasses import replace
 
-        from congruence.engines import EncoderSpec, embed_dataset, open_itemset
+        from congruence.encoders import EncoderOptions
+        from congruence.engines import embed_dataset, open_itemset
 
         local = {
             "--split": split != "test",
@@ -76,11 +77,13 @@ def command(
         }
         instead = "Leave it out, or embed local files with --engine local."
         refuse_options(local, "for a data set that is encoded by fragments", instead)
-        spec = EncoderSpec(encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights)
+        options = EncoderOptions(
+            encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights
+        )
         data = open_itemset(inputs, column=column, id_column=id_column, modality=modality)
         with progress("embedding", data.rows, as_json) as callback:
             job = embed_dataset(
-                replace(spec, modality=data.modality),
+                replace(options, modality=data.modality),
                 data,
                 out,
                 engine=make_engine(engine, address, workers, gpus),

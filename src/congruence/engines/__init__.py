@@ -1,7 +1,7 @@
 """Process many files on one or several machines, split by fragments and journaled: Ray, Spark, Daft, Dask."""
 
 from congruence.engines.dataset import DataSet, Fragment, ItemSet, PairedData, open_dataset, open_itemset, open_pairs
-from congruence.engines.embed import EmbedDataSetReport, EncoderSpec, embed_dataset
+from congruence.engines.embed import EmbedDataSetReport, embed_dataset
 from congruence.engines.engine import Engine, LocalEngine, RayEngine
 from congruence.engines.fit import fit_dataset
 from congruence.engines.jobs import DataSetReport
@@ -13,7 +13,6 @@ __all__ = [
     "DataSet",
     "DataSetReport",
     "EmbedDataSetReport",
-    "EncoderSpec",
     "Engine",
     "EngineExecutor",
     "Fragment",

@@ -27,18 +27,10 @@ from congruence.stores.tables import TableLayout
 _READ = 1024
 
 
-@dataclass(frozen=True)
-class EncoderSpec(EncoderOptions):
-    """The name and options of an encoder, as for ``congruence.encoders.load_encoder``; the workers open it."""
-
-    def open(self) -> Encoder:
-        """Return the encoder, which is loaded once per process."""
-        return _open(self)
-
-
 @lru_cache(maxsize=1)  # models are large
-def _open(spec: EncoderSpec) -> Encoder:
-    return load_encoder(**asdict(spec))
+def _open(encoder: EncoderOptions) -> Encoder:
+    """Return the encoder, which is loaded once per process."""
+    return load_encoder(**asdict(encoder))
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class EmbedDataSetReport(DataSetReport):
 
 
 def embed_dataset(
-    encoder: EncoderSpec,
+    encoder: EncoderOptions,
     data: ItemSet,
     output: str,
     *,
@@ -68,7 +60,7 @@ def embed_dataset(
 
     Parameters
     ----------
-    encoder : EncoderSpec
+    encoder : EncoderOptions
     data : ItemSet
         See ``congruence.engines.open_itemset``.
     output : str
@@ -127,10 +119,10 @@ def embed_dataset(
 class _DescribeWork:
     """Reports the encoder that a worker opens; the fragment is not read."""
 
-    encoder: EncoderSpec
+    encoder: EncoderOptions
 
     def __call__(self, fragment: Fragment) -> dict[str, object]:
-        encoder = self.encoder.open()
+        encoder = _open(self.encoder)
         return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
 
 
@@ -139,13 +131,13 @@ class _EmbedWork(FragmentWork):
     """Encodes one fragment, with an encoder that must have the fingerprint."""
 
     data: ItemSet
-    encoder: EncoderSpec
+    encoder: EncoderOptions
     fingerprint: str
     first_rows: dict[str, int]  # number of each fragment's first row; empty if the ids are not row numbers
     batch_size: int
 
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        encoder = self.encoder.open()
+        encoder = _open(self.encoder)
         if encoder.fingerprint != self.fingerprint:
             raise SpaceMismatchError(
                 f"Got {self.encoder.name!r} with the fingerprint {encoder.fingerprint[:12]} on a worker; expected "
