@@ -294,7 +294,9 @@ class CollectionDatabase(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors with a copy of the current other fields; after the switch, the new collection's own."""
-        place = self._place_with_new()
+        self._write(self._place_with_new(), ids, vectors)
+
+    def _write(self, place: Collections, ids: pa.Array, vectors: np.ndarray) -> None:
         new = self._open(place.new)
         row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
         records = self._others(new if place.switched else self._open(place.old), list(row))

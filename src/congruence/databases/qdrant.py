@@ -490,10 +490,10 @@ class Qdrant(CollectionDatabase):
         scaled: np.ndarray = normalize_rows(vectors)
         return scaled
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        if self._place().mark.get("element_type") == "float16":
+    def _write(self, place: Collections, ids: pa.Array, vectors: np.ndarray) -> None:
+        if place.mark.get("element_type") == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
-        super().write(ids, vectors)
+        super()._write(place, ids, vectors)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         points = [point for id_ in ids if (point := _point_id(id_)) is not None]
