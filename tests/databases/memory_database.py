@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from congruence.databases import Block, Capabilities, Database, DatabaseInfo, Stage
+from congruence.databases import Block, Capabilities, Database, DatabaseInfo, NewVectors, Stage
 from congruence.embeddings import Space
-from congruence.errors import MigrationError, ParameterError
+from congruence.errors import ParameterError
 
 
 @dataclass
@@ -62,8 +62,12 @@ class MemoryDatabase(Database):
             return Stage.SWITCHED
         return Stage.UNTOUCHED if self.table.made is None else Stage.PREPARED
 
-    def note(self):
-        return dict(self.table.made[2]) if self.table.made else {}
+    @property
+    def _subject(self):
+        return "The table"
+
+    def _made(self):
+        return NewVectors(*self.table.made)
 
     def _block(self, ids, side, cursor):
         vectors = self._side(side)
@@ -93,12 +97,12 @@ class MemoryDatabase(Database):
     def count(self, side="old"):
         return len(self._side(side))
 
-    def prepare(self, dim, element_type="float32", note=None):
+    def _create(self, new):
+        self.table.made = new
+
+    def prepare(self, *arguments):
         self._step("prepare")
-        made = (dim, element_type, dict(note or {}))
-        if self.table.made not in (None, made):
-            raise MigrationError("The table already has new vectors of another width or note.", "Discard them first.")
-        self.table.made = made
+        super().prepare(*arguments)
 
     def write(self, ids, vectors):
         self._step("write")
@@ -127,28 +131,28 @@ class MemoryDatabase(Database):
         scores = queries @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T  # by cosine, as info says
         return [pa.array([ids[j] for j in np.argsort(-row)[:k]]) for row in scores]
 
+    def _show_new(self):
+        self.table.switched = True
+
+    def _show_old(self):
+        self.table.switched = False
+
     def switch(self):
         self._step("switch")
-        if self.table.made is None:
-            raise MigrationError("Got no new vectors; expected some. Run the migration first.")
-        self.table.switched = True
+        super().switch()
         self._step("switched")
 
     def rollback(self):
         self._step("rollback")
-        self.table.switched = False
+        super().rollback()
         self._step("rolled back")
 
-    def drop_old(self):
-        if not self.table.switched:
-            raise MigrationError("Got a database that is not switched; expected one that is. Switch it first.")
+    def _remove_old(self):
         table = self.table
         table.element_type = table.made[1]
         table.old, table.new, table.made, table.switched = table.new, {}, None, False
 
-    def discard(self):
-        if self.table.switched:
-            raise MigrationError("Got a database that is switched; expected one that is not. Roll back first.")
+    def _remove_new(self):
         self.table.new.clear()
         self.table.made = None
 

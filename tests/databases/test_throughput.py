@@ -88,7 +88,7 @@ def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
         for block in blocks[:2]:
             database.write(block.ids, block.vectors)
         assert not [one for one in statements if 'JOIN "items"' in one]
-        database._others.clear()
+        database._remembered.clear()
         user.execute("DELETE FROM items WHERE id = 45")
         database.write(blocks[2].ids, blocks[2].vectors)
         assert [one for one in statements if 'JOIN "items"' in one]

@@ -36,6 +36,9 @@ THRESHOLDS, REEMBED = "thresholds", "reembed"
 
 ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds", "status", "drop-old", "discard")
 
+#: What is asked before vectors are removed.
+QUESTIONS = {"drop-old": "Remove the old vectors for good?", "discard": "Remove the new vectors?"}
+
 
 def command(
     where: str = argument(
@@ -143,7 +146,6 @@ def command(
     from congruence._utils.validation import check_choice
     from congruence.databases import Address, open_database
     from congruence.maps import load
-    from congruence.stores import read_embeddings
     from congruence.upgrade.migrate import Migration
 
     # Before anything else: every user of the machine can list the arguments.
@@ -151,15 +153,10 @@ def command(
     check_choice(action, ACTIONS, "action")
     check_choice(normalize, tuple(NORMALIZE), "normalize")
     reembeds = progressive or action == "reembed"
-    given = {
-        "--dry-run": (dry_run, ("run", "plan")),
-        "--threshold": (threshold, ("thresholds",)),
-        "--progressive": (progressive, ("run",)),
-        "--encode": (encode is not None and not reembeds, ("reembed",)),
-    }
-    for flag, (value, actions) in given.items():
-        if value and action not in actions:
-            raise ParameterError(f"Got {flag} for {action}; expected it for {actions[0]} only.", "Leave it out.")
+    _refuse_misplaced("--dry-run", dry_run, action, "run", "plan")
+    _refuse_misplaced("--threshold", bool(threshold), action, "thresholds")
+    _refuse_misplaced("--progressive", progressive, action, "run")
+    _refuse_misplaced("--encode", encode is not None and not reembeds, action, "reembed")
     if action == "thresholds" and not threshold:
         raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
     if dry_run:
@@ -187,72 +184,39 @@ def command(
             executor=executor or _local_executor(database, reembeds),
         )
         migration.retry.log = say_error
-        result: dict[str, Any]
         if action == "status":
-            result = migration.status()
-            print_json(result) if as_json else _print_status(result)
+            _show_status(migration, as_json)
+            return
+        if action == "thresholds":
+            _translate_thresholds(migration, threshold or [], queries, queries_old, among, as_json)
             return
         if action == "plan" or (action == "run" and not resume):
             planned = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
-            if action == "plan":
+            if not as_json or action == "plan":
                 print_json(planned.to_dict()) if as_json else _print_plan(planned)
+            if action == "plan":
                 raise typer.Exit(1 if planned.refused else 0)
-            if not as_json:
-                _print_plan(planned)
             if migration.journal is None and not yes and not (planned.refused and not anyway):
                 _ask(f"Write {planned.rows:,} new vectors next to the old ones?")
-        if action == "thresholds":
-            new, old = (None if spec is None else read_embeddings(spec) for spec in (queries, queries_old))
-            fitted = migration.fit_thresholds(new, old, among=among)
-            translated = [fitted.translate(value) for value in threshold or []]
-            if as_json:
-                lines = [row.to_dict() for row in translated]
-                print_json({"action": action, **fitted.describe(), "thresholds": lines})
-            else:
-                print_thresholds(translated)
-            return
         if reembeds:
             open_encoder(options, migration)  # fails here, before anything is written, if it cannot be opened
-        if action in ("drop-old", "discard") and not yes:
-            _ask("Remove the old vectors for good?" if action == "drop-old" else "Remove the new vectors?")
-        result, said = {}, []
+        if action in QUESTIONS and not yes:
+            _ask(QUESTIONS[action])
+        said: list[str] = []
         with Bars(as_json) as bars:
             if action == "run":
                 _run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
             if action in ("run", "verify"):
-                vectors = None if heldout is None else read_embeddings(heldout)
-                bars.begin("verifying", migration.info.rows)
-                verification = migration.verify(heldout=vectors, least_recall=least_recall, callback=bars.advance)
-                bars.close()
-                if not as_json:
-                    _print_verification(verification, migration)
-                result = verification.to_dict()
-                if verification.passed and progressive:
+                result = _verify(migration, bars, heldout, least_recall, as_json)
+                if result["passed"] and progressive:
                     result |= _run_progressive(migration, options, bars, as_json)
                 elif migration.journal is not None and migration.journal.state == "verified":
                     names = {"table": table, "column": column, "ids": ids, "modality-column": modality_column}
                     said = [f"Next: {shell_command(where, 'switch', **names, rows=rows, journal=journal)}"]
             elif action == "reembed":
                 result = _run_reembed(migration, options, bars, as_json)
-            elif action == "switch":
-                bars.begin("comparing", migration.info.rows)
-                result = migration.switch(callback=bars.advance)
-                said = [
-                    f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: "
-                    "rollback restores them, drop-old removes them",
-                    f"summary: {migration.folder / 'summary.json'}",
-                ]
-            elif action == "rollback":
-                result = migration.rollback()
-                states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
-                state = states[result["identical"]]
-                said = [f"rolled back: readers see the old vectors of {result['rows']:,} rows, {state}"]
-            elif action == "drop-old":
-                migration.drop_old()
-                result, said = {"dropped": True}, ["removed the old vectors"]
-            elif action == "discard":
-                migration.discard()
-                result, said = {"discarded": True}, ["removed the new vectors"]
+            else:
+                result, said = _change(migration, action, bars)
         if as_json:
             print_json({"action": action, "journal": str(migration.folder), **result})
         else:
@@ -260,6 +224,75 @@ def command(
                 say(line)
         if action in ("run", "verify") and not result["passed"]:
             raise typer.Exit(1)
+
+
+def _refuse_misplaced(flag: str, given: bool, action: str, *actions: str) -> None:
+    """Raise ParameterError if a flag is given with an action to which it does not belong."""
+    if given and action not in actions:
+        raise ParameterError(f"Got {flag} for {action}; expected it for {actions[0]} only.", "Leave it out.")
+
+
+def _show_status(migration: Migration, as_json: bool) -> None:
+    status = migration.status()
+    print_json(status) if as_json else _print_status(status)
+
+
+def _translate_thresholds(
+    migration: Migration,
+    thresholds: list[float],
+    queries: str | None,
+    queries_old: str | None,
+    among: str | None,
+    as_json: bool,
+) -> None:
+    """Print similarity thresholds of the old model in terms of the new one."""
+    from congruence.stores import read_embeddings
+
+    new, old = (None if spec is None else read_embeddings(spec) for spec in (queries, queries_old))
+    fitted = migration.fit_thresholds(new, old, among=among)
+    translated = [fitted.translate(value) for value in thresholds]
+    if as_json:
+        lines = [row.to_dict() for row in translated]
+        print_json({"action": "thresholds", **fitted.describe(), "thresholds": lines})
+    else:
+        print_thresholds(translated)
+
+
+def _verify(
+    migration: Migration, bars: Bars, heldout: str | None, least_recall: float, as_json: bool
+) -> dict[str, Any]:
+    """Verify the new vectors, print the checks, and return them as plain data."""
+    from congruence.stores import read_embeddings
+
+    vectors = None if heldout is None else read_embeddings(heldout)
+    bars.begin("verifying", migration.info.rows)
+    verification = migration.verify(heldout=vectors, least_recall=least_recall, callback=bars.advance)
+    bars.close()
+    if not as_json:
+        _print_verification(verification, migration)
+    return verification.to_dict()
+
+
+def _change(migration: Migration, action: str, bars: Bars) -> tuple[dict[str, Any], list[str]]:
+    """Change what readers see, or remove vectors; return the result as plain data, and lines that describe it."""
+    if action == "switch":
+        bars.begin("comparing", migration.info.rows)
+        result = migration.switch(callback=bars.advance)
+        return result, [
+            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: "
+            "rollback restores them, drop-old removes them",
+            f"summary: {migration.folder / 'summary.json'}",
+        ]
+    if action == "rollback":
+        result = migration.rollback()
+        states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
+        state = states[result["identical"]]
+        return result, [f"rolled back: readers see the old vectors of {result['rows']:,} rows, {state}"]
+    if action == "drop-old":
+        migration.drop_old()
+        return {"dropped": True}, ["removed the old vectors"]
+    migration.discard()
+    return {"discarded": True}, ["removed the new vectors"]
 
 
 def _ask(question: str) -> None:

@@ -1,9 +1,15 @@
-"""Databases of vectors: one module per kind, with a common interface."""
+"""Databases of vectors: one module per kind, with a common interface.
+
+Another package adds a kind by an entry point in the group ``congruence.databases``, named after a URL scheme or, with a
+dot, a suffix of files. It leads to a subclass of ``Database``: of ``CollectionDatabase`` if the new vectors are in a
+second collection or table, or of ``ColumnDatabase`` if they are in a second column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -17,12 +23,15 @@ from congruence.databases._base import (
     Cursor,
     Database,
     DatabaseInfo,
+    NewVectors,
     PairedBlock,
     Partitioned,
     Stage,
     VectorSide,
     WrittenFile,
 )
+from congruence.databases._collections import CollectionDatabase, Collections
+from congruence.databases._columns import ColumnDatabase
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -32,10 +41,14 @@ __all__ = [
     "Block",
     "Capabilities",
     "Change",
+    "CollectionDatabase",
+    "Collections",
+    "ColumnDatabase",
     "Cursor",
     "Database",
     "DatabaseInfo",
     "Kind",
+    "NewVectors",
     "PairedBlock",
     "Partitioned",
     "Stage",
@@ -54,13 +67,13 @@ class Kind:
     schemes: tuple[str, ...]  # of URLs
     suffixes: tuple[str, ...]  # of its files and folders
     example: str  # an address, as users of the database write it
-    opener: str  # ``module:class`` below this package, imported on demand
+    opener: str  # ``module:class``, imported on demand; from this package, with a leading dot
     folders: bool = False  # whether a folder of files with these suffixes is also a database of this kind
 
     def load(self) -> Callable[..., Database]:
         """Return the class that opens a database of this kind."""
         module, _, name = self.opener.partition(":")
-        opener: Callable[..., Database] = getattr(import_module(f"congruence.databases.{module}"), name)
+        opener: Callable[..., Database] = getattr(import_module(module, __name__), name)
         return opener
 
 
@@ -68,14 +81,23 @@ class Kind:
 DATABASES: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("lancedb", "lancedb", ("lancedb", "s3", "gs", "az"), (".lance",), "photos/items.lance", "lancedb:LanceDB"),
-        Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", "duckdb:DuckDB"),
-        Kind("pgvector", "pgvector", ("postgresql", "postgres"), (), "postgresql://user@host/db", "pgvector:PgVector"),
-        Kind("sqlite-vec", "sqlite-vec", ("sqlite",), (".sqlite", ".sqlite3", ".db"), "photos.sqlite", "sqlite:SQLite"),
-        Kind("qdrant", "qdrant", ("qdrant", "http", "https"), (), "http://localhost:6333", "qdrant:Qdrant"),
-        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
         Kind(
-            "milvus", "milvus", ("milvus", "milvus+http", "milvus+https"), (), "milvus:///path/file.db", "milvus:Milvus"
+            "lancedb", "lancedb", ("lancedb", "s3", "gs", "az"), (".lance",), "photos/items.lance", ".lancedb:LanceDB"
+        ),
+        Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", ".duckdb:DuckDB"),
+        Kind("pgvector", "pgvector", ("postgresql", "postgres"), (), "postgresql://user@host/db", ".pgvector:PgVector"),
+        Kind(
+            "sqlite-vec", "sqlite-vec", ("sqlite",), (".sqlite", ".sqlite3", ".db"), "photos.sqlite", ".sqlite:SQLite"
+        ),
+        Kind("qdrant", "qdrant", ("qdrant", "http", "https"), (), "http://localhost:6333", ".qdrant:Qdrant"),
+        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", ".chroma:Chroma"),
+        Kind(
+            "milvus",
+            "milvus",
+            ("milvus", "milvus+http", "milvus+https"),
+            (),
+            "milvus:///path/file.db",
+            ".milvus:Milvus",
         ),
         Kind(
             "parquet",
@@ -83,13 +105,33 @@ DATABASES: Mapping[str, Kind] = {
             ("parquet", "arrow"),
             (".parquet", ".arrow", ".feather"),
             "photos.parquet",
-            "parquet:Tables",
+            ".parquet:Tables",
             folders=True,
         ),
-        Kind("npy", "", ("npy",), (".npy",), "vectors.npy", "npy:Npy"),
-        Kind("faiss", "faiss", ("faiss",), (".faiss", ".index"), "photos.faiss", "faiss:Faiss"),
+        Kind("npy", "", ("npy",), (".npy",), "vectors.npy", ".npy:Npy"),
+        Kind("faiss", "faiss", ("faiss",), (".faiss", ".index"), "photos.faiss", ".faiss:Faiss"),
     )
 }
+
+
+@cache
+def _installed() -> tuple[Kind, ...]:
+    """Return the kinds of other packages."""
+    from importlib.metadata import entry_points  # takes long, and is needed for unknown addresses only
+
+    kinds = []
+    for point in entry_points(group="congruence.databases"):
+        name, opener = point.name.lower(), point.value
+        if name.startswith("."):
+            kinds.append(Kind(name[1:], "", (), (name,), f"file{name}", opener))
+        else:
+            kinds.append(Kind(name, "", (name,), (), f"{name}://place", opener))
+    return tuple(kinds)
+
+
+def _kinds() -> Iterator[Kind]:
+    yield from DATABASES.values()
+    yield from _installed()
 
 
 def open_database(
@@ -139,19 +181,17 @@ def open_database(
 
 
 def _find_kind(address: Address) -> Kind:
-    for kind in DATABASES.values():
+    for kind in _kinds():
         if address.scheme and address.scheme in kind.schemes:
             return kind
         if not address.scheme and Path(address.text.rstrip("/")).suffix.lower() in kind.suffixes:
             return kind
-    for kind in DATABASES.values():
+    for kind in _kinds():
         if not address.scheme and kind.folders and _is_folder_of(address.text, kind.suffixes):
             return kind
     if address.scheme:
-        check_choice(
-            address.scheme, sorted({scheme for kind in DATABASES.values() for scheme in kind.schemes}), "scheme"
-        )
-    examples = ", ".join(f"{kind.example} ({kind.name})" for kind in DATABASES.values())
+        check_choice(address.scheme, sorted({scheme for kind in _kinds() for scheme in kind.schemes}), "scheme")
+    examples = ", ".join(f"{kind.example} ({kind.name})" for kind in _kinds())
     raise ParameterError(
         f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}.",
         "Write the address in one of these forms.",

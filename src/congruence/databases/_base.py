@@ -8,17 +8,18 @@ import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, ParameterError
@@ -44,6 +45,8 @@ Cursor: TypeAlias = "int | str | list[int | str]"
 
 #: Name of a table, column or file, or a condition, that users may leave out.
 Name: TypeAlias = str | None
+
+_T = TypeVar("_T")
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------
@@ -201,6 +204,14 @@ class PairedBlock(NamedTuple):
     modalities: pa.Array | None
 
 
+class NewVectors(NamedTuple):
+    """What ``prepare`` made: width, element type, and the note that it stored with the new vectors."""
+
+    dim: int
+    element_type: str
+    note: dict[str, str]
+
+
 class Database(ABC):
     """Vectors in a database that is open for a migration; a context manager.
 
@@ -284,9 +295,9 @@ class Database(ABC):
     def stage(self) -> Stage:
         """Return the state of the migration, read from the database now."""
 
-    @abstractmethod
     def note(self) -> Mapping[str, str]:
         """Return the note that ``prepare`` stored with the new vectors; empty if there is none."""
+        return {} if self.stage() is Stage.UNTOUCHED else self._made().note
 
     @abstractmethod
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
@@ -307,13 +318,6 @@ class Database(ABC):
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have; empty if the database itself prevents repeated ids."""
         return []
-
-    @abstractmethod
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the column, table, collection or file for the new vectors, next to the old ones.
-
-        Raises MigrationError if there are already new vectors with another width, element type or note.
-        """
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -350,21 +354,117 @@ class Database(ABC):
         """
         raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
+    # ---- the steps of a migration, from what a backend provides ------------------------------------------------------
+
+    @property
     @abstractmethod
+    def _subject(self) -> object:
+        """The table, collection or file, for messages."""
+
+    @abstractmethod
+    def _made(self) -> NewVectors:
+        """Return what ``prepare`` made; called only if there are new vectors."""
+
+    @abstractmethod
+    def _create(self, new: NewVectors) -> None:
+        """Create the column, table, collection or file for the new vectors, and store their description."""
+
+    @abstractmethod
+    def _show_new(self) -> None:
+        """Make readers see the new vectors; they see the old ones, or a switch or rollback was interrupted."""
+
+    @abstractmethod
+    def _show_old(self) -> None:
+        """Make readers see the old vectors; they see the new ones, or a switch or rollback was interrupted."""
+
+    @abstractmethod
+    def _remove_old(self) -> None:
+        """Remove the old vectors, and the description of the new ones, which readers see."""
+
+    @abstractmethod
+    def _remove_new(self) -> None:
+        """Remove the new vectors, which readers do not see, with their description."""
+
+    def _change(self, change: Callable[[], _T]) -> _T:
+        """Run a function that reads the state and changes it: in a transaction, or again after a conflict."""
+        return change()
+
+    def _complete(self) -> None:
+        """Complete what ``prepare`` made, which a kill may have interrupted."""
+        return
+
+    def _missing(self) -> int:
+        """Return how many rows readers would lose by the switch."""
+        return 0
+
+    def _interrupted(self) -> bool:
+        """Return whether a switch or rollback was interrupted, and has to be completed."""
+        return False
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Create the column, table, collection or file for the new vectors, next to the old ones.
+
+        Raises MigrationError if there are already new vectors with another width, element type or note.
+        """
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        wanted = NewVectors(int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
+
+        def create() -> None:
+            stage = self.stage()
+            refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
+            if stage is Stage.UNTOUCHED:
+                self._create(wanted)
+            else:
+                refusals.check_same(self._subject, self._made(), wanted)
+            self._complete()
+
+        self._change(create)
+
     def switch(self) -> None:
         """Make readers see the new vectors under the name of the old ones. Does nothing if readers already see them."""
+        self.flush()
 
-    @abstractmethod
+        def show() -> None:
+            stage = self.stage()
+            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._subject)
+            if stage is Stage.PREPARED:
+                refusals.check_missing(max(self._missing(), 0), self._subject)
+            if stage is Stage.PREPARED or self._interrupted():
+                self._show_new()
+
+        self._change(show)
+
     def rollback(self) -> None:
         """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they see them."""
+        self.flush()
 
-    @abstractmethod
+        def show() -> None:
+            if self.stage() is Stage.SWITCHED or self._interrupted():
+                self._show_old()
+
+        self._change(show)
+
     def drop_old(self) -> None:
         """Remove the old vectors after the switch, which cannot be undone. Raises MigrationError before it."""
+        self.flush()
 
-    @abstractmethod
+        def remove() -> None:
+            unswitched = self.stage() is not Stage.SWITCHED or self._interrupted()
+            refusals.refuse_unswitched(unswitched, self._subject)
+            self._remove_old()
+
+        self._change(remove)
+
     def discard(self) -> None:
         """Remove the new vectors before the switch, restoring the original state. Raises MigrationError after it."""
+
+        def remove() -> None:
+            stage = self.stage()
+            refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
+            if stage is Stage.PREPARED:
+                self._remove_new()
+
+        self._change(remove)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         """Yield the old side's rows with their new vectors, in one read if both are in the same row."""
@@ -437,99 +537,6 @@ class Partitioned(Database):
     @abstractmethod
     def take(self, files: Sequence[WrittenFile]) -> int:
         """Make files part of the database. Return how many no longer fit, because others have changed the rows."""
-
-
-class CollectionDatabase(Database):
-    """A database whose new vectors are in a second collection, with copies of the rows' other fields.
-
-    A backend reads rows as records of its client, with all their fields if ``whole``, else with those of a block.
-    """
-
-    _table: str  # name that readers use
-    _column: str = ""
-
-    @abstractmethod
-    def _find_collections(self) -> Any:
-        """Return the collections of a migration: old, new, whether it exists and is switched, and its mark."""
-
-    @abstractmethod
-    def _side(self, side: VectorSide) -> tuple[Any, int]:
-        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
-
-    @abstractmethod
-    def _pages(
-        self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
-    ) -> Iterator[list[Any]]:
-        """Yield the selected records in the order of their ids, starting after the id ``after``, which may be gone."""
-
-    @abstractmethod
-    def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:
-        """Return the records of these ids that exist and have a vector."""
-
-    @abstractmethod
-    def _id_of(self, record: Any) -> object: ...
-
-    @abstractmethod
-    def _block(self, records: list[Any], width: int) -> Block: ...
-
-    @abstractmethod
-    def _same(self, record: Any, copy: Any) -> bool:
-        """Return whether a copy has the same fields as a record, apart from the vector."""
-
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        collection, width = self._side(side)
-        if collection is not None:
-            for records in self._pages(collection, after=after, batch=batch):
-                yield self._block(records, width)
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        collection, width = self._side(side)
-        return self._block([] if collection is None else self._records(collection, ids.to_pylist()), width)
-
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
-        (old, width), (new, new_width) = self._side("old"), self._side("new")
-        for records in self._pages(old, batch=batch, whole=True):
-            block = self._block(records, width)
-            ids = [self._id_of(record) for record in records]
-            copies = {
-                self._id_of(copy): copy for copy in (self._records(new, ids, whole=True) if new is not None else ())
-            }
-            rows = [k for k, id_ in enumerate(ids) if id_ in copies]
-            vectors, has_new = np.zeros((len(ids), new_width), np.float32), np.zeros(len(ids), bool)
-            vectors[rows] = self._block([copies[ids[k]] for k in rows], new_width).vectors
-            has_new[rows] = [self._same(records[k], copies[ids[k]]) for k in rows]
-            yield PairedBlock(block.ids, block.vectors, vectors, has_new, block.modalities)
-
-    def _place(self) -> Any:
-        place = self._find_collections()
-        if place.exists:
-            refusals.check_column(self._column, place.mark.get("column", self._column))
-        return place
-
-    def _place_with_new(self) -> Any:
-        """Return the collections, of which the new one must exist."""
-        place = self._place()
-        refusals.refuse_untouched(not place.exists, repr(self._table))
-        return place
-
-    def _collection_to_search(self, side: VectorSide) -> Any:
-        return self._place().old if side == "old" else self._place_with_new().new
-
-    def _check_complete(self, rows: int, expected: int) -> None:
-        """Raise MigrationError if the new collection has fewer rows than the old one."""
-        refusals.check_missing(max(expected - rows, 0), repr(self._table))
-
-    def _refuse_switched(self, place: Any) -> None:
-        refusals.refuse_switched(place.switched, repr(self._table))
-
-    def stage(self) -> Stage:
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
-
-    def note(self) -> Mapping[str, str]:
-        place = self._place()
-        return dict(place.mark.get("note") or {}) if place.exists else {}
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -637,21 +644,6 @@ def quoted(name: str) -> str:
 def free_bytes(folder: Path | None) -> int | None:
     """Return the free bytes on the disk of a folder, if it is on this machine."""
     return None if folder is None else shutil.disk_usage(folder).free
-
-
-def find_sides(names: Collection[str], column: str, place: object) -> tuple[Stage, str, str]:
-    """Return the stage of a migration within one table, and the names of the columns of old and new vectors."""
-    new, old = column + NEW, column + OLD
-    if column not in names or {new, old} <= set(names):
-        found = ", ".join(sorted({column, new, old} & set(names)))
-        raise DatabaseError(
-            f"{place} has the columns {found}, which no migration leaves: it has {column} and one of {new} and "
-            f"{old} at most.",
-            "Rename or drop the columns that another program created.",
-        )
-    if old in names:
-        return Stage.SWITCHED, old, column
-    return (Stage.PREPARED if new in names else Stage.UNTOUCHED), column, new
 
 
 def mark_in(text: object) -> dict[str, Any]:

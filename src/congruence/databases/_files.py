@@ -11,7 +11,7 @@ import sys
 import tokenize
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from io import FileIO
@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path, exchange, locked, sync
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -32,6 +31,7 @@ from congruence.databases._base import (
     Block,
     Cursor,
     Database,
+    NewVectors,
     PairedBlock,
     Stage,
     VectorSide,
@@ -172,9 +172,13 @@ class FileDatabase(Database):
         self._stage = self._place.stage()
         return self._stage
 
-    def note(self) -> Mapping[str, str]:
-        record = self._place.record()
-        return {} if record is None else record.note
+    @property
+    def _subject(self) -> object:
+        return self._shown
+
+    def _made(self) -> NewVectors:
+        record = self._record()
+        return NewVectors(record.dim, record.element_type, record.note)
 
     def _free_bytes(self) -> int:
         return free_bytes(self._place.path.parent) or 0
@@ -284,28 +288,23 @@ class FileDatabase(Database):
                 break
         return out
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+    def _create(self, new: NewVectors) -> None:
         """Create the hidden folder next to the file, atomically."""
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
-        record = self._place.record()
-        if record is not None:
-            refusals.check_same(self._shown, (record.dim, record.element_type, record.note), wanted)
-            if self._stage is Stage.PREPARED:
-                self._place.check_unchanged(record)
-            return
-        needed = self._needed_bytes(wanted[0], np.dtype(element_type).itemsize)
+        needed = self._needed_bytes(new.dim, np.dtype(new.element_type).itemsize)
         if (free := self._free_bytes()) < needed:
             raise StorageError(
                 f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
                 f"file need {needed:,}.",
                 "Free disk space, or pass `element_type='float16'`.",
             )
-        record = MigrationRecord(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
+        record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
-            RowVectors.create(vectors, folder / "written.bin", self.n, wanted[0], element_type)
+            RowVectors.create(vectors, folder / "written.bin", self.n, new.dim, new.element_type)
         self._stage = Stage.PREPARED
+
+    def _complete(self) -> None:
+        self._place.check_unchanged(self._record())
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors by row number."""
@@ -352,21 +351,18 @@ class FileDatabase(Database):
     def _describe_index(self) -> str | None:
         return None
 
-    def switch(self) -> None:
-        refusals.refuse_untouched(self.stage() is Stage.UNTOUCHED, self._shown)
-        if self._stage is Stage.PREPARED:
-            self.build_index()
-            self._place.check_unchanged(self._record())
-            self._exchange(True)
+    def _show_new(self) -> None:
+        self.build_index()
+        self._place.check_unchanged(self._record())
+        self._exchange(True)
 
-    def rollback(self) -> None:
+    def _show_old(self) -> None:
         """Exchange both files again, which restores the original file itself."""
-        if self.stage() is Stage.SWITCHED:
-            record = self._record()
-            # Others may have changed the new file since the switch; a second switch restores exactly this state of it.
-            record.built = fingerprint(self._place.path)
-            self._place.keep(record)
-            self._exchange(False)
+        record = self._record()
+        # Others may have changed the new file since the switch; a second switch restores exactly this state of it.
+        record.built = fingerprint(self._place.path)
+        self._place.keep(record)
+        self._exchange(False)
 
     def _exchange(self, switched: bool) -> None:
         self.close()
@@ -374,12 +370,10 @@ class FileDatabase(Database):
         self._stage = Stage.SWITCHED if switched else Stage.PREPARED
         self._reopen()
 
-    def drop_old(self) -> None:
-        refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._shown)
+    def _remove_old(self) -> None:
         self._end_migration()
 
-    def discard(self) -> None:
-        refusals.refuse_switched(self.stage() is Stage.SWITCHED, self._shown)
+    def _remove_new(self) -> None:
         self._end_migration()
 
     def _end_migration(self) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -16,18 +15,19 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
+    NEW,
+    OLD,
     Address,
     Block,
     Capabilities,
-    CollectionDatabase,
     Cursor,
     DatabaseInfo,
     Name,
+    NewVectors,
     VectorSide,
     free_bytes,
     mark_in,
@@ -35,6 +35,7 @@ from congruence.databases._base import (
     space_in,
     texts,
 )
+from congruence.databases._collections import BACK, ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseError, FileError
 from congruence.stores import SPACE_KEY
 
@@ -48,40 +49,6 @@ _SAMPLE = 1000
 _FIELDS = ["metadatas", "documents", "uris"]
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
-
-
-@dataclass(frozen=True)
-class ChromaCollections:
-    """The existing collections of a migration, by name: the user's one, and those with the suffixes of a migration."""
-
-    old: Any  # the collection of the old vectors, whatever its name
-    current: Any
-    named_old: Any
-    named_new: Any
-    named_back: Any
-
-    @property
-    def new(self) -> Any:
-        """The collection of the new vectors, whatever its name, or None."""
-        if self.named_old is not None and self.current is not None:
-            return self.current
-        return self.named_back if self.named_new is None else self.named_new
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a new collection."""
-        return self.new is not None
-
-    @property
-    def mark(self) -> dict[str, Any]:
-        """Data that a migration stored in the metadata of the new collection; empty if none created it."""
-        return mark_in((self.new.metadata or {}).get(MARK_KEY, "null")) if self.exists else {}
-
-    @property
-    def switched(self) -> bool:
-        """Whether readers see the new vectors, or a rollback was interrupted."""
-        # An interrupted rollback leaves the new vectors in ``named_back``, an interrupted switch in ``named_new``.
-        return self.named_old is not None and (self.current is not None or self.named_back is not None)
 
 
 class Chroma(CollectionDatabase):
@@ -118,14 +85,14 @@ class Chroma(CollectionDatabase):
         self._where = None if rows is None else _parse_where(rows)
         self._modality = modality
         if table is None:
-            names = {re.sub(r"__congruence_(old|new|back)$", "", name) for name in self._collection_names()}
+            names = {ROLE.sub("", name) for name in self._collection_names()}
             table = refusals.only_name(names, "collections", address.shown, "table")
         self._table = table
-        place = self._place()
+        old = self._open(self._place().old)
         if self._where is not None:
-            self._call(place.old.get, where=self._where, limit=1, include=[])
+            self._call(old.get, where=self._where, limit=1, include=[])
         if modality is not None:
-            refusals.check_name(modality, self._fields(place.old), f"the first rows of {table!r}", "modality_column")
+            refusals.check_name(modality, self._fields(old), f"the first rows of {table!r}", "modality_column")
 
     def _open_client(self) -> Any:
         chromadb = require("chromadb", extra="chroma")
@@ -168,23 +135,31 @@ class Chroma(CollectionDatabase):
                 return None
             raise
 
-    def _name(self, role: str) -> str:
-        return f"{self._table}__congruence_{role}"
-
-    def _find_collections(self) -> ChromaCollections:
-        current = self._named(self._table)
-        named_old, named_new, named_back = (self._named(self._name(role)) for role in ("old", "new", "back"))
-        old = current if named_old is None else named_old
-        if old is None:
+    def _find(self) -> Collections:
+        found = {self._table + role: self._named(self._table + role) for role in ("", OLD, NEW, BACK)}
+        self._found = {name: collection for name, collection in found.items() if collection is not None}
+        place = Collections.named(self._table, self._found)
+        if place is None:
             refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
-        place = ChromaCollections(old, current, named_old, named_new, named_back)
-        if place.exists and not place.mark:
-            raise refusals.not_ours(place.new.name)
+            raise AssertionError
         return place
 
-    def _side(self, side: VectorSide) -> tuple[Any, int]:
-        place = self._place()
-        return (place.old, 0) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
+    def _open(self, collection: str) -> Any:
+        """Return the client's object for a collection that was found."""
+        return self._found[collection]
+
+    def _mark_of(self, collection: str) -> Mapping[str, Any]:
+        return mark_in((self._open(collection).metadata or {}).get(MARK_KEY, "null"))
+
+    def _width(self, collection: Any) -> int:
+        return 0  # a block has the width of its vectors
+
+    def _rename(self, collection: str, name: str) -> None:
+        self._call(self._open(collection).modify, name=name)
+        self._found[name] = self._found.pop(collection)
+
+    def _drop(self, collection: str) -> None:
+        self._call(self._client.delete_collection, collection)
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
         """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
@@ -193,9 +168,9 @@ class Chroma(CollectionDatabase):
         return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
 
     def _get(self, collection: Any, ids: list[str], include: list[str]) -> dict[str, Any]:
-        """Return the records of these ids that exist, sorted by id; none if the collection is None."""
+        """Return the records of these ids that exist, sorted by id."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
-        for start in range(0, len(ids) if collection is not None else 0, self._most):
+        for start in range(0, len(ids), self._most):
             got = self._call(collection.get, ids=ids[start : start + self._most], include=include)
             for key in found:
                 found[key] += list(got[key])
@@ -204,8 +179,10 @@ class Chroma(CollectionDatabase):
 
     def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:
         fields = _FIELDS if whole else ["metadatas"] if self._modality else []
-        found = self._get(collection, ids, ["embeddings", *fields])
-        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        return _as_records(self._get(collection, ids, ["embeddings", *fields]))
+
+    def _others(self, collection: Any, ids: list[Any]) -> list[Any]:
+        return _as_records(self._get(collection, ids, _FIELDS))
 
     def _pages(
         self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
@@ -221,7 +198,7 @@ class Chroma(CollectionDatabase):
     def _same(self, record: Any, copy: Any) -> bool:
         return all(record[field] == copy[field] for field in _FIELDS)
 
-    def _block(self, records: list[Any], width: int) -> Block:
+    def _block(self, collection: Any, records: list[Any], width: int) -> Block:
         ids = [record["ids"] for record in records]
         vectors = [record["embeddings"] for record in records] if records else np.empty((0, width))
         modalities = None
@@ -234,12 +211,12 @@ class Chroma(CollectionDatabase):
         ids: list[str] = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
         return ids
 
-    def _remove(self, collection: Any, ids: list[str]) -> None:
+    def _delete(self, collection: str, ids: list[Any]) -> None:
         for start in range(0, len(ids), self._most):
-            self._call(collection.delete, ids=ids[start : start + self._most])
+            self._call(self._open(collection).delete, ids=ids[start : start + self._most])
 
     def info(self) -> DatabaseInfo:
-        old = self._place().old
+        old = self._open(self._place().old)
         first = self._call(old.get, limit=1, include=["embeddings"])["embeddings"]
         kind = "hnsw" if old.configuration_json.get("hnsw") else "spann"
         config = old.configuration_json.get(kind) or {}
@@ -256,98 +233,43 @@ class Chroma(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def count(self, side: VectorSide = "old") -> int:
-        collection, _ = self._side(side)
-        if collection is None:
-            return 0
-        return len(self._ids(collection)) if self._where is not None else int(self._call(collection.count))
+    def _count(self, collection: Any, *, all_rows: bool = False) -> int:
+        if self._where is not None and not all_rows:
+            return len(self._ids(collection))
+        return int(self._call(collection.count))
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         found = self._call(
-            self._collection_to_search(side).query, query_embeddings=queries, n_results=k, where=self._where, include=[]
+            self._to_search(side).query, query_embeddings=queries, n_results=k, where=self._where, include=[]
         )
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        place, note = self._place(), dict(note or {})
-        self._refuse_switched(place)
-        if place.exists:
-            have = place.mark
-            refusals.check_same(repr(self._table), (have.get("dim"), "float32", have["note"]), (dim, "float32", note))
-            return
-        # Without the embedding function, which belongs to the old model.
-        kept = {key: value for key, value in (place.old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
+        old = self._open(place.old)
+        kept = {key: value for key, value in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
         self._call(
             self._client.create_collection,
-            self._name("new"),
-            embedding_function=None,
-            configuration={key: value for key in ("hnsw", "spann") if (value := place.old.configuration_json.get(key))},
-            metadata={**kept, MARK_KEY: json.dumps({"dim": dim, "note": note})},
+            place.new,
+            embedding_function=None,  # that of the old collection belongs to the old model
+            configuration={key: value for key in ("hnsw", "spann") if (value := old.configuration_json.get(key))},
+            metadata={**kept, MARK_KEY: json.dumps(mark)},
         )
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors with a copy of the current document, metadata and URI; after the switch, without."""
-        place = self._place_with_new()
-        new, most = place.new, self._most
-        row = {name: k for k, name in enumerate(ids.to_pylist())}
-        if place.switched:  # readers and writers use the new collection by now, so its other fields are current
-            existing = self._get(new, list(row), [])["ids"]
-            for start in range(0, len(existing), most):
-                part = existing[start : start + most]
-                self._call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
-            return
-        found = self._get(place.old, list(row), _FIELDS)
+    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in
         # between, the next pass writes the missing rows.
-        self._remove(new, self._get(new, found["ids"], [])["ids"])
-        for start in range(0, len(found["ids"]), most):
-            records = {key: values[start : start + most] for key, values in found.items()}
-            others = {key: records[key] for key in _FIELDS if any(value is not None for value in records[key])}
-            embeddings = vectors[[row[name] for name in records["ids"]]]
-            self._call(new.add, ids=records["ids"], embeddings=embeddings, **others)
+        self._delete(collection.name, self._get(collection, [record["ids"] for record in records], [])["ids"])
+        for start in range(0, len(records), self._most):
+            part = records[start : start + self._most]
+            fields = {key: [record[key] for record in part] for key in _FIELDS}
+            others = {key: values for key, values in fields.items() if any(value is not None for value in values)}
+            embeddings = vectors[start : start + self._most]
+            self._call(collection.add, ids=[record["ids"] for record in part], embeddings=embeddings, **others)
 
-    def delete(self, ids: pa.Array) -> None:
-        place = self._place_with_new()
-        self._refuse_switched(place)
-        self._remove(place.new, ids.to_pylist())
-
-    def switch(self) -> None:
-        """Rename the old collection, then the new one; complete an interrupted switch."""
-        place = self._place_with_new()
-        if place.switched and place.current is not None:
-            return
-        new = place.new
-        if place.named_old is None:
-            self._check_complete(int(self._call(new.count)), int(self._call(place.old.count)))
-            if place.named_new is None:  # a rollback was interrupted before its last step
-                self._call(new.modify, name=self._name("new"))
-            self._call(place.old.modify, name=self._name("old"))
-        self._call(new.modify, name=self._table)
-
-    def rollback(self) -> None:
-        """Rename the new collection, then the old one; complete an interrupted rollback or switch."""
-        place = self._place()
-        if place.named_old is not None:
-            if place.current is not None:
-                self._call(place.current.modify, name=self._name("back"))
-            self._call(place.named_old.modify, name=self._table)
-            place = self._place()
-        if place.named_back is not None:
-            self._call(place.named_back.modify, name=self._name("new"))
-
-    def drop_old(self) -> None:
-        place = self._place()
-        refusals.refuse_unswitched(not place.switched or place.current is None, repr(self._table))
-        self._call(self._client.delete_collection, self._name("old"))
-
-    def discard(self) -> None:
-        place = self._place()
-        if place.new is None:
-            return
-        self._refuse_switched(place)
-        self.rollback()  # completes an interrupted switch or rollback
-        self._call(self._client.delete_collection, self._name("new"))
+    def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
+        for start in range(0, len(records), self._most):
+            ids = [record["ids"] for record in records[start : start + self._most]]
+            self._call(collection.update, ids=ids, embeddings=vectors[start : start + self._most])
 
     def close(self) -> None:
         """Do nothing: the clients of a process share a folder and cannot be closed individually."""
@@ -357,6 +279,10 @@ def folder_of(address: Address) -> Path | None:
     """Return the folder of an address, or None for a server."""
     parts = urlsplit(address.text)
     return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
+
+
+def _as_records(found: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
 
 def _parse_where(text: str) -> dict[str, object]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -25,14 +24,12 @@ from congruence.databases._base import (
     Block,
     Capabilities,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
+    NewVectors,
     PairedBlock,
-    Stage,
     VectorSide,
     as_ids,
-    find_sides,
     free_bytes,
     matrix_of,
     owned,
@@ -40,6 +37,7 @@ from congruence.databases._base import (
     space_in,
     time_scratch,
 )
+from congruence.databases._columns import ColumnDatabase
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
 
 #: Maximum number of bytes of new vectors kept in memory until the next flush.
@@ -52,7 +50,7 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT"
 _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 
-class DuckDB(Database):
+class DuckDB(ColumnDatabase):
     """A table of a DuckDB file, whose address is its path or ``duckdb://PATH``; only one process can have it open.
 
     Vectors are ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. ``rows`` is an SQL
@@ -80,6 +78,7 @@ class DuckDB(Database):
         with self._errors():
             self._connection = self._duckdb.connect(str(self._place))
             self._table = self._find_table(table, column, ids, modality)
+            self._column = self._table.column
         if rows is not None:
             self._check_condition(rows)
 
@@ -193,17 +192,23 @@ class DuckDB(Database):
             ).fetchall()
         return {name: (kind, comment) for name, kind, comment in rows}
 
-    def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column, given the result of ``_columns``."""
-        return find_sides(self._columns() if names is None else names, self._table.column, self._place)
+    @property
+    def _subject(self) -> object:
+        return self._place
 
-    def _new_facts(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
-        """Return the width and the note from the comment of the new column."""
-        columns = self._columns() if columns is None else columns
+    def _column_names(self) -> Collection[str]:
+        return self._columns()
+
+    def _made(self) -> NewVectors:
+        return self._made_of(self._columns())
+
+    def _made_of(self, columns: Mapping[str, tuple[str, str]]) -> NewVectors:
+        """Return the type of the new column, and the width and note from its comment."""
+        kind, comment = columns[self._name("new", columns)]
         try:
-            metadata = json.loads(columns[self._names(columns)[2]][1])[MARK_KEY]
-            note = {str(key): str(value) for key, value in metadata["note"].items()}
-            return {"dim": int(metadata["dim"]), "note": note}
+            made = json.loads(comment)[MARK_KEY]
+            note = {str(key): str(value) for key, value in made["note"].items()}
+            return NewVectors(int(made["dim"]), "int8" if kind.startswith("TINYINT") else "float32", note)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DatabaseError(
                 f"The column of new vectors in {self._place} is without this library's comment.",
@@ -213,12 +218,10 @@ class DuckDB(Database):
     def _side(self, side: VectorSide) -> tuple[str, int]:
         """Return the column of a side and its width."""
         columns = self._columns()  # one query only: this runs for each block that is written or read
-        stage, old, new = self._names(columns)
         if side == "new":
-            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
-            return new, self._new_facts(columns)["dim"]
-        kind = columns[old][0]
-        width = kind.rpartition("[")[2].rstrip("]")
+            return self._name("new", columns), self._made_of(columns).dim
+        old = self._name("old", columns)
+        width = columns[old][0].rpartition("[")[2].rstrip("]")
         if not width:
             found = self._read(
                 f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
@@ -253,12 +256,6 @@ class DuckDB(Database):
             space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
             free_bytes=free_bytes(self._place.absolute().parent),
         )
-
-    def stage(self) -> Stage:
-        return self._names()[0]
-
-    def note(self) -> Mapping[str, str]:
-        return {} if self.stage() is Stage.UNTOUCHED else self._new_facts()["note"]
 
     def _vectors(self, column: str, dim: int) -> str:
         return f"CAST({quoted(column)} AS FLOAT[{dim}])"
@@ -350,27 +347,21 @@ class DuckDB(Database):
         )
         return [str(one) for one in found["id"].to_pylist()]
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+    def _create(self, new: NewVectors) -> None:
         """Add the column and its comment in one transaction."""
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        number = "TINYINT" if element_type == "int8" else "FLOAT"
-        wanted = {"dim": int(dim), "note": dict(note or {})}
-        stage, old, new = self._names()
-        if stage is not Stage.UNTOUCHED:
-            kind = self._columns()[new][0]
-            have = self._new_facts()
-            same = number if kind.startswith(number) else kind
-            refusals.check_same(self._place, (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
-            return
-        if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
+        if new.element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",
             )
-        kind = f"{number}[]" if self._columns()[old][0].endswith("[]") else f"{number}[{int(dim)}]"
+        columns = self._columns()
+        _, old, column = self._names(columns)
+        number = "TINYINT" if new.element_type == "int8" else "FLOAT"
+        kind = f"{number}[]" if columns[old][0].endswith("[]") else f"{number}[{new.dim}]"
+        comment = json.dumps({MARK_KEY: {"dim": new.dim, "note": new.note}})
         self._run(
-            f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(new)} {kind}",
-            f"COMMENT ON COLUMN {self._table.path}.{quoted(new)} IS {literal(json.dumps({MARK_KEY: wanted}))}",
+            f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(column)} {kind}",
+            f"COMMENT ON COLUMN {self._table.path}.{quoted(column)} IS {literal(comment)}",
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -455,40 +446,21 @@ class DuckDB(Database):
             *(index["sql"] for index in indices),
         )
 
-    def switch(self) -> None:
-        self.flush()
-        stage = self.stage()
-        refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
-        if stage is Stage.PREPARED:
-            self._rename(NEW, OLD)
-
-    def rollback(self) -> None:
-        self.flush()
-        if self.stage() is Stage.SWITCHED:
-            self._rename(OLD, NEW)
-
     def _rename(self, shown: str, hidden: str) -> None:
-        path, name = self._table.path, self._table.column
+        path, name = self._table.path, self._column
         self._without_indices(
             f"ALTER TABLE {path} RENAME COLUMN {quoted(name)} TO {quoted(name + hidden)}",
             f"ALTER TABLE {path} RENAME COLUMN {quoted(name + shown)} TO {quoted(name)}",
         )
 
-    def drop_old(self) -> None:
-        stage, old, new = self._names()
-        refusals.refuse_unswitched(stage is not Stage.SWITCHED, self._place)
-        self.flush()
+    def _drop(self, column: str, unmark: str | None = None) -> None:
         path = self._table.path
-        self._without_indices(
-            f"ALTER TABLE {path} DROP COLUMN {quoted(old)}", f"COMMENT ON COLUMN {path}.{quoted(new)} IS NULL"
-        )
+        comment = [f"COMMENT ON COLUMN {path}.{quoted(unmark)} IS NULL"] if unmark else []
+        self._without_indices(f"ALTER TABLE {path} DROP COLUMN {quoted(column)}", *comment)
 
     def discard(self) -> None:
-        stage, _, new = self._names()
-        refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
         self._pending.clear()
-        if stage is Stage.PREPARED:
-            self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
+        super().discard()
 
     def close(self) -> None:
         """Close the file, so that others can open it. New vectors that were not flushed are lost."""

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +27,6 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.lance_urls import lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -40,13 +39,13 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
+    NewVectors,
     PairedBlock,
     Partitioned,
     Stage,
     VectorSide,
     WrittenFile,
     as_ids,
-    find_sides,
     free_bytes,
     matrix_of,
     owned,
@@ -55,6 +54,7 @@ from congruence.databases._base import (
     time_scratch,
     unpack,
 )
+from congruence.databases._columns import ColumnDatabase
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -102,7 +102,7 @@ _DAMAGE = re.compile(
 _T = TypeVar("_T")
 
 
-class LanceDB(Partitioned):
+class LanceDB(ColumnDatabase, Partitioned):
     """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
     The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
@@ -157,23 +157,25 @@ class LanceDB(Partitioned):
         with translated_errors(self._place, self._where):
             yield
 
-    def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column, according to one version."""
-        return find_sides(data.schema.names, self._column, self._place)
+    @property
+    def _subject(self) -> object:
+        return self._place
+
+    def _column_names(self) -> Collection[str]:
+        return list(self._open().schema.names)
 
     def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
-        stage, old, new = self._names(data)
-        refusals.refuse_untouched(side == "new" and stage is Stage.UNTOUCHED, self._place)
-        return old if side == "old" else new
+        """Return the column of a side in one version."""
+        return self._name(side, data.schema.names)
+
+    def _has_new(self, data: lance.LanceDataset) -> bool:
+        return self._names(data.schema.names)[0] is not Stage.UNTOUCHED
 
     def info(self) -> DatabaseInfo:
         data = self._open()
-        _, old, new = self._names(data)
+        _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
         value_type = storage_of(data.schema.field(old).type)
-        element_type = "float16" if value_type.value_type == pa.float16() else "float32"
-        if is_bits(value_type):
-            element_type = "binary"
         ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
             total = data.count_rows(self._where)
@@ -183,7 +185,7 @@ class LanceDB(Partitioned):
                 place=str(self._place),
                 rows=rows,
                 dim=dim_of(value_type),
-                element_type=element_type,
+                element_type=element_type_of(value_type),
                 rows_without=total - rows,
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
@@ -193,13 +195,11 @@ class LanceDB(Partitioned):
                 free_bytes=free_bytes(self._place.folder),
             )
 
-    def stage(self) -> Stage:
-        return self._names(self._open())[0]
-
-    def note(self) -> Mapping[str, str]:
-        data = self._open()
-        stage, _, new = self._names(data)
-        return {} if stage is Stage.UNTOUCHED else note_of(data.schema, new)
+    def _made(self) -> NewVectors:
+        schema = self._open().schema
+        new = self._name("new", schema.names)
+        kind = schema.field(new).type
+        return NewVectors(dim_of(kind), element_type_of(kind), note_of(schema, new))
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
@@ -339,38 +339,27 @@ class LanceDB(Partitioned):
         repeated = counted.filter(pc.greater(counted.field("counts"), 1))
         return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+    def _create(self, new: NewVectors) -> None:
         """Add an empty column, together with the note in one version."""
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        value_type = pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
-        if element_type == "binary":
-            value_type = pa.list_(pa.uint8(), dim // 8)
+        data = self._open()
+        if data.data_storage_version in ("0.1", "legacy"):
+            raise DatabaseError(
+                f"{self._place} is in Lance's legacy file format.",
+                "Copy the table with a current version of LanceDB.",
+            )
+        number = {"float32": pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[new.element_type]
+        kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
+        metadata = {NOTE: json.dumps(new.note), TOKEN: secrets.token_hex(8), **hiding_metadata(kind)}
+        data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
-        def add() -> None:
-            data = self._open()
-            stage, _, new = self._names(data)
-            if stage is not Stage.UNTOUCHED:
-                existing = storage_of(data.schema.field(new).type)
-                have = (existing.list_size, existing.value_type, note_of(data.schema, new))
-                wanted = (value_type.list_size, value_type.value_type, dict(note or {}))
-                refusals.check_same(self._place, have, wanted)
-                return
-            if data.data_storage_version in ("0.1", "legacy"):
-                raise DatabaseError(
-                    f"{self._place} is in Lance's legacy file format.",
-                    "Copy the table with a current version of LanceDB.",
-                )
-            token = secrets.token_hex(8)
-            metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **hiding_metadata(value_type)}
-            data.add_columns(pa.field(new, value_type, metadata=metadata))
-
-        self._change(add)
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        super().prepare(dim, element_type, note)
         self._sweep()
 
     def _staging(self, data: lance.LanceDataset) -> Staging:
         """Return the staged vectors for the new column of a version."""
-        _, _, new = self._names(data)
-        token = decoded_metadata(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
+        new = self._side(data, "new")
+        token = decoded_metadata(data.schema.field(new).metadata).get(TOKEN, "")
         if not token.isalnum():
             raise DatabaseError(
                 f"This library did not create column {new} in {self._place}, whose name a migration needs.",
@@ -445,7 +434,7 @@ class LanceDB(Partitioned):
     def flush(self) -> None:
         """Make everything written so far durable, and move the vectors of complete fragments into the column."""
         data = self._open()
-        if self._names(data)[0] is Stage.UNTOUCHED or self.whole_files_only:
+        if not self._has_new(data) or self.whole_files_only:
             return
         self._stage_pending(data)
         staging = self._staging(data)
@@ -461,7 +450,7 @@ class LanceDB(Partitioned):
     def _settled(self) -> lance.LanceDataset:
         """Move all staged vectors into the column, and return the version of the table that contains them."""
         data = self._open()
-        if self._names(data)[0] is not Stage.UNTOUCHED and not self.whole_files_only:
+        if self._has_new(data) and not self.whole_files_only:
             self._stage_pending(data)
             if self._staging(data).fragments():
                 self._fill(None)
@@ -526,69 +515,51 @@ class LanceDB(Partitioned):
             ]
 
     def switch(self) -> None:
-        data = self._settled()
-        self._side(data, "new")
-        self._rename(Stage.SWITCHED, NEW, OLD)
+        """Rename both columns in one version.
+
+        A search that names its column uses the others from the first commit on, one that does not from the second.
+        """
+        self._settled()
+        super().switch()
+        self._change(lambda: self._hide(OLD))
 
     def rollback(self) -> None:
         """Rename both columns back in one version; rows added since the switch are kept."""
-        if self.stage() is not Stage.UNTOUCHED:
-            self._rename(Stage.PREPARED, OLD, NEW)
+        super().rollback()
+        if self.stage() is Stage.PREPARED:
+            self._change(lambda: self._hide(NEW))
 
-    def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
-        """Show readers the column with the suffix ``shown``, and give the one they see the suffix ``hidden``.
+    def _rename(self, shown: str, hidden: str) -> None:
+        self._open().alter_columns(
+            {"path": quoted(self._column), "name": self._column + hidden},
+            {"path": quoted(self._column + shown), "name": self._column},
+        )
 
-        A search that names its column uses the others from the first commit on, one that does not from the
-        second.
-        """
-
-        def rename() -> None:
-            data = self._open()
-            if self._names(data)[0] is not goal:
-                data.alter_columns(
-                    {"path": quoted(self._column), "name": self._column + hidden},
-                    {"path": quoted(self._column + shown), "name": self._column},
-                )
-
-        def hide() -> None:
-            data = self._open()
-            metadata = data.lance_schema.field(self._column + hidden).metadata
-            wanted = hiding_metadata(storage_of(data.schema.field(self._column + hidden).type))
-            if wanted.items() - decoded_metadata(metadata).items() or EXTENSION in decoded_metadata(
-                data.lance_schema.field(self._column).metadata
-            ):
-                data.update_field_metadata(
-                    {quoted(self._column + hidden): wanted, quoted(self._column): dict.fromkeys(wanted)}
-                )
-
-        self._change(rename)
-        self._change(hide)
+    def _hide(self, suffix: str) -> None:
+        """Hide the column with a suffix from a search that names no column, and no longer the one that readers use."""
+        data = self._open()
+        hidden, shown = self._column + suffix, self._column
+        metadata = data.lance_schema.field(hidden).metadata
+        wanted = hiding_metadata(storage_of(data.schema.field(hidden).type))
+        if wanted.items() - decoded_metadata(metadata).items() or EXTENSION in decoded_metadata(
+            data.lance_schema.field(shown).metadata
+        ):
+            data.update_field_metadata({quoted(hidden): wanted, quoted(shown): dict.fromkeys(wanted)})
 
     def drop_old(self) -> None:
         """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
-        refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._place)
         self._settled()
-
-        def drop() -> None:
-            data = self._open()
-            if self._column + OLD in data.schema.names:
-                data.drop_columns([quoted(self._column + OLD)])
-            data.update_field_metadata({quoted(self._column): {NOTE: None, TOKEN: None}})
-
-        self._change(drop)
+        super().drop_old()
         self._sweep()
+
+    def _drop(self, column: str, unmark: str | None = None) -> None:
+        self._open().drop_columns([quoted(column)])
+        if unmark is not None:
+            self._change(lambda: self._open().update_field_metadata({quoted(unmark): {NOTE: None, TOKEN: None}}))
 
     def discard(self) -> None:
         self._pending.clear()
-
-        def drop() -> None:
-            data = self._open()
-            stage, _, new = self._names(data)
-            refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
-            if stage is Stage.PREPARED:
-                data.drop_columns([quoted(new)])
-
-        self._change(drop)
+        super().discard()
         self._staging_cache = None
         self._sweep()
 
@@ -786,6 +757,13 @@ def is_bits(kind: pa.DataType) -> bool:
     """Return whether a type is a fixed-size list of bytes, which Lance compares only by their bits."""
     kind = storage_of(kind)
     return bool(pa.types.is_fixed_size_list(kind) and kind.value_type == pa.uint8())
+
+
+def element_type_of(kind: pa.DataType) -> str:
+    """Return the element type of a column in the terms of ``DatabaseInfo``."""
+    if is_bits(kind):
+        return "binary"
+    return "float16" if storage_of(kind).value_type == pa.float16() else "float32"
 
 
 def dim_of(kind: pa.DataType) -> int:

@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -28,10 +27,10 @@ from congruence.databases._base import (
     Address,
     Block,
     Capabilities,
-    CollectionDatabase,
     Cursor,
     DatabaseInfo,
     Name,
+    NewVectors,
     VectorSide,
     free_bytes,
     mark_in,
@@ -40,6 +39,7 @@ from congruence.databases._base import (
     texts,
     wait_until_indexed,
 )
+from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
 from congruence.stores import SPACE_KEY
 
@@ -67,31 +67,10 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\
 _FULL = re.compile(r"no space left|disk is full|disk quota", re.IGNORECASE)
 _BUSY = re.compile(r"rate limit|not ready|unavailable|deadline|timeout|too many requests", re.IGNORECASE)
 
-#: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
-_ROLE = re.compile(r"__congruence_(?:old|back|new(\d*))$")
-
 #: Keys in Milvus's description of an index that are not parameters.
 _STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
 
 RowId = int | str
-
-
-@dataclass(frozen=True)
-class MilvusCollections:
-    """The collections of a migration."""
-
-    old: str
-    new: str | None
-    new_name: str  # under which the new collection is created
-    alias: bool = False  # whether the name that readers use is an alias, not a collection's own name
-    switched: bool = False  # whether readers see the new vectors, or a rollback by renames was interrupted
-    interrupted: bool = False  # whether renames were interrupted, so that no collection has the name that readers use
-    mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a new collection."""
-        return self.new is not None
 
 
 @dataclass(frozen=True)
@@ -143,7 +122,7 @@ class Milvus(CollectionDatabase):
         self._client = self._open_client()
         self._lite = str(self._ask("get_server_version")).startswith("milvus_lite")
         self._table = self._only_table() if table is None else table
-        place = self._find_collections()
+        place = self._find()
         self._schema = self._schema_of(place.old, column)
         refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
@@ -245,17 +224,20 @@ class Milvus(CollectionDatabase):
     def _only_table(self) -> str:
         """Return the only alias, or the only collection without one; those of a migration count as one."""
         aliases = self._aliases()
-        aliased = {_ROLE.sub("", target) for target in aliases.values()}
-        others = {_ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
+        aliased = {ROLE.sub("", target) for target in aliases.values()}
+        others = {ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
         return refusals.only_name([*aliases, *others], "aliases and collections", self._address.shown, "table")
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
         """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
         return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
-    def _find_collections(self) -> MilvusCollections:
+    def _find(self) -> Collections:
         names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
-        place = self._by_alias(aliases[table], names) if table in aliases else self._by_name(names)
+        if aliases.get(table) in names:
+            place: Collections | None = Collections.behind(aliases[table], names, self._mark_of)
+        else:
+            place = Collections.named(table, names)
         if place is None:
             refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
             raise AssertionError
@@ -265,74 +247,26 @@ class Milvus(CollectionDatabase):
                 f"{table!r} is read by the alias {readers[0]!r}, and the switch moves what readers use.",
                 f"Pass `table={readers[0]!r}`.",
             )
-        if place.new is None:
-            return place
-        mark = self._mark_of(place.new)
-        if not mark:
-            raise refusals.not_ours(place.new)
-        return replace(place, mark=mark)
+        return place
 
-    def _by_alias(self, target: str, names: set[str]) -> MilvusCollections | None:
-        if target not in names:
-            return None
-        suffix = _ROLE.search(target)
-        new_name = f"{target}__congruence_new"
-        if suffix is not None:
-            old = self._mark_of(target).get("of")
-            if old in names and old != target:
-                return MilvusCollections(str(old), target, target, alias=True, switched=True)
-            new_name = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
-        return MilvusCollections(target, new_name if new_name in names else None, new_name, alias=True)
+    def _rename(self, collection: str, name: str) -> None:
+        self._ask("rename_collection", collection, name)
 
-    def _by_name(self, names: set[str]) -> MilvusCollections | None:
-        table = self._table
-        renamed, new_name, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
-        exists = table in names
-        old = renamed if renamed in names else table
-        if old not in names:
-            return None
-        new = next((name for name in (new_name, back) if name in names), None)
-        if old == renamed and exists:
-            new = table
-        # Between the two renames of a rollback the new vectors are in ``back``, between those of a switch in
-        # ``new_name``.
-        switched = old == renamed and (exists or back in names)
-        return MilvusCollections(old, new, new_name, switched=switched, interrupted=not exists)
+    def _move_alias(self, collection: str) -> None:
+        self._ask("alter_alias", collection_name=collection, alias=self._table)
 
-    def _switch_names(self, place: MilvusCollections) -> None:
-        """Show readers the new collection: move the alias, or rename the old collection and then the new one."""
-        if place.alias:
-            self._ask("alter_alias", collection_name=place.new, alias=self._table)
-            return
-        new = place.new
-        if not place.interrupted:
-            if new != place.new_name:  # left by an interrupted rollback
-                self._ask("rename_collection", new, place.new_name)
-                new = place.new_name
-            self._ask("rename_collection", place.old, f"{self._table}__congruence_old")
-        self._ask("rename_collection", new, self._table)
+    def _aliases_of(self, collection: str) -> list[str]:
+        return [alias for alias, target in self._aliases().items() if target == collection]
 
-    def _switch_names_back(self, place: MilvusCollections) -> None:
-        """Make readers see the old collection again; complete interrupted renames."""
-        if place.alias:
-            if place.switched:
-                self._ask("alter_alias", collection_name=place.old, alias=self._table)
-            return
-        new = place.new
-        if place.old != self._table:
-            if not place.interrupted:
-                new = f"{self._table}__congruence_back"
-                self._ask("rename_collection", self._table, new)
-            self._ask("rename_collection", place.old, self._table)
-        if new is not None and new != place.new_name:
-            self._ask("rename_collection", new, place.new_name)
+    def _drop(self, collection: str) -> None:
+        self._ask("drop_collection", collection)
 
-    def _refuse_readers(self, collection: str) -> None:
-        refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
+    def _unmark(self, collection: str) -> None:
+        self._ask("drop_collection_properties", collection, [MARK_KEY])
+        self._schema = self._schema_of(collection, self._schema.column)
 
-    def _side(self, side: VectorSide) -> tuple[str | None, int]:
-        place = self._place()
-        return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
+    def _width(self, collection: str) -> int:
+        return self._schema.dim
 
     def _schema_of(self, collection: str, column: str | None) -> MilvusSchema:
         """Read the schema of a collection, and find its field of vectors."""
@@ -370,27 +304,26 @@ class Milvus(CollectionDatabase):
         dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])
         return MilvusSchema(description, key, kinds[key] == "VARCHAR", str(column), dim, others, json_fields, dynamic)
 
-    def _create(self, place: MilvusCollections, dim: int, note: Mapping[str, str]) -> None:
+    def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create the new collection with the old one's fields, functions and properties, but another width."""
         schema = self._schema
         description = dict(schema.description)
         description["fields"] = [
-            {**field, "params": {**field["params"], "dim": dim}} if field["name"] == schema.column else field
+            {**field, "params": {**field["params"], "dim": new.dim}} if field["name"] == schema.column else field
             for field in description["fields"]
         ]
         properties = description.get("properties") or {}
         kept = {key: value for key, value in properties.items() if key not in (SPACE_KEY, MARK_KEY)}
-        mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
         options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
         if any(field.get("is_partition_key") for field in description["fields"]) and not self._lite:
             options["num_partitions"] = description.get("num_partitions")
         if self._file is not None:
-            remnant = self._file / "collections" / place.new_name
+            remnant = self._file / "collections" / place.new
             if remnant.is_dir() and not (remnant / "schema.json").exists():
                 shutil.rmtree(remnant)  # left by a kill; the client would fail on it
         self._ask(
             "create_collection",
-            place.new_name,
+            place.new,
             schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
             properties={**kept, MARK_KEY: json.dumps(mark)},
             consistency_level=description.get("consistency_level", "Bounded"),
@@ -412,6 +345,10 @@ class Milvus(CollectionDatabase):
         params |= json.loads(nested) if isinstance(nested, str) else nested or {}
         text = ", ".join(f"{key}={value}" for key, value in sorted(params.items()))
         return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
+
+    def _complete(self) -> None:
+        place = self._place()
+        self._copy_indexes(place.old, place.new)
 
     def _copy_indexes(self, old: str, new: str) -> None:
         """Index the new collection like the old one, keeping existing indexes, and load it."""
@@ -464,7 +401,8 @@ class Milvus(CollectionDatabase):
         """Return an id as a literal in a filter expression."""
         return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
 
-    def _count(self, collection: str, condition: str | None = None) -> int:
+    def _count(self, collection: str, *, all_rows: bool = False) -> int:
+        condition = None if all_rows else self._rows
         if condition and self._lite:  # Milvus Lite would load every row, with its vector, to count them
             return sum(map(len, self._ids(collection, condition=condition)))
         return int(self._query(collection, condition or "", ["count(*)"])[0]["count(*)"])
@@ -486,6 +424,9 @@ class Milvus(CollectionDatabase):
             collection, ids, [*dict.fromkeys([*(schema.without_vector if whole else fields), schema.column])]
         )
 
+    def _others(self, collection: str, ids: list[Any]) -> list[dict[str, Any]]:
+        return self._get(collection, ids, self._schema.without_vector)
+
     def _id_of(self, record: dict[str, Any]) -> object:
         return record[self._schema.key]
 
@@ -494,7 +435,7 @@ class Milvus(CollectionDatabase):
         # NaN equals NaN in the second form.
         return ours == theirs or repr(sorted(ours.items())) == repr(sorted(theirs.items()))
 
-    def _block(self, records: list[dict[str, Any]], width: int) -> Block:
+    def _block(self, collection: str | None, records: list[dict[str, Any]], width: int) -> Block:
         ids = [row[self._schema.key] for row in records]
         vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
         modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
@@ -508,17 +449,16 @@ class Milvus(CollectionDatabase):
                 if found := self._records(collection, ids[start : start + batch], whole=whole):
                     yield found
 
-    def _store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
-        """Store complete rows, replacing existing rows with the same ids."""
+    def _store(self, collection: str, records: list[dict[str, Any]], vectors: np.ndarray) -> None:
         # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the
         # row.
         method = "insert" if self._lite else "upsert"
         size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
-        for start in range(0, len(rows), size):
+        for start in range(0, len(records), size):
             new = np.asarray(vectors[start : start + size], np.float32)
             complete = [
                 {**row, self._schema.column: vector}
-                for row, vector in zip(rows[start : start + size], new, strict=True)
+                for row, vector in zip(records[start : start + size], new, strict=True)
             ]
             for name in self._schema.json_fields:
                 for row in complete:
@@ -534,7 +474,7 @@ class Milvus(CollectionDatabase):
         name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
             place=f"{self._address.shown} {name}",
-            rows=self._count(place.old, self._rows),
+            rows=self._count(place.old),
             dim=self._schema.dim,
             distance=_DISTANCES.get(str(metric)),
             index=index,
@@ -550,12 +490,8 @@ class Milvus(CollectionDatabase):
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def count(self, side: VectorSide = "old") -> int:
-        collection, _ = self._side(side)
-        return 0 if collection is None else self._count(collection, self._rows)
-
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._collection_to_search(side)
+        collection = self._to_search(side)
         self._load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
@@ -571,32 +507,10 @@ class Milvus(CollectionDatabase):
             found += [pa.array(list(answer.ids), self._id_type) for answer in answers]
         return found
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        place = self._place()
-        self._refuse_switched(place)
-        if place.new is None:
-            self._create(place, dim, note or {})
-        else:
-            have = (place.mark.get("dim"), "float32", place.mark.get("note"))
-            refusals.check_same(repr(self._table), have, (dim, "float32", dict(note or {})))
-        self._copy_indexes(place.old, place.new or place.new_name)
-
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors with a copy of the current other fields from the collection that readers see."""
-        new = (place := self._place_with_new()).new
-        position = {id_: k for k, id_ in enumerate(ids.to_pylist())}
-        source = new if place.switched else place.old
-        rows = self._get(source, list(position), self._schema.without_vector)
-        self._store(new, rows, vectors[[position[row[self._schema.key]] for row in rows]])
-
-    def delete(self, ids: pa.Array) -> None:
-        new = (place := self._place_with_new()).new
-        self._refuse_switched(place)
-        names = ids.to_pylist()
-        for start in range(0, len(names), _IDS):
-            literals = ",".join(map(self._literal, names[start : start + _IDS]))
-            self._ask("delete", new, filter=f"{self._schema.key} in [{literals}]")
+    def _delete(self, collection: str, ids: list[Any]) -> None:
+        for start in range(0, len(ids), _IDS):
+            literals = ",".join(map(self._literal, ids[start : start + _IDS]))
+            self._ask("delete", collection, filter=f"{self._schema.key} in [{literals}]")
 
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
@@ -618,41 +532,15 @@ class Milvus(CollectionDatabase):
             pending += int(description.get("pending_index_rows") or 0)
         return pending
 
-    def switch(self) -> None:
-        """Make readers see the new collection; complete an interrupted switch."""
-        new = (place := self._place_with_new()).new
-        if place.switched and not place.interrupted:
-            return
-        if not place.interrupted:
-            self._check_complete(self._count(new), self._count(place.old))
-            self._load(new)
-        self._switch_names(place)
+    def _show_new(self) -> None:
+        self._load(self._place().new)
+        super()._show_new()
         self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it
 
-    def rollback(self) -> None:
-        """Make readers see the old collection again; complete an interrupted rollback or switch."""
-        place = self._place()
-        self._load(place.old)
-        self._switch_names_back(place)
+    def _show_old(self) -> None:
+        self._load(self._place().old)
+        super()._show_old()
         self._load(self._table)
-
-    def drop_old(self) -> None:
-        """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
-        place = self._place()
-        refusals.refuse_unswitched(not place.switched or place.interrupted or place.new is None, repr(self._table))
-        self._refuse_readers(place.old)
-        self._ask("drop_collection", place.old)
-        self._ask("drop_collection_properties", place.new, [MARK_KEY])
-        self._schema = self._schema_of(place.new, self._schema.column)
-
-    def discard(self) -> None:
-        place = self._place()
-        if place.new is None:
-            return
-        self._refuse_switched(place)
-        self._switch_names_back(place)  # completes an interrupted switch or rollback
-        self._refuse_readers(place.new_name)
-        self._ask("drop_collection", place.new_name)
 
     def close(self) -> None:
         """Close the connection to a server. A file stays open until the process ends: all clients share it."""

@@ -19,16 +19,15 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -41,6 +40,7 @@ from congruence.databases._base import (
     Database,
     DatabaseInfo,
     Name,
+    NewVectors,
     PairedBlock,
     Stage,
     VectorSide,
@@ -62,6 +62,8 @@ LOCK_SECONDS = 5
 #: Column type by element type.
 VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
 
+_T = TypeVar("_T")
+
 #: ``id_type`` of ``congruence.databases.DatabaseInfo``, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
 
@@ -82,6 +84,7 @@ class PgVector(Database):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
+        self._cursor: Any = None  # of the transaction of a change
         self._rows = rows
         with self._client.reading() as cursor:
             self._table = find_table(cursor, address.shown, table, column, ids, modality)
@@ -152,9 +155,21 @@ class PgVector(Database):
             )
         return int(row[0])
 
+    @property
+    def _subject(self) -> object:
+        return self._place
+
     def _state(self) -> PgState:
-        with self._client.reading() as cursor:
+        with self._client.reading() if self._cursor is None else nullcontext(self._cursor) as cursor:
             return read_state(cursor, self._table)
+
+    def _change(self, change: Callable[[], _T]) -> _T:
+        """Run a change in one transaction, with ``_cursor``."""
+        with self._client.writing(lock=True) as self._cursor:
+            try:
+                return change()
+            finally:
+                self._cursor = None
 
     def _require_new(self, cursor: Any) -> PgState:
         """Return the state of the migration, which must have new vectors."""
@@ -176,7 +191,7 @@ class PgVector(Database):
             rows=rows,
             rows_without=without,
             dim=dim,
-            element_type=next(name for name, kind in VECTOR_TYPES.items() if kind == table.kind),
+            element_type=element_type_of(table.kind),
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
@@ -187,8 +202,9 @@ class PgVector(Database):
     def stage(self) -> Stage:
         return self._state().stage
 
-    def note(self) -> Mapping[str, str]:
-        return self._state().note
+    def _made(self) -> NewVectors:
+        state, table = self._state(), self._table
+        return NewVectors(state.dim or 0, element_type_of(state.kind or table.kind), dict(state.note))
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         def select(state: PgState) -> str:
@@ -273,26 +289,19 @@ class PgVector(Database):
         has = f"u.{ids} = {alias}.id AND ({alias}.own OR u.{quoted(self._table.column)} IS NOT NULL)"
         return f"{alias}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE {has})"
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+    def _create(self, new: NewVectors) -> None:
         """Create the side table. Refused if the view could not replace the user's table without loss."""
-        table = self._table
-        kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
-        note = {str(key): str(value) for key, value in (note or {}).items()}
-        with self._client.writing(lock=True) as cursor:
-            state = read_state(cursor, table)
-            if state.kind is not None:
-                refusals.check_same(table.side, (state.dim, state.kind, dict(state.note)), (dim, kind, note))
-                return
-            self._refuse(obstacles(cursor, table))
-            side = table.identifier(table.side)
-            # CREATE TABLE AS, so that the id has exactly the type and collation of the user's column.
-            ids = f"SELECT {quoted(table.ids)} AS id FROM {table.identifier(table.name)}"
-            cursor.execute(f"CREATE TABLE {side} AS {ids} WITH NO DATA")
-            cursor.execute(
-                f"ALTER TABLE {side} ADD PRIMARY KEY (id), ADD vector {table.vector_type(kind, dim)}, "
-                "ADD own boolean NOT NULL DEFAULT false"
-            )
-            cursor.execute(f"COMMENT ON TABLE {side} IS {literal(side_comment(table, note))}")
+        table, cursor = self._table, self._cursor
+        self._refuse(obstacles(cursor, table))
+        side, kind = table.identifier(table.side), VECTOR_TYPES[new.element_type]
+        # CREATE TABLE AS, so that the id has exactly the type and collation of the user's column.
+        ids = f"SELECT {quoted(table.ids)} AS id FROM {table.identifier(table.name)}"
+        cursor.execute(f"CREATE TABLE {side} AS {ids} WITH NO DATA")
+        cursor.execute(
+            f"ALTER TABLE {side} ADD PRIMARY KEY (id), ADD vector {table.vector_type(kind, new.dim)}, "
+            "ADD own boolean NOT NULL DEFAULT false"
+        )
+        cursor.execute(f"COMMENT ON TABLE {side} IS {literal(side_comment(table, new.note))}")
 
     def _refuse(self, obstacles: list[str]) -> None:
         if obstacles:
@@ -411,69 +420,66 @@ class PgVector(Database):
                 results.append(self._ids([id_ for (id_,) in cursor.execute(query, [text]).fetchall()]))
         return results
 
-    def _lock(self, cursor: Any, state: PgState) -> None:
+    def _locked(self) -> PgState:
+        """Lock the user's table and the side table, and return the state."""
+        state = self._state()
         names = [self._table.identifier(name) for name in (state.rows, self._table.side)]
-        cursor.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
+        self._cursor.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
+        return state
 
-    def switch(self) -> None:
-        """Replace the table by a view with the new vectors, in one transaction."""
-        table = self._table
-        with self._client.writing(lock=True) as cursor:
-            state = self._require_new(cursor)
-            if state.stage is Stage.SWITCHED:
-                return
-            self._lock(cursor, state)
-            self._refuse(obstacles(cursor, table))
-            side = table.identifier(table.side)
-            missing = (
-                f"SELECT count(*) FROM {self._source(state)} LEFT JOIN {side} s ON s.id = t.id WHERE s.vector IS NULL"
-            )
-            (rows,) = one_row(cursor, missing)
-            refusals.check_missing(rows, self._place)
-            cursor.execute(f"DELETE FROM {side} s WHERE {self._orphaned('s', state)}")
-            # After several switches, ``state.required`` still is the value from before the first.
-            required = make_view(cursor, table) or state.required
-            comment = literal(side_comment(table, state.note, required))
-            cursor.execute(f"COMMENT ON TABLE {side} IS {comment}")
-            # The planner needs statistics of the side table to choose the new index.
-            cursor.execute(f"ANALYZE {side} (id)")
+    def _missing(self) -> int:
+        source = self._source(self._locked())
+        side = self._table.identifier(self._table.side)
+        missing = f"SELECT count(*) FROM {source} LEFT JOIN {side} s ON s.id = t.id WHERE s.vector IS NULL"
+        return int(one_row(self._cursor, missing)[0])
 
-    def rollback(self) -> None:
-        """Remove the view and restore the table's name, in one transaction; rows written through the view are kept."""
-        with self._client.writing(lock=True) as cursor:
-            state = read_state(cursor, self._table)
-            if state.stage is Stage.SWITCHED:
-                self._lock(cursor, state)
-                restore_table(cursor, self._table, required=state.required)
+    def _show_new(self) -> None:
+        """Replace the table by a view with the new vectors."""
+        table, cursor, state = self._table, self._cursor, self._locked()
+        self._refuse(obstacles(cursor, table))
+        side = table.identifier(table.side)
+        cursor.execute(f"DELETE FROM {side} s WHERE {self._orphaned('s', state)}")
+        # After several switches, ``state.required`` still is the value from before the first.
+        required = make_view(cursor, table) or state.required
+        comment = literal(side_comment(table, state.note, required))
+        cursor.execute(f"COMMENT ON TABLE {side} IS {comment}")
+        # The planner needs statistics of the side table to choose the new index.
+        cursor.execute(f"ANALYZE {side} (id)")
+
+    def _show_old(self) -> None:
+        """Remove the view and restore the table's name; rows written through the view are kept."""
+        state = self._locked()
+        restore_table(self._cursor, self._table, required=state.required)
+
+    def _remove_old(self) -> None:
+        """Rewrite the column and its indexes, and remove the view; meanwhile none can read."""
+        table, cursor, state = self._table, self._cursor, self._locked()
+        assert state.kind is not None
+        assert state.dim is not None
+        indexes = self._planned_indexes(cursor, state)
+        for index in read_indexes(cursor, table.oid, table.attnum):
+            cursor.execute(f"DROP INDEX {table.identifier(index.name)}")
+        restore_table(cursor, table, required=False)
+        make_table(cursor, table, state.kind, state.dim, required=state.required)
+        for index in indexes:
+            index.create(cursor, table, table.name, table.column, state.dim, index.name)
+        self._remove_new()
 
     def drop_old(self) -> None:
-        """Rewrite the column and its indexes, and remove the view, in one transaction, during which none can read."""
-        table = self._table
-        with self._client.writing(lock=True) as cursor:
-            state = read_state(cursor, table)
-            refusals.refuse_unswitched(state.stage is not Stage.SWITCHED, self._place)
-            assert state.kind is not None
-            assert state.dim is not None
-            self._lock(cursor, state)
-            indexes = self._planned_indexes(cursor, state)
-            for index in read_indexes(cursor, table.oid, table.attnum):
-                cursor.execute(f"DROP INDEX {table.identifier(index.name)}")
-            restore_table(cursor, table, required=False)
-            make_table(cursor, table, state.kind, state.dim, required=state.required)
-            for index in indexes:
-                index.create(cursor, table, table.name, table.column, state.dim, index.name)
-            cursor.execute(f"DROP TABLE {table.identifier(table.side)}")
-        self._table = replace(table, kind=state.kind, dim=state.dim)
+        made = self._made()
+        super().drop_old()
+        self._table = replace(self._table, kind=VECTOR_TYPES[made.element_type], dim=made.dim)
 
-    def discard(self) -> None:
-        with self._client.writing(lock=True) as cursor:
-            state = read_state(cursor, self._table)
-            refusals.refuse_switched(state.stage is Stage.SWITCHED, self._place)
-            if state.kind is not None:
-                cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
+    def _remove_new(self) -> None:
+        self._cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
 
     def close(self) -> None:
         self._client.close()
+
+
+def element_type_of(kind: str) -> str:
+    """Return the element type of a column's type in the terms of ``DatabaseInfo``."""
+    return next(name for name, known in VECTOR_TYPES.items() if known == kind)
 
 
 def _space(comment: str | None) -> Space:

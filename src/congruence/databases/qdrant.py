@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -24,10 +24,10 @@ from congruence.databases._base import (
     Address,
     Block,
     Capabilities,
-    CollectionDatabase,
     Cursor,
     DatabaseInfo,
     Name,
+    NewVectors,
     VectorSide,
     free_bytes,
     refuse_secrets,
@@ -35,6 +35,7 @@ from congruence.databases._base import (
     texts,
     wait_until_indexed,
 )
+from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
 from congruence.stores import SPACE_KEY
@@ -66,23 +67,6 @@ _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 
 _FULL = re.compile(r"no space left|disk is full|not enough (disk )?space", re.IGNORECASE)
 
-#: Suffix of a new collection; a later migration of that collection writes ``…_new2``, and so on.
-_NEW_SUFFIX = re.compile(r"__congruence_new(\d*)$")
-
-
-@dataclass(frozen=True)
-class QdrantCollections:
-    """The collections of a migration, with the server's descriptions of both."""
-
-    alias: str | None  # that readers use; None if the database was opened by a collection's own name
-    old: str
-    new: str
-    exists: bool  # whether the new collection exists
-    switched: bool  # whether the alias (any alias, if ``alias`` is None) points to the new collection
-    mark: Mapping[str, Any]  # data in the metadata of the new collection; empty if there is none
-    old_info: CollectionInfo
-    new_info: CollectionInfo | None
-
 
 class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
@@ -113,13 +97,13 @@ class Qdrant(CollectionDatabase):
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
         self._table = self._only_table() if table is None else table
-        self._column = self._find_column(self._find_collections(), column)
+        self._column = self._find_column(self._find().old, column)
         place = self._place()
         self._rows = None if rows is None else self._filter_of(rows)
         self._id_type = self._find_id_type(place.old)
         self._modality = modality
         if modality is not None:
-            self._check_field(place, modality)
+            self._check_field(place.old, modality)
 
     def _open_server(self) -> Any:
         key = os.environ.get(API_KEY) or None
@@ -186,59 +170,52 @@ class Qdrant(CollectionDatabase):
         aliases = self._aliases()
         names: dict[str, str] = {}
         for name in sorted(collection.name for collection in self._call(self._client.get_collections).collections):
-            names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
+            names.setdefault(ROLE.sub("", name), name)  # of an old collection and its new one, keep the old one
         for target in aliases.values():
-            names.pop(_NEW_SUFFIX.sub("", target), None)
+            names.pop(ROLE.sub("", target), None)
         return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
 
-    def _find_collections(self) -> QdrantCollections:
+    def _find(self) -> Collections:
         aliases, table = self._aliases(), self._table
         names = {collection.name for collection in self._call(self._client.get_collections).collections}
         target = aliases.get(table, table)
         if target not in names:
             refusals.check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
-        alias = table if table in aliases else None
-        info = self._info_of(target)
-        mark = _mark_of(target, info)
-        old = str(mark.get("of"))
-        if old in names and old != target:
-            if alias is None:
-                raise ParameterError(
-                    f"{table!r} is the collection that a migration of {old!r} writes.",
-                    f"Pass `table={old!r}` or an alias.",
-                )
-            return QdrantCollections(alias, old, target, True, True, mark, self._info_of(old), info)
-        new = f"{target}__congruence_new"
-        if (suffix := _NEW_SUFFIX.search(target)) is not None:
-            new = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
-        if new not in names:
-            return QdrantCollections(alias, target, new, False, False, {}, info, None)
-        new_info = self._info_of(new)
-        mark = _mark_of(new, new_info)
-        if mark.get("of") != target:
-            raise refusals.not_ours(new)
+        place = Collections.behind(target, names, self._mark_of)
+        if table in aliases:
+            return place
+        if place.switched:
+            raise ParameterError(
+                f"{table!r} is the collection that a migration of {place.old!r} writes.",
+                f"Pass `table={place.old!r}` or an alias.",
+            )
         # If the database was opened by the collection's name, its alias is unknown: any alias of the new one counts.
-        switched = alias is None and new in aliases.values()
-        return QdrantCollections(alias, target, new, True, switched, mark, info, new_info)
+        return replace(place, alias=False, switched=place.exists and place.new in aliases.values())
 
     def _info_of(self, collection: str) -> CollectionInfo:
         return self._call(self._client.get_collection, collection)
 
-    def _side(self, side: VectorSide) -> tuple[str | None, int]:
-        place = self._place()
-        collection, info = (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
-        return (None, 0) if info is None else (collection, self._params(info).size)
+    def _mark_of(self, collection: str) -> Mapping[str, Any]:
+        mark = (self._info_of(collection).config.metadata or {}).get(MARK_KEY)
+        return mark if isinstance(mark, dict) else {}
 
-    def _find_column(self, place: QdrantCollections, column: str | None) -> str:
+    def _width(self, collection: str) -> int:
+        return self._params(self._info_of(collection)).size
+
+    def _find_column(self, collection: str, column: str | None) -> str:
         """Return the name of the dense vector, ``""`` for the unnamed one."""
-        dense = {name: vector for name, vector in _configs(place.old_info).items() if vector.multivector_config is None}
+        dense = {
+            name: vector
+            for name, vector in _configs(self._info_of(collection)).items()
+            if vector.multivector_config is None
+        }
         if column is None:
-            column = refusals.only_name(dense, "dense vectors per point", repr(place.old), "column")
+            column = refusals.only_name(dense, "dense vectors per point", repr(collection), "column")
         check_choice(column, list(dense), "column")
         datatype = getattr(dense[column].datatype, "value", None)
         if datatype not in (None, "float32", "float16"):
             raise ParameterError(
-                f"{place.old!r} stores vectors as {datatype}, not as float32 or float16.",
+                f"{collection!r} stores vectors as {datatype}, not as float32 or float16.",
                 "Migrate a collection that stores them unquantized.",
             )
         return column
@@ -256,16 +233,11 @@ class Qdrant(CollectionDatabase):
     def _element_type(self, info: CollectionInfo | None) -> str:
         return getattr(self._params(info).datatype, "value", None) or "float32"
 
-    def _others(self, info: CollectionInfo) -> list[str]:
-        """Return the names of the points' other vectors, which are copied with the payload."""
-        names = [*_configs(info), *(info.config.params.sparse_vectors or {})]
-        return [name for name in names if name != self._column]
-
-    def _fields(self, place: QdrantCollections) -> tuple[str, ...]:
+    def _fields(self, collection: str) -> tuple[str, ...]:
         """Return the payload fields of the first points, and those with an index."""
-        records = self._scroll(place.old, limit=_SAMPLE, with_payload=True)[0]
+        records = self._scroll(collection, limit=_SAMPLE, with_payload=True)[0]
         fields = [key for record in records for key in record.payload or {}]
-        return tuple(dict.fromkeys([*fields, *place.old_info.payload_schema]))
+        return tuple(dict.fromkeys([*fields, *self._info_of(collection).payload_schema]))
 
     def _find_id_type(self, collection: str) -> str:
         """Return the type of the ids, from the first point and the first UUID; numbers are sorted before UUIDs."""
@@ -274,20 +246,22 @@ class Qdrant(CollectionDatabase):
             return "uuid" if first else "int"
         return "text" if self._scroll(collection, limit=1, offset=_FIRST_UUID)[0] else "int"
 
-    def _check_field(self, place: QdrantCollections, field: str) -> None:
+    def _check_field(self, collection: str, field: str) -> None:
         models = self._models
         has_field = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
-        if not self._scroll(place.old, limit=1, scroll_filter=has_field)[0]:
-            refusals.check_name(
-                field, (name for name in self._fields(place) if name != field), place.old, "modality_column"
-            )
+        if not self._scroll(collection, limit=1, scroll_filter=has_field)[0]:
+            names = (name for name in self._fields(collection) if name != field)
+            refusals.check_name(field, names, collection, "modality_column")
 
     def _having(self, *, all_rows: bool = False) -> Filter:
         """Return a filter for points that have the vector, among the selected rows or, if ``all_rows``, among all."""
         has = self._models.HasVectorCondition(has_vector=self._column)
         return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
 
-    def _count(self, collection: str, condition: object) -> int:
+    def _count(self, collection: str, *, all_rows: bool = False) -> int:
+        return self._count_of(collection, self._having(all_rows=all_rows))
+
+    def _count_of(self, collection: str, condition: object) -> int:
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
 
     def _scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
@@ -306,7 +280,7 @@ class Qdrant(CollectionDatabase):
         whole: bool = False,
         condition: object = None,
     ) -> Iterator[list[Record]]:
-        """Yield pages of points, by default those that have the vector; see ``CollectionDatabase._pages``."""
+        """Yield pages of points, by default those that have the vector."""
         options, more = self._fields_of(whole), True
         condition = self._having() if condition is None else condition
         while more:
@@ -321,7 +295,6 @@ class Qdrant(CollectionDatabase):
                 yield records
 
     def _retrieve(self, collection: str, ids: Iterable[object], **options: object) -> list[Record]:
-        """Return the points of these ids that exist, ignoring None."""
         known = [id_ for id_ in ids if id_ is not None]
         records: list[Record] = self._call(self._client.retrieve, collection, ids=known, **options) if known else []
         return records
@@ -339,6 +312,15 @@ class Qdrant(CollectionDatabase):
         records = self._retrieve(collection, map(_point_id, ids), **self._fields_of(whole))
         return [record for record in records if self._vector(record)]
 
+    def _others(self, collection: str, ids: list[Any]) -> list[Record]:
+        info = self._info_of(collection)
+        vectors = [*_configs(info), *(info.config.params.sparse_vectors or {})]
+        others = [name for name in vectors if name != self._column]
+        return self._retrieve(collection, ids, with_payload=True, with_vectors=others or False)
+
+    def _key(self, id_: int | str) -> int | str | None:
+        return _point_id(id_)
+
     def _id_of(self, record: Record) -> object:
         return record.id
 
@@ -346,7 +328,7 @@ class Qdrant(CollectionDatabase):
         vector = record.vector
         return (vector.get(self._column) if isinstance(vector, dict) else vector) or None
 
-    def _block(self, records: list[Record], width: int) -> Block:
+    def _block(self, collection: str | None, records: list[Record], width: int) -> Block:
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
@@ -376,7 +358,7 @@ class Qdrant(CollectionDatabase):
             return {}
         return {name: vector for name, vector in record.vector.items() if name != self._column}
 
-    def _upsert(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
+    def _store(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
         """Store points with the payloads and other vectors of ``records`` and, unless None, new vectors (b, dim)."""
         start = 0
         for part in _requests(records, 0 if vectors is None else vectors.shape[1]):
@@ -414,29 +396,26 @@ class Qdrant(CollectionDatabase):
 
     def info(self) -> DatabaseInfo:
         place = self._place()
-        config, params = place.old_info.config, self._params(place.old_info)
-        rows = self._count(place.old, self._having())
-        alias = f" (read as {place.alias})" if place.alias else ""
+        info = self._info_of(place.old)
+        config, params = info.config, self._params(info)
+        rows = self._count(place.old)
+        alias = f" (read as {self._table})" if place.alias else ""
         return DatabaseInfo(
             place=f"{self._address.shown} {place.old}{alias}",
             rows=rows,
-            rows_without=self._count(place.old, self._rows) - rows,
+            rows_without=self._count_of(place.old, self._rows) - rows,
             dim=params.size,
-            element_type=self._element_type(place.old_info),
+            element_type=self._element_type(info),
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
-            columns=self._fields(place),
+            columns=self._fields(place.old),
             space=space_in(config.metadata, place.old),
             free_bytes=free_bytes(self._folder),
         )
 
-    def count(self, side: VectorSide = "old") -> int:
-        collection, _ = self._side(side)
-        return 0 if collection is None else self._count(collection, self._having())
-
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._collection_to_search(side)
+        collection = self._to_search(side)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
             requests = [
@@ -447,28 +426,16 @@ class Qdrant(CollectionDatabase):
             found += [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
         return found
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        place = self._place()
-        self._refuse_switched(place)
-        if not place.exists:
-            self._create(place, dim, element_type, note or {})
-        else:
-            have = (self._params(place.new_info).size, self._element_type(place.new_info), place.mark.get("note"))
-            refusals.check_same(repr(place.new), have, (dim, element_type, dict(note or {})))
-        self._copy_payload_indexes(place)
-
-    def _create(self, place: QdrantCollections, dim: int, element_type: str, note: Mapping[str, str]) -> None:
-        """Create the new collection, configured like the old one except for the width and the type of one vector."""
+    def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         models, column = self._models, self._column
-        config = place.old_info.config
-        params = config.params
+        config = self._info_of(place.old).config
+        params, dim = config.params, new.dim
         if getattr(params.sharding_method, "value", None) == "custom":
             raise DatabaseError(
                 f"{place.old!r} has custom sharding, and a point's shard key cannot be read back.",
                 "Copy the collection into one without shard keys first.",
             )
-        datatype = models.Datatype.FLOAT16 if element_type == "float16" else models.Datatype.FLOAT32
+        datatype = models.Datatype.FLOAT16 if new.element_type == "float16" else models.Datatype.FLOAT32
         vectors = params.vectors
         if column:
             vectors = {**vectors, column: vectors[column].model_copy(update={"size": dim, "datatype": datatype})}
@@ -477,7 +444,7 @@ class Qdrant(CollectionDatabase):
         else:
             vectors = vectors.model_copy(update={"size": dim, "datatype": datatype})
         metadata = {key: value for key, value in (config.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
-        metadata[MARK_KEY] = {"of": place.old, "column": column, "note": dict(note)}
+        metadata[MARK_KEY] = mark
         settings = {
             "sparse_vectors_config": params.sparse_vectors,
             "shard_number": params.shard_number,
@@ -499,16 +466,17 @@ class Qdrant(CollectionDatabase):
             metadata=metadata,
             **{key: value for key, value in settings.items() if value is not None},
         )
-        if not _mark_of(place.new, self._info_of(place.new)):
+        if not self._mark_of(place.new):
             self._call(self._client.delete_collection, place.new)
             raise DatabaseError(
                 f"{self._address.shown} keeps no metadata of a collection, as Qdrant 1.16 and newer do.",
                 "Update the server.",
             )
 
-    def _copy_payload_indexes(self, place: QdrantCollections) -> None:
+    def _complete(self) -> None:
         """Index the payload of the new collection like that of the old one, keeping existing indexes."""
-        indexed = place.old_info.payload_schema
+        place = self._place()
+        indexed = self._info_of(place.old).payload_schema
         existing: Iterable[str] = self._info_of(place.new).payload_schema if indexed else ()
         for field, index in indexed.items():
             if field not in existing:
@@ -517,37 +485,26 @@ class Qdrant(CollectionDatabase):
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
         """Return new vectors as they will be read back, up to rounding: with unit norm if the distance is cosine."""
-        if self._params(self._place().old_info).distance.value != "Cosine":
+        if self._params(self._info_of(self._place().old)).distance.value != "Cosine":
             return vectors
         scaled: np.ndarray = normalize_rows(vectors)
         return scaled
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors with a copy of the current payload and other vectors; after the switch, without."""
-        place = self._place_with_new()
-        if self._element_type(place.new_info) == "float16":
+    def _write(self, place: Collections, ids: pa.Array, vectors: np.ndarray) -> None:
+        if place.mark.get("element_type") == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
-        row = {_point_id(id_): k for k, id_ in enumerate(ids.to_pylist())}
-        if place.switched:  # readers and writers use the new collection by now, so its payload is current
-            existing = self._retrieve(place.new, row, with_payload=False, with_vectors=False)
-            self._replace(place.new, existing, vectors[[row[record.id] for record in existing]])
-            return
-        others = self._others(place.old_info)
-        records = self._retrieve(place.old, row, with_payload=True, with_vectors=others or False)
-        self._upsert(place.new, records, vectors[[row[record.id] for record in records]])
+        super()._write(place, ids, vectors)
 
-    def delete(self, ids: pa.Array) -> None:
-        place = self._place_with_new()
-        self._refuse_switched(place)
-        points = [point for id_ in ids.to_pylist() if (point := _point_id(id_)) is not None]
+    def _delete(self, collection: str, ids: list[Any]) -> None:
+        points = [point for id_ in ids if (point := _point_id(id_)) is not None]
         if points:
             selector = self._models.PointIdsList(points=points)
-            self._call(self._client.delete, place.new, points_selector=selector, wait=True)
+            self._call(self._client.delete, collection, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
         """Create the payload indexes, and wait until the server has indexed the vectors by itself."""
         place = self._place_with_new()
-        self._copy_payload_indexes(place)
+        self._complete()
 
         def pending() -> bool:
             info = self._info_of(place.new)
@@ -561,63 +518,52 @@ class Qdrant(CollectionDatabase):
         info = self._info_of(place.new)
         return _describe_index(info.config, self._params(info))
 
-    def switch(self) -> None:
+    def _show_new(self) -> None:
         """Copy the points without a vector unchanged, then move the alias to the new collection atomically."""
-        place = self._place_with_new()
-        if place.switched:
-            return
-        models, alias = self._models, self._alias_of(place)
+        place, models = self._place(), self._models
+        self._require_alias()
         lacking = models.Filter(must_not=[models.HasVectorCondition(has_vector=self._column)])
         stale = models.FilterSelector(filter=lacking)
         self._call(self._client.delete, place.new, points_selector=stale, wait=True)
         for records in self._pages(place.old, condition=lacking, whole=True):
-            self._upsert(place.new, records, None)
-        having = self._having(all_rows=True)
-        self._check_complete(self._count(place.new, having), self._count(place.old, having))
-        self._copy_payload_indexes(place)
-        self._move_alias(alias, place.new)
+            self._store(place.new, records, None)
+        self._complete()
+        super()._show_new()
 
-    def _alias_of(self, place: QdrantCollections) -> str:
-        if place.alias is None:
+    def _show_old(self) -> None:
+        self._require_alias()
+        super()._show_old()
+
+    def _remove_old(self) -> None:
+        """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
+        self._require_alias()
+        super()._remove_old()
+
+    def _require_alias(self) -> None:
+        if not self._find().alias:
             raise MigrationError(
                 f"Readers address {self._table!r} by its own name, and Qdrant can switch only aliases atomically.",
                 f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through "
                 "it, and pass `table=ALIAS`.",
             )
-        return place.alias
 
-    def _move_alias(self, alias: str, collection: str) -> None:
-        models = self._models
+    def _move_alias(self, collection: str) -> None:
+        models, alias = self._models, self._table
         operations = [
             models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)),
             models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
         ]
         self._call(self._client.update_collection_aliases, change_aliases_operations=operations)
 
-    def rollback(self) -> None:
-        place = self._place()
-        if place.switched:
-            self._move_alias(self._alias_of(place), place.old)
-
-    def drop_old(self) -> None:
-        """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
-        place = self._place()
-        refusals.refuse_unswitched(not place.switched, repr(self._table))
-        self._alias_of(place)
-        self._refuse_readers(place.old)
-        self._call(self._client.delete_collection, place.old)
-        self._call(self._client.update_collection, place.new, metadata={MARK_KEY: {}})
-
-    def discard(self) -> None:
-        place = self._place()
-        self._refuse_switched(place)
-        if place.exists:
-            self._refuse_readers(place.new)
-            self._call(self._client.delete_collection, place.new)
-
-    def _refuse_readers(self, collection: str) -> None:
+    def _aliases_of(self, collection: str) -> list[str]:
         found = self._call(self._client.get_collection_aliases, collection).aliases
-        refusals.check_aliases([alias.alias_name for alias in found], collection)
+        return [alias.alias_name for alias in found]
+
+    def _drop(self, collection: str) -> None:
+        self._call(self._client.delete_collection, collection)
+
+    def _unmark(self, collection: str) -> None:
+        self._call(self._client.update_collection, collection, metadata={MARK_KEY: {}})
 
     def close(self) -> None:
         """Close the connection, or release the folder's lock."""
@@ -637,12 +583,6 @@ def folder_of(address: Address) -> Path | None:
 def _configs(info: CollectionInfo | None) -> dict[str, VectorParams]:
     vectors = None if info is None else info.config.params.vectors
     return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
-
-
-def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
-    """Return the data that a migration stored in the metadata of a collection; empty for other collections."""
-    mark = (info.config.metadata or {}).get(MARK_KEY) if _NEW_SUFFIX.search(name) else None
-    return mark if isinstance(mark, dict) else {}
 
 
 def _copied(model: Any, value: Any) -> Any:

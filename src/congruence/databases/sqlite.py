@@ -5,31 +5,28 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
-from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
-    NEW,
-    OLD,
     Address,
     Block,
     Capabilities,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
+    NewVectors,
     Stage,
     VectorSide,
     free_bytes,
@@ -38,6 +35,7 @@ from congruence.databases._base import (
     time_scratch,
     unpack,
 )
+from congruence.databases._collections import ROLE, CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError
 
 #: Seconds to wait for another writer.
@@ -53,8 +51,10 @@ _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
+_T = TypeVar("_T")
 
-class SQLite(Database):
+
+class SQLite(CollectionDatabase):
     """A vec0 table with float, int8 or bit vectors, in a file whose address is its path or ``sqlite:///file``.
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
@@ -64,8 +64,6 @@ class SQLite(Database):
 
     kind = "sqlite-vec"
     capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
-
-    _column: str | None = None
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
@@ -83,13 +81,12 @@ class SQLite(Database):
             self._client.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
             # With this, renaming a table does not change views: a view shows the table that currently has the name.
             self._client.execute("PRAGMA legacy_alter_table = ON")
-        self._others: dict[int | str, tuple[Any, ...]] = {}
-        names = [name for name in self._statements() if not name.endswith((NEW, OLD))]
+        self._remembered: dict[int | str, tuple[Any, ...]] = {}
+        names = [name for name in self._statements() if not ROLE.search(name)]
         self._table = refusals.only_name(names, "vec0 tables", self._path, "table") if table is None else table
         refusals.check_name(self._table, names, self._path, "table")
-        self._place = f"{self._path} {self._table}"
-        vec0 = self._vec0(column)
-        self._column, self._modality = vec0.column, modality
+        vec0 = self._vec0(self._find().old, column)
+        self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
         refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
         refusals.check_name(modality, vec0.others, self._table, "modality_column")
 
@@ -130,28 +127,38 @@ class SQLite(Database):
         )
         return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
 
-    def _vec0(self, column: str | None = None, side: VectorSide = "old") -> Vec0:
-        name = self._name(side)
-        return Vec0.parse(name, self._statements()[name], column or self._column)
+    @property
+    def _subject(self) -> object:
+        return f"{self._path} {self._table}"
 
-    def _name(self, side: VectorSide) -> str:
-        switched = self.stage() is Stage.SWITCHED
-        if side == "old":
-            return f"{self._table}__congruence_old" if switched else self._table
-        return self._table if switched else f"{self._table}__congruence_new"
+    def _find(self) -> Collections:
+        place = Collections.named(self._table, self._statements())
+        assert place is not None
+        return place
+
+    def _mark_of(self, collection: str) -> Mapping[str, Any]:
+        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._mark_table]):
+            return {}
+        (mark,) = self._read(f"SELECT mark FROM {quoted(self._mark_table)}")
+        return dict(json.loads(mark[0]))
 
     @property
-    def _note_table(self) -> str:
-        return f"{self._table}__congruence_note"
+    def _mark_table(self) -> str:
+        return f"{self._table}__congruence_mark"
 
-    def _keys(self, table: str, vec0: Vec0) -> str:
-        """Return a subquery over the ordinary table of ids that vec0 keeps, as vec0 has no stable order."""
-        return f"(SELECT {'id' if vec0.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
+    def _open(self, collection: str) -> Vec0:
+        return self._vec0(collection, self._column)
+
+    def _vec0(self, table: str, column: str | None) -> Vec0:
+        return Vec0.parse(table, self._statements()[table], column)
+
+    def _width(self, collection: Vec0) -> int:
+        return collection.dim
 
     def info(self) -> DatabaseInfo:
-        vec0 = self._vec0()
+        vec0 = self._open(self._place().old)
         return DatabaseInfo(
-            place=self._place,
+            place=str(self._subject),
             rows=self.count(),
             dim=vec0.dim,
             element_type=vec0.element_type,
@@ -161,76 +168,74 @@ class SQLite(Database):
             free_bytes=free_bytes(self._path.resolve().parent),
         )
 
-    def stage(self) -> Stage:
-        tables = self._statements()
-        if f"{self._table}__congruence_old" in tables:
-            return Stage.SWITCHED
-        return Stage.PREPARED if f"{self._table}__congruence_new" in tables else Stage.UNTOUCHED
-
-    def note(self) -> Mapping[str, str]:
-        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._note_table]):
-            return {}
-        rows = self._read(f"SELECT note FROM {quoted(self._note_table)}")
-        return dict(json.loads(rows[0][0])) if rows else {}
-
-    def _read_rows(self, side: VectorSide, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    def _read_rows(self, vec0: Vec0, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in its order."""
-        name, vec0 = self._name(side), self._vec0(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
         columns = ", ".join(f"t.{column}" for column in (vec0.ids, vec0.column, *vec0.others))
         # CROSS JOIN makes SQLite look up each row by its id instead of reading the whole vec0 table.
-        join = f"CROSS JOIN {quoted(name)} AS t ON t.{vec0.ids} = k.id"
+        join = f"CROSS JOIN {quoted(vec0.table)} AS t ON t.{vec0.ids} = k.id"
         return self._read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
-    def _read_block(self, side: VectorSide, id_query: str, values: Sequence[object]) -> Block:
-        """Return the rows whose ids a subquery returns, and cache the other columns of old ones."""
-        vec0, rows = self._vec0(side=side), self._read_rows(side, id_query, values)
-        # Not if there are other vector columns, which would need too much memory.
-        if side == "old" and rows and not any(isinstance(value, bytes) for value in rows[0][3:]):
-            with self._lock:
-                self._others |= {row[1]: row[3:] for row in rows}
-                for id_ in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
-                    del self._others[id_]
-        modalities, ids, vectors = zip(*(row[:3] for row in rows), strict=True) if rows else ((), (), ())
+    def _pages(
+        self, collection: Vec0, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        while True:
+            condition = "" if after is None else "WHERE id > ?"
+            id_query = f"(SELECT id FROM {collection.keys} {condition} ORDER BY id LIMIT {int(batch)})"
+            rows = self._read_rows(collection, id_query, [] if after is None else [after])
+            if not rows:
+                return
+            self._remember(collection, rows)
+            yield rows
+            after = rows[-1][1]
+
+    def _remember(self, vec0: Vec0, rows: list[tuple[Any, ...]]) -> None:
+        """Cache the other columns of rows of the user's table, unless they are vectors, which need too much memory."""
+        if vec0.table != self._find().old or any(isinstance(value, bytes) for value in rows[0][3:]):
+            return
+        with self._lock:
+            self._remembered |= {row[1]: row[3:] for row in rows}
+            for id_ in list(self._remembered)[: max(0, len(self._remembered) - _REMEMBERED)]:
+                del self._remembered[id_]
+
+    def _records(self, collection: Vec0, ids: list[Any], *, whole: bool = False) -> list[tuple[Any, ...]]:
+        if not ids:
+            return []
+        return self._read_rows(collection, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids)])
+
+    def _others(self, collection: Vec0, ids: list[Any]) -> list[tuple[Any, ...]]:
+        """Return the rows that exist, from the cache if possible; what has changed since is updated at the switch."""
+        known = {}
+        if collection.table == self._find().old:
+            known = {id_: self._remembered[id_] for id_ in ids if id_ in self._remembered}
+        in_table = f"SELECT id FROM {collection.keys} WHERE id IN (SELECT value FROM json_each(?))"
+        existing = {id_ for (id_,) in self._read(in_table, [json.dumps(ids)])}
+        rows = self._records(collection, [id_ for id_ in ids if id_ in existing and id_ not in known])
+        return [*((None, id_, None, *known[id_]) for id_ in known if id_ in existing), *rows]
+
+    def _id_of(self, record: tuple[Any, ...]) -> object:
+        return record[1]
+
+    def _same(self, record: tuple[Any, ...], copy: tuple[Any, ...]) -> bool:
+        return True  # the switch updates what differs
+
+    def _block(self, collection: Vec0 | None, records: list[tuple[Any, ...]], width: int) -> Block:
+        modalities, ids, vectors = zip(*(row[:3] for row in records), strict=True) if records else ((), (), ())
         return Block(
-            pa.array(ids, vec0.id_array_type),
-            vec0.numbers(vectors),
+            pa.array(ids, self._id_type),
+            np.empty((0, width), np.float32) if collection is None else collection.numbers(vectors),
             pa.array(modalities, pa.large_string()) if self._modality else None,
             ids[-1] if ids else 0,
         )
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        if side == "new" and self.stage() is Stage.UNTOUCHED:
-            return
-        while True:
-            keys = self._keys(self._name(side), self._vec0(side=side))
-            condition = "" if after is None else "WHERE id > ?"
-            block = self._read_block(
-                side,
-                f"(SELECT id FROM {keys} {condition} ORDER BY id LIMIT {int(batch)})",
-                [] if after is None else [after],
-            )
-            if not len(block.ids):
-                return
-            yield block
-            after = block.cursor
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        if side == "new" and self.stage() is Stage.UNTOUCHED:
-            vec0 = self._vec0()
-            return Block(ids.slice(0, 0), np.empty((0, vec0.dim), np.float32), None, 0)
-        return self._read_block(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
-
-    def count(self, side: VectorSide = "old") -> int:
-        if side == "new" and self.stage() is Stage.UNTOUCHED:
-            return 0
-        return int(self._read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
+    def _count(self, collection: Vec0, *, all_rows: bool = False) -> int:
+        return int(self._read(f"SELECT count(*) FROM {quoted(collection.table + '_rowids')}")[0][0])
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search exactly, as vec0 does: it has no index."""
-        name, vec0 = self._name(side), self._vec0(side=side)
+        vec0 = self._to_search(side)
         where = f"{vec0.column} MATCH {vec0.value} AND k = {int(k)}"
-        statement = f"SELECT {vec0.ids} FROM {quoted(name)} WHERE {where} ORDER BY distance"
+        statement = f"SELECT {vec0.ids} FROM {quoted(vec0.table)} WHERE {where} ORDER BY distance"
         results = [self._read(statement, [blob.tobytes()]) for blob in vec0.blobs(np.asarray(queries))]
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
@@ -238,62 +243,55 @@ class SQLite(Database):
         """Yield the ids of new vectors whose rows were deleted; none after the switch."""
         if self.stage() is not Stage.PREPARED:
             return
-        vec0, after = self._vec0(), None
-        values: list[int | str]
+        after: int | str | None = None
         while True:
-            condition, values = ("", []) if after is None else ("id > ? AND", [after])
-            rows = self._read(f"{self._orphaned(vec0, condition)} ORDER BY id LIMIT {int(batch)}", values)
+            condition = "" if after is None else "n.id > ? AND"
+            query = f"{self._unmatched('new', 'old', condition)} ORDER BY id LIMIT {int(batch)}"
+            rows = self._read(query, [] if after is None else [after])
             if not rows:
                 return
             after = rows[-1][0]
-            yield pa.array([id_ for (id_,) in rows], vec0.id_array_type)
+            yield pa.array([id_ for (id_,) in rows], self._id_type)
 
-    def _orphaned(self, vec0: Vec0, condition: str = "") -> str:
-        """Return a query for the ids of new vectors whose rows were deleted."""
-        new, old = (self._keys(self._name(side), vec0) for side in ("new", "old"))
-        return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
+    def _unmatched(self, side: VectorSide, other: VectorSide, condition: str = "") -> str:
+        """Return a query for the ids of rows on one side that are not on the other."""
+        (ours, _), (theirs, _) = self._side(side), self._side(other)
+        absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
+        return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+    def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
-        check_choice(element_type, self.capabilities.element_types, "element_type")
-        wanted_note = {str(key): str(value) for key, value in (note or {}).items()}
-        with self._writing() as connection:
-            if self.stage() is not Stage.UNTOUCHED:
-                existing, existing_note = self._vec0(side="new"), dict(self.note())
-                have = (existing.dim, existing.element_type, existing_note)
-                refusals.check_same(self._place, have, (dim, element_type, wanted_note))
-                return
-            connection.execute(self._vec0().create(self._name("new"), dim, element_type))
-            connection.execute(f"CREATE TABLE {quoted(self._note_table)} (note TEXT NOT NULL)")
-            connection.execute(f"INSERT INTO {quoted(self._note_table)} VALUES (?)", [json.dumps(wanted_note)])
+        self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
+        self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} (mark TEXT NOT NULL)")
+        self._client.execute(f"INSERT INTO {quoted(self._mark_table)} VALUES (?)", [json.dumps(mark)])
+
+    def _change(self, change: Callable[[], _T]) -> _T:
+        with self._writing():
+            return change()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Insert rows with the other columns of the user's table; each call is a transaction."""
-        with self._writing() as connection:
-            self._write(connection, ids, vectors)
+        """Insert rows with the other columns of the table that readers see; each call is a transaction."""
+        with self._writing():
+            super().write(ids, vectors)
 
-    def _write(self, connection: sqlite3.Connection, ids: pa.Array, vectors: np.ndarray) -> None:
-        refusals.refuse_untouched(self.stage() is Stage.UNTOUCHED, self._place)
-        vec0, new, old = self._vec0(), self._name("new"), self._name("old")
-        names: list[int | str] = ids.to_pylist()
-        in_new = f"SELECT id FROM {self._keys(new, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
-        replaced = connection.execute(in_new, [json.dumps(names)]).fetchall()
-        connection.executemany(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", replaced)
-        # Cached columns that have changed since are updated at the switch.
-        others = {name: self._others.get(name) for name in names}
-        if uncached := [name for name in names if others[name] is None]:
-            id_query = "(SELECT value AS id FROM json_each(?))"
-            others |= {row[1]: row[3:] for row in self._read_rows("old", id_query, [json.dumps(uncached)])}
-        in_old = f"SELECT id FROM {self._keys(old, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
-        existing = {name for (name,) in connection.execute(in_old, [json.dumps(names)])}
-        columns = (vec0.column, vec0.ids, *vec0.others)
-        new_vec0 = self._vec0(side="new")
-        blobs = new_vec0.blobs(vectors)
-        values = ", ".join([new_vec0.value, *("?" * (len(columns) - 1))])
-        connection.executemany(
-            f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({values})",
-            ((blobs[k], name, *(others[name] or ())) for k, name in enumerate(names) if name in existing),
+    def _store(self, collection: Vec0, records: list[tuple[Any, ...]], vectors: np.ndarray) -> None:
+        self._delete_rows(collection, [record[1] for record in records])
+        columns = (collection.column, collection.ids, *collection.others)
+        values = ", ".join([collection.value, *("?" * (len(columns) - 1))])
+        rows = zip(collection.blobs(vectors), records, strict=True)
+        self._client.executemany(
+            f"INSERT INTO {quoted(collection.table)} ({', '.join(columns)}) VALUES ({values})",
+            ((blob, record[1], *record[3:]) for blob, record in rows),
         )
+
+    def _delete_rows(self, vec0: Vec0, ids: list[Any]) -> None:
+        existing = f"SELECT id FROM {vec0.keys} WHERE id IN (SELECT value FROM json_each(?))"
+        rows = self._client.execute(existing, [json.dumps(ids)]).fetchall()
+        self._client.executemany(f"DELETE FROM {quoted(vec0.table)} WHERE {vec0.ids} = ?", rows)
+
+    def _delete(self, collection: str, ids: list[Any]) -> None:
+        with self._writing():
+            self._delete_rows(self._open(collection), ids)
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         def make(folder: Path, n: int) -> SQLite:
@@ -308,57 +306,32 @@ class SQLite(Database):
 
         return time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
-    def delete(self, ids: pa.Array) -> None:
-        vec0, new = self._vec0(), self._name("new")
-        with self._writing() as connection:
-            statement = f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?"
-            connection.executemany(statement, [(id_,) for id_ in ids.to_pylist()])
+    def _missing(self) -> int:
+        return int(self._read(f"SELECT count(*) FROM ({self._unmatched('old', 'new')})")[0][0])
 
-    def switch(self) -> None:
-        """Rename both tables in one transaction, after updating the other columns."""
-        with self._writing() as connection:
-            stage = self.stage()
-            if stage is Stage.SWITCHED:
-                return
-            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
-            vec0, old, new = self._vec0(), self._name("old"), self._name("new")
-            for orphan in connection.execute(self._orphaned(vec0)).fetchall():
-                connection.execute(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", orphan)
-            refusals.check_missing(self.count("old") - self.count("new"), self._place)
-            if vec0.others:
-                differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in vec0.others)
-                changed = connection.execute(
-                    f"SELECT o.{vec0.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n "
-                    f"ON n.{vec0.ids} = o.{vec0.ids} WHERE {differs}"
-                ).fetchall()
-                if changed:
-                    self._others.clear()
-                    block = self.fetch(pa.array([id_ for (id_,) in changed]), "new")
-                    self._write(connection, block.ids, block.vectors)
-            rename(connection, old, f"{self._table}__congruence_old")
-            rename(connection, new, self._table)
+    def _show_new(self) -> None:
+        """Delete rows that the application has deleted, and update the other columns, before the tables are renamed."""
+        (old, _), (new, _) = self._side("old"), self._side("new")
+        self._delete_rows(new, [id_ for (id_,) in self._read(self._unmatched("new", "old"))])
+        if old.others:
+            differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in old.others)
+            changed = self._read(
+                f"SELECT o.{old.ids} FROM {quoted(old.table)} AS o CROSS JOIN {quoted(new.table)} AS n "
+                f"ON n.{old.ids} = o.{old.ids} WHERE {differs}"
+            )
+            self._remembered.clear()
+            ids = [id_ for (id_,) in changed]
+            vectors = {record[1]: record[2] for record in self._records(new, ids)}
+            records = self._others(old, ids)
+            self._store(new, records, new.numbers([vectors[record[1]] for record in records]))
+        super()._show_new()
 
-    def rollback(self) -> None:
-        with self._writing() as connection:
-            if self.stage() is Stage.SWITCHED:
-                rename(connection, self._table, f"{self._table}__congruence_new")
-                rename(connection, f"{self._table}__congruence_old", self._table)
+    def _rename(self, collection: str, name: str) -> None:
+        rename(self._client, collection, name)
 
-    def drop_old(self) -> None:
-        with self._writing() as connection:
-            refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._place)
-            self._remove(connection, self._name("old"))
-
-    def discard(self) -> None:
-        with self._writing() as connection:
-            stage = self.stage()
-            refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
-            if stage is Stage.PREPARED:
-                self._remove(connection, self._name("new"))
-
-    def _remove(self, connection: sqlite3.Connection, name: str) -> None:
-        connection.execute(f"DROP TABLE {quoted(name)}")
-        connection.execute(f"DROP TABLE {quoted(self._note_table)}")
+    def _drop(self, collection: str) -> None:
+        self._client.execute(f"DROP TABLE {quoted(collection)}")
+        self._client.execute(f"DROP TABLE {quoted(self._mark_table)}")
 
     def close(self) -> None:
         self._client.close()
@@ -390,6 +363,7 @@ _OTHER = re.compile(r"\+?\s*(\w+)\s+\w+(\s+partition\s+key)?", re.IGNORECASE)
 class Vec0:
     """A vec0 table, as declared by its CREATE statement."""
 
+    table: str
     arguments: tuple[str, ...]  # of ``vec0(…)``
     at: int  # position of the vectors' column among them
     column: str
@@ -419,6 +393,7 @@ class Vec0:
         ]
         metric = _METRIC.search(declaration[4])
         return cls(
+            table,
             arguments,
             at,
             column,
@@ -429,6 +404,11 @@ class Vec0:
             "text" if key and key[2].lower() == "text" else "int",
             tuple(match[1] for match in others if match and match[1] != column),
         )
+
+    @property
+    def keys(self) -> str:
+        """A subquery over the ordinary table of ids that vec0 keeps, as vec0 has no stable order."""
+        return f"(SELECT {'id' if self.id_type == 'text' else 'rowid'} AS id FROM {quoted(self.table + '_rowids')})"
 
     @property
     def id_array_type(self) -> pa.DataType:

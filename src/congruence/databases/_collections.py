@@ -1,0 +1,304 @@
+"""Migrations into a second collection or table: the new vectors are copied rows, and the switch swaps names."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    BATCH,
+    NEW,
+    OLD,
+    Block,
+    Cursor,
+    Database,
+    NewVectors,
+    PairedBlock,
+    Stage,
+    VectorSide,
+)
+
+#: Suffix of the new collection while a rollback renames both: it tells that apart from an interrupted switch.
+BACK = "__congruence_back"
+
+#: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
+ROLE = re.compile(r"__congruence_(?:old|back|new(\d*))$")
+
+
+@dataclass(frozen=True)
+class Collections:
+    """The names of the collections of a migration, of which only the old one exists at first."""
+
+    old: str
+    new: str  # if it does not exist, the name under which it is created
+    exists: bool = False  # whether the new collection exists
+    switched: bool = False  # whether readers see the new vectors, or a rollback by renames was interrupted
+    interrupted: bool = False  # whether a kill left renames undone
+    alias: bool = False  # whether the name that readers use is an alias, not a collection's own name
+    mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
+
+    @classmethod
+    def named(cls, table: str, names: Collection[str]) -> Collections | None:
+        """Find the collections by their names, where the switch renames them; None if there is no old one."""
+        renamed = table + OLD in names
+        if renamed and table in names:
+            return cls(table + OLD, table, exists=True, switched=True)
+        old = table + OLD if renamed else table
+        if old not in names:
+            return None
+        new = next((name for name in (table + NEW, table + BACK) if name in names), None)
+        back = new == table + BACK
+        return cls(old, new or table + NEW, new is not None, switched=renamed and back, interrupted=renamed or back)
+
+    @classmethod
+    def behind(cls, target: str, names: Collection[str], mark_of: Callable[[str], Mapping[str, Any]]) -> Collections:
+        """Find the collections by the one that readers see through an alias; the switch moves the alias."""
+        suffix, new = ROLE.search(target), target + NEW
+        if suffix is not None:
+            old = mark_of(target).get("of")
+            if old in names and old != target:
+                return cls(str(old), target, exists=True, switched=True, alias=True)
+            new = f"{target[: suffix.start()]}{NEW}{int(suffix[1] or 1) + 1}"
+        return cls(target, new, new in names, alias=True)
+
+
+class CollectionDatabase(Database):
+    """A database whose new vectors are in a second collection or table, with copies of the rows' other fields.
+
+    The switch moves an alias, or renames the old collection to ``…__congruence_old`` and the new one to its name. After
+    a kill between the renames, the state is recognized by the names, and the next switch, rollback or discard
+    completes it. A backend reads and writes rows as records of its client, with all their fields if ``whole``, else
+    with those of a block.
+    """
+
+    _table: str  # name that readers use
+    _column: str = ""
+
+    @abstractmethod
+    def _find(self) -> Collections:
+        """Find the collections, without the mark."""
+
+    @abstractmethod
+    def _mark_of(self, collection: str) -> Mapping[str, Any]:
+        """Return the data that a migration stored with a collection; empty if no migration created it."""
+
+    @abstractmethod
+    def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
+        """Create the new collection like the old one, with its mark."""
+
+    @abstractmethod
+    def _drop(self, collection: str) -> None: ...
+
+    @abstractmethod
+    def _delete(self, collection: str, ids: list[Any]) -> None: ...
+
+    def _move_alias(self, collection: str) -> None:
+        """Make the alias that readers use point to a collection, atomically; where readers may use an alias."""
+        raise NotImplementedError
+
+    def _rename(self, collection: str, name: str) -> None:
+        """Rename a collection; where readers may use its own name."""
+        raise NotImplementedError
+
+    def _aliases_of(self, collection: str) -> list[str]:
+        return []
+
+    def _unmark(self, collection: str) -> None:
+        """Remove the mark of a collection, which is the only one from now on."""
+        return
+
+    @property
+    def _subject(self) -> object:
+        return repr(self._table)
+
+    def _place(self) -> Collections:
+        """Return the collections; a new one must be of a migration of this column."""
+        place = self._find()
+        if not place.exists:
+            return place
+        mark = self._mark_of(place.new)
+        if not mark or (place.alias and mark.get("of") != place.old):
+            raise refusals.not_ours(place.new)
+        refusals.check_column(self._column, mark.get("column", self._column))
+        return replace(place, mark=mark)
+
+    def _place_with_new(self) -> Collections:
+        """Return the collections, of which the new one must exist."""
+        place = self._place()
+        refusals.refuse_untouched(not place.exists, self._subject)
+        return place
+
+    def stage(self) -> Stage:
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
+
+    def _interrupted(self) -> bool:
+        return self._find().interrupted
+
+    def _made(self) -> NewVectors:
+        mark = self._place().mark
+        return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
+
+    def _create(self, new: NewVectors) -> None:
+        place = self._place()
+        self._create_beside(place, new, {"of": place.old, "column": self._column, **new._asdict()})
+
+    def delete(self, ids: pa.Array) -> None:
+        place = self._place_with_new()
+        refusals.refuse_switched(place.switched, self._subject)
+        self._delete(place.new, ids.to_pylist())
+
+    def _show_new(self) -> None:
+        place, table = self._place(), self._table
+        new = place.new
+        if place.alias:
+            self._move_alias(new)
+            return
+        if place.old == table:
+            if new != table + NEW:  # left by an interrupted rollback
+                self._rename(new, table + NEW)
+                new = table + NEW
+            self._rename(table, table + OLD)
+        self._rename(new, table)
+
+    def _show_old(self) -> None:
+        place, table = self._place(), self._table
+        new = place.new
+        if place.alias:
+            if place.switched:
+                self._move_alias(place.old)
+            return
+        if place.old != table:
+            if new == table:
+                new = table + BACK
+                self._rename(table, new)
+            self._rename(place.old, table)
+        if new == table + BACK:
+            self._rename(new, table + NEW)
+
+    def _remove_old(self) -> None:
+        place = self._place()
+        refusals.check_aliases(self._aliases_of(place.old), place.old)
+        self._drop(place.old)
+        self._unmark(place.new)
+
+    def _remove_new(self) -> None:
+        if self._interrupted():
+            self._show_old()
+        new = self._place().new
+        refusals.check_aliases(self._aliases_of(new), new)
+        self._drop(new)
+
+    # ---- rows, as records of the client ------------------------------------------------------------------------------
+
+    def _open(self, collection: str) -> Any:
+        """Return what the methods below need of a collection: by default, its name."""
+        return collection
+
+    @abstractmethod
+    def _width(self, collection: Any) -> int:
+        """Return the width of the old vectors, for blocks without rows."""
+
+    @abstractmethod
+    def _pages(
+        self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[Any]]:
+        """Yield the selected records in the order of their ids, starting after the id ``after``, which may be gone."""
+
+    @abstractmethod
+    def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:
+        """Return the records of these ids that exist and have a vector."""
+
+    @abstractmethod
+    def _others(self, collection: Any, ids: list[Any]) -> list[Any]:
+        """Return the records of these ids that exist, with all fields except the vector."""
+
+    @abstractmethod
+    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
+        """Store records with new vectors, shape (b, dim); they replace those of the same ids."""
+
+    def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
+        """Replace the vectors, shape (b, dim), of existing records."""
+        self._store(collection, records, vectors)
+
+    @abstractmethod
+    def _count(self, collection: Any, *, all_rows: bool = False) -> int:
+        """Return how many records have a vector, among the selected ones or among all."""
+
+    def _key(self, id_: Any) -> Any:
+        """Return an id of a block as the client represents it."""
+        return id_
+
+    @abstractmethod
+    def _id_of(self, record: Any) -> object: ...
+
+    @abstractmethod
+    def _block(self, collection: Any, records: list[Any], width: int) -> Block: ...
+
+    @abstractmethod
+    def _same(self, record: Any, copy: Any) -> bool:
+        """Return whether a copy has the same fields as a record, apart from the vector."""
+
+    def _side(self, side: VectorSide) -> tuple[Any, int]:
+        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
+        place = self._place()
+        if side == "new":
+            return (self._open(place.new), int(place.mark["dim"])) if place.exists else (None, 0)
+        old = self._open(place.old)
+        return old, self._width(old)
+
+    def _to_search(self, side: VectorSide) -> Any:
+        return self._open(self._place().old if side == "old" else self._place_with_new().new)
+
+    def count(self, side: VectorSide = "old") -> int:
+        collection, _ = self._side(side)
+        return 0 if collection is None else self._count(collection)
+
+    def _missing(self) -> int:
+        place = self._place()
+        old, new = (self._count(self._open(name), all_rows=True) for name in (place.old, place.new))
+        return old - new
+
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        collection, width = self._side(side)
+        if collection is not None:
+            for records in self._pages(collection, after=after, batch=batch):
+                yield self._block(collection, records, width)
+
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
+        collection, width = self._side(side)
+        records = [] if collection is None else self._records(collection, ids.to_pylist())
+        return self._block(collection, records, width)
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
+        (old, width), (new, new_width) = self._side("old"), self._side("new")
+        for records in self._pages(old, batch=batch, whole=True):
+            block = self._block(old, records, width)
+            ids = [self._id_of(record) for record in records]
+            copies = {
+                self._id_of(copy): copy for copy in (self._records(new, ids, whole=True) if new is not None else ())
+            }
+            rows = [k for k, id_ in enumerate(ids) if id_ in copies]
+            vectors, has_new = np.zeros((len(ids), new_width), np.float32), np.zeros(len(ids), bool)
+            vectors[rows] = self._block(new, [copies[ids[k]] for k in rows], new_width).vectors
+            has_new[rows] = [self._same(records[k], copies[ids[k]]) for k in rows]
+            yield PairedBlock(block.ids, block.vectors, vectors, has_new, block.modalities)
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Store new vectors with a copy of the current other fields; after the switch, the new collection's own."""
+        self._write(self._place_with_new(), ids, vectors)
+
+    def _write(self, place: Collections, ids: pa.Array, vectors: np.ndarray) -> None:
+        new = self._open(place.new)
+        row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
+        records = self._others(new if place.switched else self._open(place.old), list(row))
+        store = self._replace if place.switched else self._store
+        store(new, records, vectors[[row[self._id_of(record)] for record in records]])

@@ -1,0 +1,96 @@
+"""A kind of database that another package adds by an entry point keeps the contract."""
+
+import sqlite3
+
+import pytest
+from blob_table import quoted
+from database_contract import Counted, DatabaseContract, UserRow, check_kills, make_rows, run
+
+import congruence.databases
+from congruence.databases import Stage, open_database
+from congruence.errors import ParameterError
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path_factory, monkeypatch):
+    """Install a package whose entry points add the scheme ``blobs`` and the suffix ``.blobs``."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "blob_table-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: blob-table\nVersion: 1.0\n")
+    points = "[congruence.databases]\nblobs = blob_table:BlobTable\n.blobs = blob_table:BlobTable\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(site)
+    congruence.databases._installed.cache_clear()
+    yield
+    congruence.databases._installed.cache_clear()
+
+
+class TestBlobTable(DatabaseContract):
+    def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
+        path = folder / "photos.blobs"
+        kind = "INTEGER" if isinstance(ids[0], int) else "TEXT"
+        names = f"{quoted(id_column)} {kind} PRIMARY KEY, {quoted(column)} BLOB, kind TEXT, title TEXT"
+        with sqlite3.connect(path) as user:
+            user.execute(f"CREATE TABLE {quoted(table)} ({names})")
+            rows = zip(ids, map(bytes, vectors), others["kind"], others["title"], strict=True)
+            user.executemany(f"INSERT INTO {quoted(table)} VALUES (?, ?, ?, ?)", rows)
+        user.close()
+        return str(path)
+
+    def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
+        names = f"{quoted(id_column)}, {quoted(column)}, kind, title"
+        with sqlite3.connect(where) as user:
+            found = user.execute(f"SELECT {names} FROM {quoted(table)}").fetchall()
+        return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
+
+    def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
+        names = f"{quoted(id_column)}, {quoted(column)}, kind, title"
+        values = [one, None if vector is None else bytes(vector), others["kind"], others["title"]]
+        with sqlite3.connect(where) as user:
+            user.execute(f"INSERT OR REPLACE INTO {quoted(table)} ({names}) VALUES (?, ?, ?, ?)", values)
+
+    def user_delete(self, where, one, *, table="items", id_column="id"):
+        with sqlite3.connect(where) as user:
+            user.execute(f"DELETE FROM {quoted(table)} WHERE {quoted(id_column)} = ?", [one])
+
+
+@pytest.fixture
+def where(tmp_path):
+    ids, vectors, others = make_rows("int", 12)
+    return TestBlobTable().make(tmp_path, ids, vectors, others)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
+def test_a_kill_at_any_statement_changes_nothing(where, step):
+    from contextlib import contextmanager
+
+    with open_database(where) as database:
+        if step != "prepare":
+            run(database, 3)
+        if step in ("rollback", "drop_old"):
+            database.switch()
+        inner = database._client
+
+        @contextmanager
+        def killed(at):
+            database._client = Counted(inner, at)
+            try:
+                yield
+            finally:
+                database._client = inner
+
+        check_kills(database, step, lambda: TestBlobTable().user_rows(where), killed, 3)
+
+
+def test_an_address_by_its_scheme(where):
+    with open_database(f"blobs://{where}") as database:
+        assert (database.kind, database.stage()) == ("blobs", Stage.UNTOUCHED)
+
+
+def test_an_unknown_address_lists_the_kinds_of_other_packages():
+    with pytest.raises(ParameterError, match=r"blobs://place \(blobs\)"):
+        open_database("photos.unknown")
+    with pytest.raises(ParameterError, match="blobs"):
+        open_database("blob://photos")
