@@ -676,7 +676,7 @@ class LanceDB(ColumnDatabase, Partitioned):
 
 
 @dataclass(frozen=True)
-class LanceTable:
+class LanceLocation:
     """Location of a table: the path of its folder, or its URL in an object store and options for Lance."""
 
     uri: str
@@ -696,7 +696,7 @@ class LanceTable:
             (self.folder / "data" / name).unlink(missing_ok=True)
 
 
-def find_table(address: Address, table: str | None) -> LanceTable:
+def find_table(address: Address, table: str | None) -> LanceLocation:
     """Return the location of a table."""
     if address.scheme not in ("", "lancedb"):
         uri, options = lance_location(address.text)
@@ -705,7 +705,7 @@ def find_table(address: Address, table: str | None) -> LanceTable:
                 f"{address.shown} is no Lance table, whose URL ends in .lance.",
                 "Map other files in an object store into a second data set with `congruence transform`.",
             )
-        return LanceTable(uri.rstrip("/"), options)
+        return LanceLocation(uri.rstrip("/"), options)
     text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
     place = Path(text).absolute()
     if place.suffix == ".lance":
@@ -717,11 +717,16 @@ def find_table(address: Address, table: str | None) -> LanceTable:
         place = place / f"{refusals.check_name(table, sorted(tables), address.shown, 'table')}.lance"
     if not (place / "_versions").is_dir():
         raise FileError(f"There is no Lance table at {address.shown}.", "Check the path.")
-    return LanceTable(str(place))
+    return LanceLocation(str(place))
 
 
 def find_columns(
-    schema: pa.Schema, primary: list[str], place: LanceTable, column: str | None, ids: str | None, modality: str | None
+    schema: pa.Schema,
+    primary: list[str],
+    place: LanceLocation,
+    column: str | None,
+    ids: str | None,
+    modality: str | None,
 ) -> tuple[str, str, str | None]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
     refusals.check_columns(schema.names, place, column, ids, modality)
@@ -816,7 +821,7 @@ def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
 
 
 @contextmanager
-def translated_errors(place: LanceTable, where: str | None) -> Iterator[None]:
+def translated_errors(place: LanceLocation, where: str | None) -> Iterator[None]:
     """Translate Lance's errors, which differ only in their text, to those of this library."""
     try:
         yield
@@ -830,7 +835,7 @@ def translated_errors(place: LanceTable, where: str | None) -> Iterator[None]:
         raise refusals.damaged(place, _first_line(error)) from None
 
 
-def _translate(error: Exception, place: LanceTable, where: str | None) -> CongruenceError:
+def _translate(error: Exception, place: LanceLocation, where: str | None) -> CongruenceError:
     text, reason = str(error), _first_line(error)
     number = error.errno if isinstance(error, OSError) and error.errno else None
     if found := re.search(r"os error (\d+)", text):
@@ -1082,7 +1087,7 @@ def fill(
     fragments: set[int] | None,
     id_column: str,
     column: str,
-    place: LanceTable,
+    place: LanceLocation,
 ) -> None:
     """Write staged rows into a column of the latest version: all, or those of these fragments and of removed ones.
 
@@ -1245,7 +1250,12 @@ class ColumnWriter:
     """Writes the new column's file of a fragment, row by row in order; creates the file only once a vector changes."""
 
     def __init__(
-        self, data: lance.LanceDataset, fragment: lance.LanceFragment, column: str, kind: pa.DataType, place: LanceTable
+        self,
+        data: lance.LanceDataset,
+        fragment: lance.LanceFragment,
+        column: str,
+        kind: pa.DataType,
+        place: LanceLocation,
     ) -> None:
         self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
         self._schema = pa.schema([pa.field(column, kind)])
