@@ -1,7 +1,5 @@
 """Similarity of layers: the right pair is found, and p-values are corrected for the search."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Matching pairs beside non-matches: what separates is said to, what does not is not, and p-values keep their word."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

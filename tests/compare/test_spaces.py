@@ -1,7 +1,5 @@
 """Nulls, intervals and held-out values say what they claim to say."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a stranger reads: the attack, the protections and what they cost, the interval, the command."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CKA against full matrices written out from the definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What METRICS declares is true: what is declared holds on random data, what is not declared fails somewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Agreement of kernels: the minimax line against linear programming, streams against whole arrays."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

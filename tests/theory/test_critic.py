@@ -1,7 +1,5 @@
 """Section 5.2 and appendices C.2 to C.4 on finite worlds, where every expectation is a sum that is written out here."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

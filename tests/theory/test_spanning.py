@@ -1,7 +1,5 @@
 """Definition 5.4 and κ_S against closed forms, and κ_S against all vertices of the polytope it is a maximum over."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """KLOT and its explicit gradient against autograd through the solver, finite differences, and POT's plans."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
