@@ -212,6 +212,13 @@ def test_held_out_is_scipys_correlation_of_projections():
     np.testing.assert_allclose(fit.score(X[25:], Y[25:], components="all"), expected, atol=1e-10)
 
 
+def test_noise_looks_related_in_sample_only():
+    A, B = np.random.default_rng(0).standard_normal((2, 600, 100))
+    fit = fit_cca(A[:100], B[:100], rank=60)
+    assert fit.correlations[0] == pytest.approx(1)
+    assert abs(fit.score(A[100:], B[100:])) < 0.05
+
+
 def test_constant_columns_get_no_weight():
     A = np.column_stack([np.full(40, 0.1), X])
     for options in ({"reduce": None}, {}):
