@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import ortho_group, pearsonr
 from sklearn.decomposition import PCA, KernelPCA
 
-from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.metrics import CCAFit, cca, fit_cca, pwcca, svcca
 
 X, Y = recipe()
@@ -295,33 +295,11 @@ def test_gradients_of_whitened_data_are_finite():
 
 
 @pytest.mark.parametrize("name", [*MEASURES, "fit_cca"])
-@pytest.mark.parametrize("side", [0, 1])
-def test_bad_input_is_refused(name, side):
-    fn = {**MEASURES, "fit_cca": fit_cca}[name]
-
-    def call(bad):
-        pair = [X, Y]
-        pair[side] = bad
-        return fn(*pair)
-
-    odd = X.copy()
-    odd[2, 1] = np.nan
-    for bad, error in (
-        (odd, NotFiniteError),
-        (X[:-1], ShapeError),
-        (X[:0], ShapeError),
-        (X[:, :0], ShapeError),
-        (X[0], ShapeError),
-        (np.tile([0.1, 0.2, 3e8], (40, 1)), InputError),
-        (np.full((40, 3), "a"), DtypeError),
-    ):
-        with pytest.raises(error):
-            call(bad)
-    if name != "fit_cca":  # which takes anything to NumPy
-        with pytest.raises(DtypeError, match="one library"):
-            call(torch.tensor(X))
-    with pytest.raises(TooFewAnchorsError):
-        fn(X[:1], Y[:1])
+def test_equal_rows_are_refused_whatever_the_rounding(name):
+    flat = np.tile([0.1, 0.2, 3e8], (40, 1))
+    for sides in ((flat, Y), (X, flat)):
+        with pytest.raises(InputError):
+            {**MEASURES, "fit_cca": fit_cca}[name](*sides)
 
 
 def test_a_bandwidth_of_zero_is_refused():

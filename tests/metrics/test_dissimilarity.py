@@ -155,24 +155,16 @@ def test_memory_is_two_condensed_vectors_and_a_block(compare):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_bad_input_is_refused(side):
+def test_rows_without_a_dissimilarity_are_refused(side):
     def call(bad, **options):
         pair = [X, Y]
         pair[side] = bad
         return rsa(*pair, **options)
 
-    odd, zero, flat = X.copy(), X.copy(), X.copy()
-    odd[2, 1], zero[3], flat[3] = np.inf, 0, 0.1
-    for bad, error in (
-        (odd, errors.NotFiniteError),
-        (X[:-1], errors.ShapeError),
-        (X[:0], errors.ShapeError),
-        (X[0], errors.ShapeError),
-        (np.full((40, 3), "a"), errors.DtypeError),
-        (np.tile([0.1, 0.2], (40, 1)), errors.InputError),
-    ):
-        with pytest.raises(error):
-            call(bad)
+    zero, flat = X.copy(), X.copy()
+    zero[3], flat[3] = 0, 0.1
+    with pytest.raises(errors.InputError):
+        call(np.tile([0.1, 0.2], (40, 1)))
     with pytest.raises(errors.ZeroRowError, match="Row 3"):
         call(zero, rdm="cosine")
     with pytest.raises(errors.ZeroRowError, match="equal entries"):
