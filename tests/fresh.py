@@ -5,8 +5,6 @@ many tests of memory, full disks and kills. One interpreter per test process imp
 that nothing of one script is left for the next.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """What README and docs print runs as printed, links lead somewhere, and measured tables name their record."""
 
-from __future__ import annotations
-
 import contextlib
 import doctest
 import importlib

@@ -1,7 +1,5 @@
 """The benchmark of SOTAlign on images: its pools and cuts, and a teacher's lesson against POT's plan."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 import congruence
 from congruence import Embeddings, LinearMap, Space
 from congruence._utils.display import visible
-from congruence.cli._base import print_table
+from congruence.cli import print_table
 from congruence.cli.certify import print_certificate
 from congruence.compare.layers import compare_layers
 from congruence.embed.run import write_failures, write_ids

@@ -11,7 +11,7 @@ import typer
 import typer.main
 
 from congruence._utils import process
-from congruence.cli import _program, fit
+from congruence.cli import app, fit
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
@@ -86,8 +86,8 @@ def test_fit_without_held_out_pairs_imports_neither_pydantic_nor_scores_nor_othe
 @pytest.mark.parametrize("arguments", [("--holdout", "0.2", "--seed", "3"), ("--holdout", "30"), ()], ids=str)
 def test_values_that_typer_need_not_convert_are_those_it_converts(arguments):
     given = ["a.npy", "b.npy", "-o", "map", "--shrinkage-strength", "2", "--means", "text=t.npz", *arguments]
-    command, plain = _program("fit").commands["fit"], typer.main.get_command(as_typer_reads).commands["fit"]
-    seen = [one.make_context("fit", list(given)).params for one in (command, plain)]
+    programs = typer.main.get_command(app), typer.main.get_command(as_typer_reads)
+    seen = [program.commands["fit"].make_context("fit", list(given)).params for program in programs]
     assert seen[0] == seen[1]
     types = [{name: type(value) for name, value in one.items()} for one in seen]
     assert types[0] == types[1]

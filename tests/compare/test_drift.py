@@ -1,7 +1,5 @@
 """Alarms come where an encoder changed, soon, and elsewhere as rarely as promised."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """Similarity of layers: the right pair is found, and p-values are corrected for the search."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -11,18 +9,10 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
+from congruence import errors
 from congruence.cli import similarity
 from congruence.compare.layers import compare_layers
 from congruence.compare.spaces import compare_spaces
-from congruence.errors import (
-    DtypeError,
-    InputError,
-    NotFiniteError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-)
 from congruence.metrics import BETWEEN_SPACES, METRICS, procrustes_distance
 from congruence.plotting.layers import MIDDLE, STRONG
 from congruence.plotting.look import COLORS
@@ -134,35 +124,35 @@ def test_bad_input_names_the_layer():
     X, Y = stacks()
     broken = X[1].copy()
     broken[3, 0] = np.nan
-    with pytest.raises(NotFiniteError, match=r"layer 'middle' of X.*3"):
+    with pytest.raises(errors.NotFiniteError, match=r"layer 'middle' of X.*3"):
         compare_layers({"first": X[0], "middle": broken}, Y)
-    with pytest.raises(ShapeError, match=r"80 rows of layer '0' of X and 79 rows of layer '1' of Y"):
+    with pytest.raises(errors.ShapeError, match=r"80 rows of layer '0' of X and 79 rows of layer '1' of Y"):
         compare_layers(X, [Y[0], Y[1][:-1]])
-    with pytest.raises(InputError, match=r"layer '1' of Y"):
+    with pytest.raises(errors.InputError, match=r"layer '1' of Y"):
         compare_layers(X, [Y[0], np.ones((80, 3))], permutations=1)
-    with pytest.raises(ShapeError, match=r"layer '0' of X"):
+    with pytest.raises(errors.ShapeError, match=r"layer '0' of X"):
         compare_layers([np.arange(80.0)], Y)
-    with pytest.raises(DtypeError, match=r"layer 'names' of X"):
+    with pytest.raises(errors.DtypeError, match=r"layer 'names' of X"):
         compare_layers({"names": np.full((80, 2), "a")}, Y)
-    with pytest.raises(TooFewAnchorsError, match=r"layer '0' of X"):
+    with pytest.raises(errors.TooFewAnchorsError, match=r"layer '0' of X"):
         compare_layers([X[0][:7]], [Y[0][:7]])
     for empty in ({}, []):
-        with pytest.raises(ParameterError, match="No layers of Y"):
+        with pytest.raises(errors.ParameterError, match="No layers of Y"):
             compare_layers(X, empty)
-    with pytest.raises(ParameterError, match="share a name"):
+    with pytest.raises(errors.ParameterError, match="share a name"):
         compare_layers({1: X[0], "1": X[1]}, Y)
     for metric in ("paired_cosine", "magic", None):
-        with pytest.raises(ParameterError, match="compares two spaces"):
+        with pytest.raises(errors.ParameterError, match="compares two spaces"):
             compare_layers(X, Y, metric)
     for options in ({"permutations": 0}, {"max_rows": -1}, {"max_rows": 7}):
-        with pytest.raises(ParameterError):
+        with pytest.raises(errors.ParameterError):
             compare_layers(X, Y, **options)
 
 
 @pytest.mark.parametrize("metric", BETWEEN_SPACES)
 def test_a_constant_layer_is_named_by_every_metric(metric):
     X, Y = stacks()
-    with pytest.raises(InputError, match="layer '0' of Y"):
+    with pytest.raises(errors.InputError, match="layer '0' of Y"):
         compare_layers(X, [np.ones((80, 3)), Y[1]], metric, permutations=1)
 
 
@@ -226,9 +216,9 @@ def test_the_suffix_is_the_format(tmp_path):
         assert first.startswith(start)
     write_layers(tmp_path / "bare", found, "a <b> & c")
     assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == (tmp_path / "bare").read_text(encoding="utf-8") == text
-    with pytest.raises(ParameterError, match=r"\.svg, \.png or \.pdf"):
+    with pytest.raises(errors.ParameterError, match=r"\.svg, \.png or \.pdf"):
         write_layers(tmp_path / "x.jpg", found, "t")
-    with pytest.raises(OutputExistsError):
+    with pytest.raises(errors.OutputExistsError):
         write_layers(tmp_path / "a.png", found, "t")
 
 

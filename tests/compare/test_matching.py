@@ -1,7 +1,5 @@
 """Matching pairs beside non-matches: what separates is said to, what does not is not, and p-values keep their word."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,16 +7,8 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import mannwhitneyu
 
+from congruence import errors
 from congruence.compare.matching import DEFAULT, Separation, match_test
-from congruence.errors import (
-    DtypeError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
 from congruence.metrics import BETWEEN_SPACES, METRICS, cca, cknna, linear_cka, svcca
 
 FEW = {"draws": 8, "permutations": 19, "definition": "congruence"}
@@ -177,31 +167,31 @@ def test_the_same_seed_repeats_and_arrays_are_left_alone():
 def test_bad_input():
     images, texts = pairs()
     for arguments, options, error in (
-        ((images[:7], texts[:7]), {}, TooFewAnchorsError),
-        ((images[:50], texts), {}, ShapeError),
-        ((images * np.nan, texts), {}, NotFiniteError),
-        ((images, np.ones_like(texts)), {}, InputError),
-        ((images, texts.astype(str)), {}, DtypeError),
-        ((images, texts, texts[:-1]), {}, ShapeError),
-        ((images, texts, images), {}, ShapeError),
-        ((images, texts, "nearby"), {}, ParameterError),
-        ((images, texts * (np.arange(90) > 0)[:, None], "nearest"), {}, ZeroRowError),
-        ((images, texts), {"unrelated": texts[:50]}, ShapeError),
-        ((images, texts), {"unrelated": images}, ShapeError),
-        ((images, texts), {"metrics": ["paired_cosine"]}, ParameterError),
-        ((images, texts), {"metrics": []}, ParameterError),
-        ((images, texts), {"rows": 91}, ParameterError),
-        ((images, texts), {"rows": 7}, ParameterError),
-        ((images, texts), {"draws": 0}, ParameterError),
-        ((images, texts), {"permutations": 0}, ParameterError),
-        ((images, texts), {"components": 0}, ParameterError),
-        ((images, texts), {"definition": "paper"}, ParameterError),
-        ((images, texts), {"metrics": ["rsa"], "definition": "jam"}, ParameterError),
+        ((images[:7], texts[:7]), {}, errors.TooFewAnchorsError),
+        ((images[:50], texts), {}, errors.ShapeError),
+        ((images * np.nan, texts), {}, errors.NotFiniteError),
+        ((images, np.ones_like(texts)), {}, errors.InputError),
+        ((images, texts.astype(str)), {}, errors.DtypeError),
+        ((images, texts, texts[:-1]), {}, errors.ShapeError),
+        ((images, texts, images), {}, errors.ShapeError),
+        ((images, texts, "nearby"), {}, errors.ParameterError),
+        ((images, texts * (np.arange(90) > 0)[:, None], "nearest"), {}, errors.ZeroRowError),
+        ((images, texts), {"unrelated": texts[:50]}, errors.ShapeError),
+        ((images, texts), {"unrelated": images}, errors.ShapeError),
+        ((images, texts), {"metrics": ["paired_cosine"]}, errors.ParameterError),
+        ((images, texts), {"metrics": []}, errors.ParameterError),
+        ((images, texts), {"rows": 91}, errors.ParameterError),
+        ((images, texts), {"rows": 7}, errors.ParameterError),
+        ((images, texts), {"draws": 0}, errors.ParameterError),
+        ((images, texts), {"permutations": 0}, errors.ParameterError),
+        ((images, texts), {"components": 0}, errors.ParameterError),
+        ((images, texts), {"definition": "paper"}, errors.ParameterError),
+        ((images, texts), {"metrics": ["rsa"], "definition": "jam"}, errors.ParameterError),
     ):
         with pytest.raises(error):
             match_test(*arguments, **{"metrics": ["linear_cka"], **FEW, **options})
     many = np.random.default_rng(0).standard_normal((5001, 2))
-    with pytest.raises(ShapeError, match="5000"):
+    with pytest.raises(errors.ShapeError, match="5000"):
         match_test(many, many, "nearest")
 
 

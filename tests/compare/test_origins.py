@@ -1,7 +1,5 @@
 """Rows of known models are told apart, rows of none are found, and damaged rows are reported rather than refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """Nulls, intervals and held-out values say what they claim to say."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -38,6 +36,15 @@ def test_related_spaces_stand_out_and_unrelated_ones_do_not():
         assert score.p_value == score.adjusted_p_value == 0.01
     X, Y = pair(mix=0.0)
     assert min(score.adjusted_p_value for score in compare_spaces(X, Y, permutations=99, halves=2)) > 0.01
+
+
+def test_real_encoders(lvis):
+    """Two CLIPs agree far beyond chance; a CLIP and a shuffled one do not."""
+    X, Y = lvis["text_openai_vitb32"][:200], lvis["text_eva02_b16"][:200]
+    for score in compare_spaces(X, Y, permutations=39, halves=2):
+        assert score.adjusted_p_value == 0.025
+    order = np.random.default_rng(0).permutation(200)
+    assert all(score.p_value > 0.02 for score in compare_spaces(X, Y[order], permutations=199, halves=2))
 
 
 @pytest.mark.long

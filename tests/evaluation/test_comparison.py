@@ -1,7 +1,5 @@
 """compare_maps: its tests against others' and by simulation, what it measures against evaluate, what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Controls of cosines against rotations drawn in full, on every kind of map, and chance against counting."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a stranger reads: the attack, the protections and what they cost, the interval, the command."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -10,8 +8,7 @@ import pytest
 from congruence import Embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation import measure_exposure
-from congruence.evaluation.exposure import _interval, _rank, link, protect
-from congruence.linalg.csls import ScaledSimilarity
+from congruence.evaluation.exposure import _interval, link, protect
 from congruence.metrics import nearest
 from congruence.synthetic import rigid_problem, unimodal_problem
 
@@ -28,9 +25,9 @@ def unit(X):
 def test_copies_among_the_candidates_share_the_hit():
     rng = np.random.default_rng(1)
     Z = unit(rng.standard_normal((30, 6)))
-    linkage = _rank(ScaledSimilarity(Z, np.concatenate([Z, Z]), 10), np.arange(30), tie=1e-6)
-    assert set(linkage.hits(1)) == {0.5}
-    assert set(linkage.hits(2)) == {1.0}
+    by_pairs, _ = link(Z, np.concatenate([Z, Z]), np.arange(30), np.arange(20), 0)
+    assert set(by_pairs.hits(1)) == {0.5}
+    assert set(by_pairs.hits(2)) == {1.0}
 
 
 def test_few_pairs_and_refinement_read_what_the_pairs_alone_do_not(problem):

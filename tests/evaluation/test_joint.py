@@ -1,7 +1,5 @@
 """Fitting, carrying and measuring with maps that have a head for each side."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

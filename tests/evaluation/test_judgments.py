@@ -1,7 +1,5 @@
 """Relevance judgments, and ranked lists scored by them: against scikit-learn and by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -7,18 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from congruence import errors
 from congruence.datasets import KINDS, Bundle, read_bundle, write_bundle
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    FileError,
-    IdError,
-    InputError,
-    NotFiniteError,
-    OutputExistsError,
-    ZeroRowError,
-)
 
 RNG = np.random.default_rng(0)
 
@@ -56,7 +47,7 @@ def test_what_is_written_is_read_back(bundle, tmp_path):
     for name in ("classes", "texts", "before", "thumbnails", "info"):
         assert getattr(back, name) == getattr(bundle, name), name
     assert back.labels == {"i1": "fruit", "i2": "animal"}
-    with pytest.raises(OutputExistsError):
+    with pytest.raises(errors.OutputExistsError):
         write_bundle(path, bundle)
     write_bundle(path, back, force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["b.parquet"]
@@ -89,14 +80,14 @@ def test_a_table_made_elsewhere_needs_four_columns_only(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"target": None}, InputError, "without the columns target"),
-        ({"kind": ["image", "smell"]}, InputError, "'smell'"),
-        ({"id": ["a", "a"]}, IdError, "duplicate"),
-        ({"source": pa.array([[np.nan, 1], [1, 2]], pa.list_(pa.float32(), 2))}, NotFiniteError, "NaN"),
-        ({"source": pa.array([[0, 0], [1, 2]], pa.list_(pa.float32(), 2))}, ZeroRowError, "zero"),
-        ({"source": pa.array(["x", "y"])}, CongruenceError, "Got"),
-        ({"source": pa.array([[1.0], [1.0, 2.0]], pa.list_(pa.float32()))}, CongruenceError, "Got"),
-        ({"source": pa.array([[1.0, None], [1.0, 2.0]], pa.list_(pa.float32(), 2))}, CongruenceError, "Got"),
+        ({"target": None}, errors.InputError, "without the columns target"),
+        ({"kind": ["image", "smell"]}, errors.InputError, "'smell'"),
+        ({"id": ["a", "a"]}, errors.IdError, "duplicate"),
+        ({"source": pa.array([[np.nan, 1], [1, 2]], pa.list_(pa.float32(), 2))}, errors.NotFiniteError, "NaN"),
+        ({"source": pa.array([[0, 0], [1, 2]], pa.list_(pa.float32(), 2))}, errors.ZeroRowError, "zero"),
+        ({"source": pa.array(["x", "y"])}, errors.CongruenceError, "Got"),
+        ({"source": pa.array([[1.0], [1.0, 2.0]], pa.list_(pa.float32()))}, errors.CongruenceError, "Got"),
+        ({"source": pa.array([[1.0, None], [1.0, 2.0]], pa.list_(pa.float32(), 2))}, errors.CongruenceError, "Got"),
     ],
 )
 def test_tables_that_cannot_be(change, error, words, tmp_path):
@@ -106,11 +97,11 @@ def test_tables_that_cannot_be(change, error, words, tmp_path):
 
 
 def test_names_and_kinds_are_checked(bundle, tmp_path):
-    with pytest.raises(InputError, match=r"\.parquet"):
+    with pytest.raises(errors.InputError, match=r"\.parquet"):
         write_bundle(tmp_path / "b.npz", bundle)
-    with pytest.raises(InputError, match="'sound'"):
+    with pytest.raises(errors.InputError, match="'sound'"):
         write_bundle(tmp_path / "b.parquet", Bundle({"sound": rows(2, 2, "other", "a")}, {}))
-    with pytest.raises(FileError, match="no file"):
+    with pytest.raises(errors.FileError, match="no file"):
         read_bundle(tmp_path / "none.parquet")
 
 
@@ -124,7 +115,7 @@ def test_damage_is_an_error_of_ours(bundle, data, tmp_path_factory):
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(raw[: data.draw(st.integers(0, len(raw)) | st.just(len(raw)))])
-    with contextlib.suppress(CongruenceError):
+    with contextlib.suppress(errors.CongruenceError):
         assert set(read_bundle(path).source) <= {*KINDS}
 
 
@@ -134,5 +125,5 @@ def test_truncation_is_noticed(bundle, tmp_path):
     raw = path.read_bytes()
     for keep in (0, 3, len(raw) // 2, len(raw) - 1):
         path.write_bytes(raw[:keep])
-        with pytest.raises(CorruptFileError):
+        with pytest.raises(errors.CorruptFileError):
             read_bundle(path)

@@ -1,7 +1,5 @@
 """A fitted map of every kind, shared by the tests of all exports."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """A map in front of an existing FAISS index: its bytes stay, its answers are those to mapped queries."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LangChain, LlamaIndex, Chroma and LanceDB: a store of old vectors answers a new model's queries as NumPy does."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

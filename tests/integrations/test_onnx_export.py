@@ -1,7 +1,5 @@
 """Every map as an ONNX graph, run by onnxruntime."""
 
-from __future__ import annotations
-
 import json
 import sys
 

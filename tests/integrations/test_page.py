@@ -1,7 +1,5 @@
 """docs/integrations.md, run from top to bottom as printed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

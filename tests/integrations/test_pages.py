@@ -1,7 +1,5 @@
 """What docs/serve.md and docs/integrations_frameworks.md print runs as printed, and finds what NumPy finds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

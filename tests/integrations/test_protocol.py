@@ -1,7 +1,5 @@
 """Whatever JSON a stranger sends: a request is read, or refused without a word of it."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A map at the end of a sentence-transformers model: saved by the library, loaded by it, equal to the map."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """``congruence serve``: what it refuses before it listens, and how it stops."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

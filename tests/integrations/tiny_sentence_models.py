@@ -1,7 +1,5 @@
 """Tiny sentence-transformers models with random weights; the library is imported on first use."""
 
-from __future__ import annotations
-
 import numpy as np
 
 WORDS = ["[UNK]", "a", "photo", "of", "the", "cat", "dog", "red", "sky"]

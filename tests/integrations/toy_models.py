@@ -1,7 +1,5 @@
 """Two text models without weights: sums of random vectors of letter trigrams, and the same sums rotated, with noise."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """What every map in the table promises."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """Maps from no pairs at all: that they are found where they can be, and that a failure is said to be one."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -4,8 +4,6 @@ Its tensors compute on the CPU but report the device ``cuda:0``. Mixing them wit
 is a single number or an index; so is using one as a NumPy array without copying it to the host first.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map

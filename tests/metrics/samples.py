@@ -1,7 +1,5 @@
 """Data shared by the tests of metrics: recorded values' rows, and rows full of ties, copies or odd layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 KINDS = ["smooth", "single", "half", "integers", "copies", "near copies", "constant columns", "offset", "strided"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -13,7 +11,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import ortho_group, pearsonr
 from sklearn.decomposition import PCA, KernelPCA
 
-from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.metrics import CCAFit, cca, fit_cca, pwcca, svcca
 
 X, Y = recipe()
@@ -214,6 +212,13 @@ def test_held_out_is_scipys_correlation_of_projections():
     np.testing.assert_allclose(fit.score(X[25:], Y[25:], components="all"), expected, atol=1e-10)
 
 
+def test_noise_looks_related_in_sample_only():
+    A, B = np.random.default_rng(0).standard_normal((2, 600, 100))
+    fit = fit_cca(A[:100], B[:100], rank=60)
+    assert fit.correlations[0] == pytest.approx(1)
+    assert abs(fit.score(A[100:], B[100:])) < 0.05
+
+
 def test_constant_columns_get_no_weight():
     A = np.column_stack([np.full(40, 0.1), X])
     for options in ({"reduce": None}, {}):
@@ -290,33 +295,11 @@ def test_gradients_of_whitened_data_are_finite():
 
 
 @pytest.mark.parametrize("name", [*MEASURES, "fit_cca"])
-@pytest.mark.parametrize("side", [0, 1])
-def test_bad_input_is_refused(name, side):
-    fn = {**MEASURES, "fit_cca": fit_cca}[name]
-
-    def call(bad):
-        pair = [X, Y]
-        pair[side] = bad
-        return fn(*pair)
-
-    odd = X.copy()
-    odd[2, 1] = np.nan
-    for bad, error in (
-        (odd, NotFiniteError),
-        (X[:-1], ShapeError),
-        (X[:0], ShapeError),
-        (X[:, :0], ShapeError),
-        (X[0], ShapeError),
-        (np.tile([0.1, 0.2, 3e8], (40, 1)), InputError),
-        (np.full((40, 3), "a"), DtypeError),
-    ):
-        with pytest.raises(error):
-            call(bad)
-    if name != "fit_cca":  # which takes anything to NumPy
-        with pytest.raises(DtypeError, match="one library"):
-            call(torch.tensor(X))
-    with pytest.raises(TooFewAnchorsError):
-        fn(X[:1], Y[:1])
+def test_equal_rows_are_refused_whatever_the_rounding(name):
+    flat = np.tile([0.1, 0.2, 3e8], (40, 1))
+    for sides in ((flat, Y), (X, flat)):
+        with pytest.raises(InputError):
+            {**MEASURES, "fit_cca": fit_cca}[name](*sides)
 
 
 def test_a_bandwidth_of_zero_is_refused():

@@ -1,7 +1,5 @@
 """Tensors are compared where they live, and the answer is NumPy's. No GPU is needed: see pretend_gpu.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -12,15 +10,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import kendalltau, ortho_group, pearsonr, spearmanr
 
 import congruence.metrics.dissimilarity as module
-from congruence.errors import (
-    DtypeError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
+from congruence import errors
 from congruence.metrics.dissimilarity import rsa
 
 RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
@@ -144,7 +134,7 @@ def test_constant_columns_are_no_matter_to_a_distance():
 
 def test_many_rows_are_sampled_only_when_asked(monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 30)
-    with pytest.raises(ShapeError, match="max_rows=30"):
+    with pytest.raises(errors.ShapeError, match="max_rows=30"):
         rsa(X, Y)
     assert rsa(X, Y, max_rows=40) == pytest.approx(0.28582725379991647, abs=1e-10)
     rows = np.sort(np.random.default_rng(5).choice(40, 20, replace=False))
@@ -165,40 +155,32 @@ def test_memory_is_two_condensed_vectors_and_a_block(compare):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_bad_input_is_refused(side):
+def test_rows_without_a_dissimilarity_are_refused(side):
     def call(bad, **options):
         pair = [X, Y]
         pair[side] = bad
         return rsa(*pair, **options)
 
-    odd, zero, flat = X.copy(), X.copy(), X.copy()
-    odd[2, 1], zero[3], flat[3] = np.inf, 0, 0.1
-    for bad, error in (
-        (odd, NotFiniteError),
-        (X[:-1], ShapeError),
-        (X[:0], ShapeError),
-        (X[0], ShapeError),
-        (np.full((40, 3), "a"), DtypeError),
-        (np.tile([0.1, 0.2], (40, 1)), InputError),
-    ):
-        with pytest.raises(error):
-            call(bad)
-    with pytest.raises(ZeroRowError, match="Row 3"):
+    zero, flat = X.copy(), X.copy()
+    zero[3], flat[3] = 0, 0.1
+    with pytest.raises(errors.InputError):
+        call(np.tile([0.1, 0.2], (40, 1)))
+    with pytest.raises(errors.ZeroRowError, match="Row 3"):
         call(zero, rdm="cosine")
-    with pytest.raises(ZeroRowError, match="equal entries"):
+    with pytest.raises(errors.ZeroRowError, match="equal entries"):
         call(flat)
     for compare in COMPARE:
-        with pytest.raises(InputError, match="All pairs"):
+        with pytest.raises(errors.InputError, match="All pairs"):
             call(np.full((40, 3), 0.1), rdm="euclidean", compare=compare)
         if compare != "cosine":  # all at one distance
-            with pytest.raises(InputError, match="All pairs"):
+            with pytest.raises(errors.InputError, match="All pairs"):
                 call(np.eye(40), rdm="euclidean", compare=compare)
     assert 0 < call(np.eye(40), rdm="euclidean", compare="cosine") < 1
-    with pytest.raises(TooFewAnchorsError):
+    with pytest.raises(errors.TooFewAnchorsError):
         rsa(X[:2], Y[:2])
 
 
 def test_bad_options_are_refused():
     for options in ({"rdm": "crossnobis"}, {"compare": "tau-a"}, {"max_rows": 2}, {"max_rows": 3.5}):
-        with pytest.raises(ParameterError):
+        with pytest.raises(errors.ParameterError):
             rsa(X, Y, **options)

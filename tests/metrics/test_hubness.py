@@ -1,7 +1,5 @@
 """Centered search, CSLS and query-bank normalization against dense implementations of their formulas."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

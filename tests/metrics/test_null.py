@@ -1,7 +1,5 @@
 """Re-paired scores equal those of re-paired rows, and unrelated spaces are called alike as often as the level says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

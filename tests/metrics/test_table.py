@@ -1,7 +1,5 @@
 """What METRICS declares is true: what is declared holds on random data, what is not declared fails somewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
-from congruence.errors import InputError, ParameterError
-from congruence.metrics import INVARIANCES, METRICS
+from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics import INVARIANCES, METRICS, cca, fit_cca
 
 #: More columns than CCA's reduction keeps, or it would be invariant to more than it promises.
 N, D = 150, 60
@@ -110,6 +108,50 @@ def test_half_precision_strides_and_torch(name):
     wide = np.empty((2 * N, D))
     wide[::2] = A
     assert metric.fn(wide[::2], np.asfortranarray(B)) == pytest.approx(value, abs=1e-9)
+
+
+def spoiled(A):
+    A = A.copy()
+    A[2, 1] = np.nan
+    return A
+
+
+BAD = {
+    "NaN": (spoiled, NotFiniteError),
+    "a row less": (lambda A: A[:-1], ShapeError),
+    "no rows": (lambda A: A[:0], ShapeError),
+    "no columns": (lambda A: A[:, :0], ShapeError),
+    "one vector": (lambda A: A[0], ShapeError),
+    "text": (lambda A: A.astype(str), DtypeError),
+    "complex numbers": (lambda A: A + 0j, DtypeError),
+}
+CALLS = {name: metric.fn for name, metric in METRICS.items()} | {
+    "cca without reduction": lambda A, B: cca(A, B, reduce=None),
+    "kernel cca": lambda A, B: cca(A, B, reduce="kernel", rank=3),
+    "fit_cca": fit_cca,
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_rows_are_refused_on_either_side(name, case):
+    (spoil, error), (_, A, B) = BAD[case], spaces(0)
+    for sides in ((spoil(A), B), (A, spoil(B))):
+        with pytest.raises(error):
+            CALLS[name](*sides)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_tensor_beside_an_array_and_a_single_pair_are_refused(name):
+    torch = pytest.importorskip("torch")
+    _, A, B = spaces(0)
+    for sides in ((torch.tensor(A), B), (A, torch.tensor(B))):
+        if "cca" in name.replace("fit_cca", "") or name in ("linear_cka", "rbf_cka", "procrustes_distance"):
+            with pytest.raises(DtypeError, match="one library"):
+                CALLS[name](*sides)
+    if name not in ("paired_cosine", "paired_distance"):
+        with pytest.raises(TooFewAnchorsError):
+            CALLS[name](A[:1], B[:1])
 
 
 def edges():

@@ -7,7 +7,6 @@ import pytest
 
 from congruence.errors import InputError, ParameterError
 from congruence_papers import EXPERIMENTS, PAPERS, Data, Experiment, canonical, listing, run
-from congruence_papers.commands import _parsed
 from congruence_papers.core import Claim, Paper, Study, above
 
 
@@ -110,17 +109,25 @@ def test_what_is_wrong_with_a_parameter_is_named(name, changed, message):
         run(name, parameters=changed)
 
 
-def test_parameters_of_the_command_are_json_or_text():
-    known = {"methods": [], "classes": [], "share": 0.8, "edits": {}, "captions": ""}
+def test_parameters_of_the_command_are_json_or_text(here, monkeypatch):
+    def see(name, *, parameters, **_):
+        seen.append(parameters)
+        raise InputError("Seen.")
+
+    seen = []
+    monkeypatch.setattr("congruence_papers.running.run", see)
     given = ["methods=a,b", "classes=2,5", "share=0.5", 'edits={"Birman": "Russian Blue"}', "captions=c.csv"]
-    assert _parsed(given, known) == {
-        **{"methods": ["a", "b"], "classes": [2, 5], "share": 0.5},
-        **{"edits": {"Birman": "Russian Blue"}, "captions": "c.csv"},
-    }
-    assert _parsed(["weights=[0.5, [1, 0.1]]"], {"weights": []}) == {"weights": [0.5, [1, 0.1]]}
+    for name, entries in (("fig5", given), ("jam-reconstruction", ["weights=[0.5, [1, 0.1]]"])):
+        here("reproduce", name, *(word for entry in entries for word in ("--set", entry))).ends(2)
+    assert seen == [
+        {
+            **{"methods": ["a", "b"], "classes": [2, 5], "share": 0.5},
+            **{"edits": {"Birman": "Russian Blue"}, "captions": "c.csv"},
+        },
+        {"weights": [0.5, [1, 0.1]]},
+    ]
     for wrong in ("methods", "=3", "methods="):
-        with pytest.raises(ParameterError, match="NAME=VALUE"):
-            _parsed([wrong], known)
+        assert "NAME=VALUE" in here("reproduce", "fig5", "--set", wrong).ends(2).err
 
 
 def test_an_unknown_name_lists_all():

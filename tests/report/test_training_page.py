@@ -14,17 +14,8 @@ import pytest
 from test_report import NASTY, Page, check_page, check_writing
 
 import congruence
-from congruence import Embeddings, HeadsMap, Space
+from congruence import Embeddings, HeadsMap, Space, errors
 from congruence.datasets import SugarCrepe
-from congruence.errors import (
-    CorruptFileError,
-    DirectionError,
-    FileError,
-    InputError,
-    MissingExtraError,
-    ParameterError,
-    ShapeError,
-)
 from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.plotting.training import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
@@ -62,8 +53,8 @@ def trained(data, seed=5):
         error[side] = float(np.sum((heldout @ HALF - heldout) ** 2) / np.sum((heldout - mean) ** 2))
     steps = list(range(10, 2001, 10))
     losses = {"loss": [100 / step for step in steps], "alignment": [1 + 1 / step for step in steps]}
-    errors = {"reconstruct_source": [2.0] * len(steps), "reconstruct_target": [3.0] * len(steps)}
-    history = {"losses": {"step": steps, **losses, **errors}, "best_step": 1000, "steps": 2000}
+    rebuilt = {"reconstruct_source": [2.0] * len(steps), "reconstruct_target": [3.0] * len(steps)}
+    history = {"losses": {"step": steps, **losses, **rebuilt}, "best_step": 1000, "steps": 2000}
     training = {"loss": "spread", "spread_mix": [0.0, 1.0], "hidden": [16, 12], "temperature": 0.07}
     size = {"source_parameters": 6_840_000, "source_flops_per_row": 13_600_000}
     facts = {"n_pairs": len(parts[0]), "steps": 2000, "best_step": 1000, "reconstruction_error": error}
@@ -246,7 +237,7 @@ def test_rows_are_paired_by_id_where_there_are_ids(data):
     for e, p in zip(got["examples"], plain["examples"], strict=True):
         assert e["caption"] == f"caption {e['name'][1:]}"
         assert (f"row {e['name'][1:]}", e["image"], e["task"]) == (p["name"], p["image"], p["task"])
-    with pytest.raises(DirectionError):
+    with pytest.raises(errors.DirectionError):
         summarize_training(heads(), Y, X)
 
 
@@ -284,12 +275,12 @@ def test_a_division_that_is_not_the_trainings_is_refused(data):
         (np.arange(40) % 11, "rows instead of"),
         (["one"] * 40, "cannot be split"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(errors.InputError, match=said):
             summarize(data, mapping, groups=groups)
-    with pytest.raises(InputError, match="reconstructed"):
+    with pytest.raises(errors.InputError, match="reconstructed"):
         summarize_training(mapping, data.X, data.Y + 1, data.N, groups=data.groups)
     for mapping in (heads(), heads(split={"train": 28, "validation": 6, "test": 6})):  # the second could not be checked
-        with pytest.raises(InputError, match="does not record how its rows were split"):
+        with pytest.raises(errors.InputError, match="does not record how its rows were split"):
             summarize_training(mapping, data.X, data.Y, held_out=True)
 
 
@@ -309,7 +300,7 @@ def test_pairs_held_out_by_fit_are_found_again(data):
     heldout = congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(others[0].ids)
     assert not heldout.all()
     lost = [side.take(np.flatnonzero(~heldout)) for side in others]
-    with pytest.raises(InputError, match="none of them was held out"):
+    with pytest.raises(errors.InputError, match="none of them was held out"):
         summarize_training(mapping, *lost)
 
 
@@ -325,9 +316,9 @@ def test_pairs_held_out_by_a_recipe_are_found_again(data, tmp_path):
     assert first["source_to_target"] == pytest.approx(done.map.scores_["test_source_to_target@1"])
     assert first["target_to_source"] == pytest.approx(done.map.scores_["test_target_to_source@1"])
     assert got["held_out"]
-    with pytest.raises(InputError, match="rows instead of 8"):
+    with pytest.raises(errors.InputError, match="rows instead of 8"):
         summarize_training(done.map, data.X, data.Y)
-    with pytest.raises(InputError, match="but different ones: .*@"):
+    with pytest.raises(errors.InputError, match="but different ones: .*@"):
         summarize_training(done.map, data.X[::2], np.roll(data.Y[::2], 1, axis=0))
 
 
@@ -520,22 +511,22 @@ def test_pictures_are_small_and_bare(data, pictures):
 
 
 def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
-    with pytest.raises(FileError, match="folder"):
+    with pytest.raises(errors.FileError, match="folder"):
         show(data, pictures / "nowhere")
-    with pytest.raises(FileError, match="No picture of"):
+    with pytest.raises(errors.FileError, match="No picture of"):
         show(data, {})
     for name in ("../pictures/x.png", str(pictures / "000.png")):
         changed = SimpleNamespace(**{**vars(data), "groups": np.where(data.groups == "000.png", name, data.groups)})
-        with pytest.raises(ParameterError, match="outside of the folder"):
+        with pytest.raises(errors.ParameterError, match="outside of the folder"):
             show(changed, pictures, examples=20)
     (pictures / "003.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    with pytest.raises(CorruptFileError, match="003"):
+    with pytest.raises(errors.CorruptFileError, match="003"):
         show(data, pictures, examples=20)
     (pictures / "003.png").unlink()
-    with pytest.raises(FileError, match="003"):
+    with pytest.raises(errors.FileError, match="003"):
         show(data, pictures, examples=20)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[images\]"):
+    with pytest.raises(errors.MissingExtraError, match=r"congruence\[images\]"):
         show(data, pictures)
 
 
@@ -545,29 +536,29 @@ ITEMS = items_of(make(), ["swap_att"] * 40)
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"tasks": ["a"] * 39}, ShapeError, "tasks"),
-        ({"groups": ["a"] * 41}, ShapeError, "groups"),
-        ({"texts": (["a"] * 40, ["b"] * 3)}, ShapeError, "texts of wrong captions"),
-        ({"texts": (["a"] * 3, ["b"] * 40)}, ShapeError, "Got texts of shape"),
-        ({"texts": ["a"] * 40}, ParameterError, "texts"),
-        ({"negatives": None, "tasks": ["a"] * 40}, ParameterError, "tasks without"),
-        ({"negatives": None, "texts": (["a"], ["b"])}, ParameterError, "texts without"),
-        ({"negatives": None, "groups": ["a"] * 40, "pictures": "."}, ParameterError, "pictures without"),
-        ({"pictures": "."}, ParameterError, "names of the images"),
-        ({"items": ITEMS.take(np.arange(39))}, ShapeError, "39 items"),
-        ({"items": ITEMS, "tasks": ["a"] * 40}, ParameterError, "tasks together with items"),
-        ({"items": ITEMS, "groups": ["a"] * 40}, ParameterError, "groups together with items"),
-        ({"items": ITEMS, "negatives": make(k=2).N}, ShapeError, "texts of wrong captions"),
-        ({"options": 1}, ParameterError, "options"),
-        ({"options": 2.5}, ParameterError, "options"),
-        ({"examples": -1}, ParameterError, "examples"),
-        ({"negatives": np.zeros((40, 0, 8))}, InputError, "negatives"),
-        ({"negatives": np.ones((39, 8))}, InputError, "negatives"),
-        ({"captions": np.ones((40, 7))}, InputError, "7"),
-        ({"captions": np.ones((39, 8)), "negatives": None}, InputError, "39"),
-        ({"images": np.full((40, 8), np.nan)}, InputError, "NaN"),
-        ({"captions": []}, InputError, "captions"),
-        ({"captions": 3.0}, InputError, "Y"),
+        ({"tasks": ["a"] * 39}, errors.ShapeError, "tasks"),
+        ({"groups": ["a"] * 41}, errors.ShapeError, "groups"),
+        ({"texts": (["a"] * 40, ["b"] * 3)}, errors.ShapeError, "texts of wrong captions"),
+        ({"texts": (["a"] * 3, ["b"] * 40)}, errors.ShapeError, "Got texts of shape"),
+        ({"texts": ["a"] * 40}, errors.ParameterError, "texts"),
+        ({"negatives": None, "tasks": ["a"] * 40}, errors.ParameterError, "tasks without"),
+        ({"negatives": None, "texts": (["a"], ["b"])}, errors.ParameterError, "texts without"),
+        ({"negatives": None, "groups": ["a"] * 40, "pictures": "."}, errors.ParameterError, "pictures without"),
+        ({"pictures": "."}, errors.ParameterError, "names of the images"),
+        ({"items": ITEMS.take(np.arange(39))}, errors.ShapeError, "39 items"),
+        ({"items": ITEMS, "tasks": ["a"] * 40}, errors.ParameterError, "tasks together with items"),
+        ({"items": ITEMS, "groups": ["a"] * 40}, errors.ParameterError, "groups together with items"),
+        ({"items": ITEMS, "negatives": make(k=2).N}, errors.ShapeError, "texts of wrong captions"),
+        ({"options": 1}, errors.ParameterError, "options"),
+        ({"options": 2.5}, errors.ParameterError, "options"),
+        ({"examples": -1}, errors.ParameterError, "examples"),
+        ({"negatives": np.zeros((40, 0, 8))}, errors.InputError, "negatives"),
+        ({"negatives": np.ones((39, 8))}, errors.InputError, "negatives"),
+        ({"captions": np.ones((40, 7))}, errors.InputError, "7"),
+        ({"captions": np.ones((39, 8)), "negatives": None}, errors.InputError, "39"),
+        ({"images": np.full((40, 8), np.nan)}, errors.InputError, "NaN"),
+        ({"captions": []}, errors.InputError, "captions"),
+        ({"captions": 3.0}, errors.InputError, "Y"),
     ],
 )
 def test_bad_input(data, options, error, said):
@@ -577,7 +568,7 @@ def test_bad_input(data, options, error, said):
 
 
 def test_a_map_into_the_targets_space_has_another_page(data):
-    with pytest.raises(ParameterError, match="joint-space"):
+    with pytest.raises(errors.ParameterError, match="joint-space"):
         summarize_training(congruence.OrthogonalMap().fit(data.X, data.Y), data.X, data.Y)
 
 

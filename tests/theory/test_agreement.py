@@ -1,12 +1,13 @@
 """Agreement of kernels: the minimax line against linear programming, streams against whole arrays."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import linprog
+from scipy.spatial import ConvexHull
 from scipy.stats import linregress
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
@@ -61,6 +62,32 @@ def test_the_line_is_the_minimax_line(cloud, n):
         whole, pieces = envelope_of(x, y), envelope_of(x, y, sorted(rng.integers(1, n, min(n - 1, 5))))
         assert half_width(whole) == pytest.approx(expected, abs=1e-7)  # linprog's tolerance
         assert half_width(pieces) == pytest.approx(half_width(whole), abs=1e-13)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=30),
+    st.lists(st.floats(-3, 3), min_size=1, max_size=5),
+)
+def test_no_slope_does_better(points, slopes):
+    x, y = np.array(points, dtype=float).T
+    cloud = envelope_of(x, y, [1])
+    best = cloud.span(cloud.best_slope())
+    for slope in slopes:
+        residual = y - slope * x
+        assert cloud.span(slope) == pytest.approx((residual.min(), residual.max()), abs=1e-12)
+        if np.ptp(x):
+            assert np.ptp(best) <= np.ptp(residual) + 1e-12
+
+
+def test_the_corners_are_those_of_qhull():
+    rng = np.random.default_rng(0)
+    for kind in ("gaussian", "circle", "parabola"):
+        x, y = map(np.asarray, CLOUDS[kind](rng, 5000))
+        corners = ConvexHull(np.c_[x, y]).vertices
+        ours = envelope_of(x, y, [100, 3000])
+        for slope in rng.standard_normal(50):
+            residual = y[corners] - slope * x[corners]
+            assert ours.span(slope) == pytest.approx((residual.min(), residual.max()), abs=1e-12)
 
 
 def test_a_hull_with_every_point_on_it():

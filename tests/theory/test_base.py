@@ -1,7 +1,5 @@
 """A bound says what it promises, what is there, and when it promises nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a set of anchors spans, and how much of other rows lies there."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The linear map that kernels determine: exact where they agree, and inside its bound where they do not."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Proposition C.19 where its assumption holds, where it does not, and the condition that needs none."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

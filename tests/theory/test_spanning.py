@@ -1,7 +1,5 @@
 """Definition 5.4 and κ_S against closed forms, and κ_S against all vertices of the polytope it is a maximum over."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -35,6 +33,17 @@ def on_a_cone(n: int, M: np.ndarray, seed: int = 0) -> np.ndarray:
     X[:, up] *= np.sqrt(-(X[:, ~up] ** 2 @ values[~up]) / (X[:, up] ** 2 @ values[up]))[:, None]
     X = X @ V.T
     return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@given(st.integers(1, 7), st.integers(0, 10**6))
+def test_half_vectorisation_keeps_products(d, seed):
+    rng = np.random.default_rng(seed)
+    M, N = (m + m.T for m in rng.standard_normal((2, d, d)))
+    np.testing.assert_allclose(pack(M) @ pack(N), np.sum(M * N), atol=1e-12)
+    np.testing.assert_allclose(unpack(pack(M), d), M, atol=1e-14)
+    X = rng.standard_normal((4, d))
+    np.testing.assert_allclose(features(X) @ pack(M), [x @ M @ x for x in X], atol=1e-11)
+    np.testing.assert_allclose(quadratic_forms(X, M), [x @ M @ x for x in X], atol=1e-11)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7])
@@ -204,6 +213,11 @@ def test_the_plane_is_exact(spread):
         assert np.abs(quadratic_forms(S, found.witness)).max() == pytest.approx(1)
         assert np.linalg.norm(found.witness, 2) == pytest.approx(found.upper)
         assert abs(found.direction @ found.witness @ found.direction) == pytest.approx(found.upper)
+
+
+def test_many_anchors_in_the_plane():
+    angle = np.random.default_rng(0).uniform(0, np.pi, 100_000)
+    assert kappa(np.c_[np.cos(angle), np.sin(angle)]).upper == pytest.approx(1, abs=1e-6)
 
 
 def test_the_upper_bound_is_never_above_that_of_the_least_singular_value_and_often_below():

@@ -1,7 +1,5 @@
 """From a linear map to a rotation and on to texts: every promise is kept, and no constant can be smaller."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

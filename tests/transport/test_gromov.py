@@ -1,7 +1,5 @@
 """Entropic Gromov–Wasserstein against POT, and the distributions it starts from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

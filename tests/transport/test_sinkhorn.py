@@ -1,7 +1,5 @@
 """Entropic plans against POT and what is known of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Sliced Wasserstein distances against POT, an assignment solver, and what is known of them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

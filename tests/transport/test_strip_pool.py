@@ -1,7 +1,5 @@
 """Strips shared out among threads: the same results for any number of them, and nothing changed for anybody else."""
 
-from __future__ import annotations
-
 import threading
 import time
 

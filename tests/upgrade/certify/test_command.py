@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer.main
 from certify_data import sides
 
-from congruence.cli import _program
+from congruence.cli import app
 from congruence.errors import CongruenceError
 from congruence.report import render_certificate, write_certificate
 from congruence.synthetic import upgrade_problem
@@ -19,6 +20,7 @@ from congruence.upgrade.certify import certify
 FEW = ["--repeats", "2", "--folds", "4"]
 #: Which map is chosen is the subject of test_which_map.py.
 QUICK = [*FEW, "--method", "orthogonal"]
+PROGRAM = typer.main.get_command(app)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def folder(tmp_path_factory):
 def run(*arguments, command="certify"):
     """Run the command, whose options are read once; errors pass."""
     with redirect_stdout(io.StringIO()) as out:
-        code = _program(command).main([command, *map(str, arguments)], standalone_mode=False)
+        code = PROGRAM.main([command, *map(str, arguments)], standalone_mode=False)
     return SimpleNamespace(stdout=out.getvalue(), exit_code=code or 0)
 
 
