@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from congruence import load
+from congruence import fit, load
+from congruence.errors import DuplicateWarning
 from congruence.synthetic import rigid_problem
 
 P = rigid_problem(300, 8, 8, noise=0.1, random_state=0)
@@ -36,9 +37,9 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     images = f"{lvis_path}:image_openai_vitb32_avg5"
     common = ["--ids", "names"]
     options = f"--modality text --holdout 303 --seed 0 --means image={images} -o map --json"
-    fit = here("fit", *texts, *common, *options.split()).ends(0)
-    assert fit.err == ""
-    facts = json.loads(fit.out)
+    done = here("fit", *texts, *common, *options.split()).ends(0)
+    assert done.err == ""
+    facts = json.loads(done.out)
     assert facts["n_pairs"] == 900
     assert facts["scores"]["held_out_pairs"] == 303
     assert facts["scores"]["pairing"]["looks_paired"]
@@ -342,12 +343,13 @@ def test_demo_needs_classes_on_both_sides(here, classes):
 
 @pytest.fixture(scope="module")
 def sample_map(tmp_path_factory):
-    from congruence.cli._demo_emoji import fit_on_images
     from congruence.datasets import load_sample
 
-    path = tmp_path_factory.mktemp("sample") / "map"
-    fit_on_images(load_sample("emoji"), 800, 0).save(path)
-    return path
+    old, new = load_sample("emoji").source, load_sample("emoji").target
+    means = {"text": (old["text"], new["text"])}
+    with pytest.warns(DuplicateWarning):  # three pairs of emoji look alike
+        mapping = fit(old["image"], new["image"], "orthogonal", holdout=795, means=means, check=False)
+    return mapping.save(tmp_path_factory.mktemp("sample") / "map")
 
 
 @pytest.mark.long

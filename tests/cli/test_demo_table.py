@@ -44,19 +44,19 @@ def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_pa
     assert all(len(step["found"]) == 5 for example in result["searches"]["examples"] for step in example["steps"])
 
 
-def test_recall_is_that_of_the_vectors_themselves(here, demo):
+def test_recall_is_that_of_the_vectors_themselves(here, demo, tmp_path):
     """By scikit-learn's exact neighbors, of the sample's own vectors."""
     import numpy as np
     from sklearn.neighbors import NearestNeighbors
 
-    from congruence.cli._demo_emoji import fit_on_images
+    from congruence import load
     from congruence.datasets import load_sample
     from congruence.splits import Split
 
-    result = json.loads(here("demo", "--sample", "emoji", "--json", "--no-report", "--classes", 300).out)
+    result = json.loads(here("demo --sample emoji --json --no-report --classes 300 --save-map map").out)
     sample = load_sample("emoji")
     ids = sample.source["text"].ids
-    split = Split.from_dict(fit_on_images(sample, 300, 0).scores_["holdout"])
+    split = Split.from_dict(load(tmp_path / "map").scores_["holdout"])
     asked = ids[split.held_out(ids)]
     queries = sample.source["text"].take(asked).vectors.astype(np.float32)
     near = NearestNeighbors(n_neighbors=10, metric="cosine").fit(sample.source["image"].vectors.astype(np.float32))

@@ -160,16 +160,15 @@ def test_extreme_scales_change_nothing(definition, scale):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(TooFewAnchorsError, match="at least 4"):
-        cknna(X[:3], Y[:3], 1)
-    with pytest.raises(ParameterError, match="n_neighbors ≤ 49"):
-        cknna(X, Y, 50)
-    with pytest.raises(ParameterError, match="n_neighbors=0"):
-        cknna(X, Y, 0)
-    with pytest.raises(ParameterError, match="'huh', 'jam'"):
-        cknna(X, Y, definition="other")
-    with pytest.raises(ShapeError, match="50 rows of X and 49"):
-        cknna(X, Y[:49])
+    for error, words, call in (
+        (TooFewAnchorsError, "at least 4", lambda: cknna(X[:3], Y[:3], 1)),
+        (ParameterError, "n_neighbors ≤ 49", lambda: cknna(X, Y, 50)),
+        (ParameterError, "n_neighbors=0", lambda: cknna(X, Y, 0)),
+        (ParameterError, "'huh', 'jam'", lambda: cknna(X, Y, definition="other")),
+        (ShapeError, "50 rows of X and 49", lambda: cknna(X, Y[:49])),
+    ):
+        with pytest.raises(error, match=words):
+            call()
     with pytest.raises(ShapeError):
         cknna(X[:0], Y[:0])
     bad = X.copy()

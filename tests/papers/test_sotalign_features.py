@@ -77,18 +77,16 @@ def test_labels_make_classes(folder):
 
 def test_what_is_missing_is_named(folder):
     place, made = folder
-    with pytest.raises(FileError, match="no texts in .*eye"):
-        open_features(["lens/eye"], place)
-    with pytest.raises(ParameterError, match="no image/text pair"):
-        open_features(["eye"], place)
-    with pytest.raises(ParameterError, match="is no folder of"):
-        open_features(["eye/pen"], place / "eye" / "images.parquet")
-    with pytest.raises(ParameterError, match="has no classes"):
-        open_features(["eye/pen"], place, variant="classes")
-    with pytest.raises(ParameterError, match="Got data coco"):
-        run("sotalign-table4", models="eye/pen", file=place, data=["coco"])
-    with pytest.raises(ParameterError, match="cannot be downloaded here"):
-        run("sotalign-table4", models="eye/pen")
+    for error, words, call in (
+        (FileError, "no texts in .*eye", lambda: open_features(["lens/eye"], place)),
+        (ParameterError, "no image/text pair", lambda: open_features(["eye"], place)),
+        (ParameterError, "is no folder of", lambda: open_features(["eye/pen"], place / "eye" / "images.parquet")),
+        (ParameterError, "has no classes", lambda: open_features(["eye/pen"], place, variant="classes")),
+        (ParameterError, "Got data coco", lambda: run("sotalign-table4", models="eye/pen", file=place, data=["coco"])),
+        (ParameterError, "cannot be downloaded here", lambda: run("sotalign-table4", models="eye/pen")),
+    ):
+        with pytest.raises(error, match=words):
+            call()
     (place / "blind").mkdir()
     plant(place / "blind/images.parquet", [f"{i}.jpg" for i in range(1, N)], made.images[1:])
     with pytest.raises(IdError, match="different ids for blind and eye"):

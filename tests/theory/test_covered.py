@@ -58,13 +58,12 @@ def test_cutting_by_size_or_by_rank(rng):
 
 
 def test_bad_rows_are_refused():
-    with pytest.raises(NotFiniteError):
-        covered_subspace([[np.nan, 1.0]])
-    with pytest.raises(ZeroRowError):
-        covered_subspace(np.zeros((2, 2)))
-    with pytest.raises(ShapeError):
-        covered_subspace(np.empty((0, 3)))
-    with pytest.raises(ShapeError):
-        covered_share(np.eye(3), np.eye(2))
-    with pytest.raises(ZeroRowError):
-        covered_share(np.eye(3), np.zeros((1, 3)))
+    for error, call in (
+        (NotFiniteError, lambda: covered_subspace([[np.nan, 1.0]])),
+        (ZeroRowError, lambda: covered_subspace(np.zeros((2, 2)))),
+        (ShapeError, lambda: covered_subspace(np.empty((0, 3)))),
+        (ShapeError, lambda: covered_share(np.eye(3), np.eye(2))),
+        (ZeroRowError, lambda: covered_share(np.eye(3), np.zeros((1, 3)))),
+    ):
+        with pytest.raises(error):
+            call()

@@ -187,18 +187,16 @@ def test_the_span_can_be_cut():
 def test_bad_input_is_refused():
     G = np.eye(3)
     wide = np.eye(3)[:, :2]
-    with pytest.raises(ParameterError, match="fewer dimensions"):
-        class_margins(G, G, wide + 1, wide)
-    with pytest.raises(InputError, match="rotation.*shrinkage='full'"):
-        class_margins(G, G, G, G / 2)
-    with pytest.raises(ShapeError, match="ranspose"):
-        class_margins(wide + 1, wide + 1, G, np.eye(3)[:, :2])
-    with pytest.raises(ShapeError, match=r"\(3, 3\)"):
-        class_margins(G, G, G, np.eye(4))
-    with pytest.raises(ShapeError, match="3 rows of G_classes and 2 rows"):
-        class_margins(G, G, G[:2], G)
-    with pytest.raises(ShapeError, match="2 names for 3"):
-        class_margins(G, G, G, G, names=["a", "b"])
+    for error, words, call in (
+        (ParameterError, "fewer dimensions", lambda: class_margins(G, G, wide + 1, wide)),
+        (InputError, "rotation.*shrinkage='full'", lambda: class_margins(G, G, G, G / 2)),
+        (ShapeError, "ranspose", lambda: class_margins(wide + 1, wide + 1, G, np.eye(3)[:, :2])),
+        (ShapeError, r"\(3, 3\)", lambda: class_margins(G, G, G, np.eye(4))),
+        (ShapeError, "3 rows of G_classes and 2 rows", lambda: class_margins(G, G, G[:2], G)),
+        (ShapeError, "2 names for 3", lambda: class_margins(G, G, G, G, names=["a", "b"])),
+    ):
+        with pytest.raises(error, match=words):
+            call()
     with pytest.raises(ShapeError):
         class_margins(np.eye(4), G, G, G)
     with pytest.raises(ShapeError):

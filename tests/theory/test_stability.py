@@ -238,16 +238,15 @@ def test_what_is_refused():
     ):
         with pytest.raises(ParameterError, match="from 6 into fewer dimensions, 4.*Exchange"):
             refused()
-    with pytest.raises(InputError, match=r"‖QᵀQ − I‖ = 0.19; expected a rotation"):
-        text_bound(F, G, F_target, G_target, 0.9 * Q)
-    with pytest.raises(ShapeError, match="Transpose it"):
-        text_bound(F, G, F_target, G_target, Q.T)
-    with pytest.raises(ShapeError, match="Pass a matrix fitted on these models"):
-        orthogonal_bound(F, F_target, Q[:, :5], 2.0)
-    with pytest.raises(ParameterError, match="rank=5.*rank=4"):
-        projected_text_bound(F, G, F_target, G_target, Q, 5)
-    with pytest.raises(ParameterError, match="rank=0"):
-        projected_text_bound(F, G, F_target, G_target, Q, 0)
+    for error, words, call in (
+        (InputError, r"‖QᵀQ − I‖ = 0.19; expected a rotation", lambda: text_bound(F, G, F_target, G_target, 0.9 * Q)),
+        (ShapeError, "Transpose it", lambda: text_bound(F, G, F_target, G_target, Q.T)),
+        (ShapeError, "Pass a matrix fitted on these models", lambda: orthogonal_bound(F, F_target, Q[:, :5], 2.0)),
+        (ParameterError, "rank=5.*rank=4", lambda: projected_text_bound(F, G, F_target, G_target, Q, 5)),
+        (ParameterError, "rank=0", lambda: projected_text_bound(F, G, F_target, G_target, Q, 0)),
+    ):
+        with pytest.raises(error, match=words):
+            call()
     for kappa in (0.5, float("nan"), -INF):
         with pytest.raises(ParameterError, match="kappa"):
             orthogonal_bound(F, F_target, Q, kappa)
