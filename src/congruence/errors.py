@@ -71,7 +71,7 @@ class Problem(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:  # the default would call the class with the message alone
         make = partial(type(self), argument=self.argument, got=self.got, expected=self.expected)
-        return make, (self.problem, self.fix)
+        return make, (self.problem, self.fix), vars(self)
 
 
 #: An argument in backticks.

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import logging
+import pickle
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ import uvicorn
 from toy_models import Toy, new_model
 
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
-from congruence.integrations.server import LOOPBACK, Batcher, Limits, StoppedError, create_app, listen
+from congruence.integrations.server import LOOPBACK, Batcher, Limits, StoppedError, create_app, listen, refusal
 
 pytestmark = pytest.mark.heavy
 TEXTS = ["a cat sleeps", "the owl that sings", "frogs"]
@@ -254,6 +255,11 @@ def test_requests_that_cannot_be_answered(served, body, status, param, said):
     error = refused(response)
     assert (response.status_code, error["param"]) == (status, param)
     assert said in error["message"]
+
+
+def test_a_refusal_keeps_its_status_in_another_process():
+    error = pickle.loads(pickle.dumps(refusal("input_too_long", 5, 0, 4)))
+    assert (error.code, error.status, error.param) == ("input_too_long", 413, "input")
 
 
 def test_the_client_raises_its_own_errors(served):
