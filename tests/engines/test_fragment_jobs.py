@@ -128,6 +128,19 @@ def test_opening_a_lance_data_set_again_reads_its_latest_version(parts, tmp_path
     assert sum(len(block) for _, block in planned.open(planned.fragments[0]).scan()) == 10
 
 
+def test_reading_a_fragment_of_a_lance_data_set_opens_no_other_file(tmp_path):
+    import lance
+
+    made = lance.write_dataset(table(0, 10), tmp_path / "in.lance", max_rows_per_file=5)
+    data = open_dataset(str(tmp_path / "in.lance"))
+    (file,) = made.get_fragments()[1].data_files()
+    (tmp_path / "in.lance/data" / file.path).unlink()
+    first, second = map(data.open, data.fragments)
+    assert [len(block) for _, block in first.scan(batch=3)] == [3, 2]
+    with pytest.raises(errors.CorruptFileError, match="fragment 1"):
+        list(second.scan())
+
+
 def test_lance_in_and_out(parts, tmp_path):
     import lance
 

@@ -73,7 +73,10 @@ class LanceTable(Table):
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = after
         with _reading(self.name):
-            _check_headers(self._data, names)
+            if self._fragments is None:
+                _check_headers(self._data, names)
+            else:  # only its own header: a job over all fragments would otherwise read each header once per fragment
+                self._rows.take([0], columns=names)
             pieces = self._data.scanner(
                 columns=names,
                 fragments=self._fragments,
