@@ -314,8 +314,8 @@ class Migration:
         and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
         """
         with self._at_work() as journal:
-            journal.require_state("switched", "rolled back", to="roll back")
-            # Also if the state is already rolled back: the process may have been killed before the database finished.
+            # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
+            journal.require_state("verified", "switched", "rolled back", to="roll back")
             self.retry(self.database, self.database.rollback)
             journal.state = "rolled back"
             checksum = self.executor.checksum(self)
