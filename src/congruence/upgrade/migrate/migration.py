@@ -317,7 +317,8 @@ class Migration:
             # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
             journal.require_state("verified", "switched", "rolled back", to="roll back")
             self.retry(self.database, self.database.rollback)
-            journal.state = "rolled back"
+            if journal.state == "switched":  # else nothing was switched that could have changed since the verification
+                journal.state = "rolled back"
             checksum = self.executor.checksum(self)
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
