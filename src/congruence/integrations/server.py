@@ -176,8 +176,14 @@ REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
     "invalid_json": (400, None, "The body is not JSON.", "Send JSON in UTF-8."),
     "invalid_body": (400, None, "The body is {}.", 'Send an object: {{"model": …, "input": …}}.'),
     "model_missing": (400, "model", "The name of the model is missing.", "Send one of {} as model."),
-    "model_not_found": (404, "model", "This model is not served; expected {}.", "Start the server with --model-name."),
-    "invalid_encoding": (400, "encoding_format", "The encoding_format is unknown.", "Send 'float' or 'base64'."),
+    "model_not_found": (
+        *(404, "model", "This model is not served; expected {}."),
+        "Send one of these as model, or start the server with your client's name (--model-name).",
+    ),
+    "invalid_encoding": (
+        *(400, "encoding_format", "The encoding_format is unknown."),
+        "Send 'float' or 'base64', or leave it out.",
+    ),
     "invalid_dimensions": (400, "dimensions", "Mapped vectors cannot be truncated; expected {}.", "Omit dimensions."),
     "invalid_input": (400, "input", "The input is {}.", "Send a text, or a list of texts."),
     "too_many_inputs": (400, "input", "Got {} texts; expected at most {}.", "Send them in several requests."),
