@@ -7,7 +7,10 @@ import http.client
 import json
 import logging
 import pickle
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -511,7 +514,7 @@ def test_one_thread_encodes(bridge):
             thread.start()
         for thread in threads:
             thread.join()
-    assert toy.threads == {threading.main_thread().name, "congruence-encoder_0"}  # the sample; the rest
+    assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
 
 
 def test_a_batcher_ends_what_is_in_line_and_takes_no_more():
@@ -560,3 +563,39 @@ def test_http_pipelines_do_not_mix_answers(served, bridge):
         answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
         np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
     connection.close()
+
+
+HANGING = """
+import sys, threading, time, urllib.request, json
+import numpy as np
+from congruence import Bridge, OrthogonalMap
+from congruence.embeddings import normalize_rows
+from congruence.integrations.server import create_app, listen, serve
+
+def encode(texts):
+    if "hang" in texts:
+        print("encoding", flush=True)
+        time.sleep(60)
+    return np.eye(8, dtype=np.float32)[: len(texts)]
+
+taken = listen("127.0.0.1", 0)
+url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/embeddings"
+body = json.dumps({"model": "m", "input": "hang"}).encode()
+ask = lambda: urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"}))
+rows = normalize_rows(np.random.default_rng(0).standard_normal((40, 8)))
+app = create_app(Bridge(OrthogonalMap().fit(rows, rows)), encode, names=["m"])
+serve(app, taken, timeout=60, on_ready=threading.Thread(target=ask, daemon=True).start)
+"""
+
+
+@pytest.mark.parametrize("later", [(), (signal.SIGTERM,)])
+def test_a_second_interrupt_does_not_wait_for_a_model_that_hangs(later):
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        try:
+            assert server.stdout.readline() == b"encoding\n"
+            for number in (signal.SIGINT, signal.SIGINT, *later):
+                server.send_signal(number)
+                time.sleep(0.2)  # signals that wait for delivery together count once
+            assert server.wait(20) == 0
+        finally:
+            server.kill()

@@ -17,7 +17,7 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -529,8 +529,8 @@ class Batcher:
         self._encode, self._max, self._window, self._callback = encode, max_batch, window, callback
         self._queue: deque[_Waiting] = deque()
         self._changed = threading.Condition()
-        self.open = False
-        self.reopen()
+        self._thread: threading.Thread | None = None
+        self.open = True
 
     @property
     def waiting(self) -> int:
@@ -547,29 +547,39 @@ class Batcher:
         with self._changed:
             if not self.open:
                 raise StoppedError
+            if self._thread is None:  # not in __init__: a server may fork after it was constructed
+                # A daemon, for which a forced exit does not wait; an executor's threads are joined even then.
+                self._thread = threading.Thread(target=self._work, name="congruence-encoder", daemon=True)
+                self._thread.start()
             self._queue.append((texts, result))
             self._changed.notify()
-            self._worker.submit(self._encode_next)
         return result
 
     def close(self) -> None:
         """Accept no more texts, and return once those in the queue are encoded."""
         with self._changed:
-            self.open = False
+            self.open, thread, self._thread = False, self._thread, None
             self._changed.notify()
-        self._worker.shutdown()
+        if thread is not None:
+            thread.join()
 
     def reopen(self) -> None:
         """Accept texts again after ``close``."""
-        if not self.open:  # the thread starts with the first text: a server may fork before
-            self.open, self._worker = True, ThreadPoolExecutor(1, "congruence-encoder")
+        self.open = True
+
+    def _work(self) -> None:
+        """Encode the requests that wait, as many at a time as fit in a batch, until the batcher is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or not self.open)
+                if not self._queue:
+                    return
+            self._encode_next()
 
     def _encode_next(self) -> None:
-        """Encode the requests that wait, as many as fit in a batch; called once per request, some calls find none."""
         batch: list[_Waiting] = []
         with self._changed:
-            if self._queue:
-                self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
+            self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
             room = self._max
             while self._queue and (not batch or len(self._queue[0][0]) <= room):
                 texts, result = self._queue.popleft()
@@ -683,7 +693,8 @@ def serve(
 
         def handle_exit(self, number: int, frame: object) -> None:
             """Stop after a signal; uvicorn's own method would raise it again once the server has stopped."""
-            self.should_exit, self.force_exit = True, self.should_exit and number == signal.SIGINT
+            self.force_exit = self.force_exit or (self.should_exit and number == signal.SIGINT)
+            self.should_exit = True
 
     config = uvicorn.Config(
         app,
