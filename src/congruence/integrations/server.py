@@ -686,6 +686,8 @@ def serve(
     uvicorn = require("uvicorn", extra="serve")
 
     class Server(uvicorn.Server):  # type: ignore[name-defined]
+        should_exit: bool
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if self.started and on_ready is not None:
@@ -693,7 +695,8 @@ def serve(
 
         def handle_exit(self, number: int, frame: object) -> None:
             """Stop after a signal; uvicorn's own method would raise it again once the server has stopped."""
-            self.force_exit = self.force_exit or (self.should_exit and number == signal.SIGINT)
+            if self.should_exit and number == signal.SIGINT:
+                self.force_exit = True
             self.should_exit = True
 
     config = uvicorn.Config(
