@@ -108,9 +108,9 @@ def from_lists(column: pa.Array) -> np.ndarray:
 class Lance(Kind):
     modules = ()  # Lance must not be imported before a fork
     inner = (
-        "congruence.databases.lancedb.Staging._store",
+        "congruence.databases.lancedb.ColumnWriter.add",
+        "congruence.databases.lancedb.ColumnWriter.close",
         "congruence.databases.lancedb.commit",
-        "congruence.databases.lancedb.Staging.keep",
         "lance.LanceDataset.alter_columns",
         "lance.LanceDataset.update_field_metadata",
     )

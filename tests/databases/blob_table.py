@@ -146,15 +146,11 @@ class BlobTable(ColumnDatabase):
         condition = f"{quoted(self._ids)} IN (SELECT value FROM json_each(?))"
         return self._block(side, condition, [json.dumps(ids.to_pylist())])
 
-    def write(self, ids, vectors):
-        self._update(zip(map(bytes, np.ascontiguousarray(vectors, np.float32)), ids.to_pylist(), strict=True))
-
-    def delete(self, ids):
-        self._update((None, id_) for id_ in ids.to_pylist())
-
-    def _update(self, rows):
+    def _store(self, ids, vectors):
+        blobs = [None] * len(ids) if vectors is None else map(bytes, vectors)
         update = f"UPDATE {quoted(self._table)} SET {quoted(self._name('new'))} = ? WHERE {quoted(self._ids)} = ?"
-        self._change(lambda: self._client.executemany(update, rows))
+        self._change(lambda: self._client.executemany(update, zip(blobs, ids.to_pylist(), strict=True)))
 
     def close(self):
+        super().close()
         self._client.close()

@@ -96,9 +96,17 @@ def lists(vectors):
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
+def paired(database, batch):
+    """Return the blocks of rows with both vectors, as a pass of a migration reads them."""
+    blocks = []
+    for rows in database.ranges(10**6):
+        assert not database.revise(rows, batch, blocks.append)
+    return blocks
+
+
 def without_new(database):
     """Return the ids of the rows that have no new vector of their present content."""
-    found = ((block.ids.to_pylist(), block.has_new) for block in database.scan_pairs(batch=7))
+    found = ((block.ids.to_pylist(), block.has_new) for block in paired(database, 7))
     return {one for ids, has_new in found for one, has in zip(ids, has_new, strict=True) if not has}
 
 
@@ -272,7 +280,7 @@ class DatabaseContract:
             self.fill(database)
             self.fill(database, batch=31)
             assert database.count("new") == N
-            pairs = list(database.scan_pairs(batch=40))
+            pairs = paired(database, 40)
             assert sum(len(block.ids) for block in pairs) == N
             for block in pairs:
                 assert block.has_new.all()
@@ -296,7 +304,7 @@ class DatabaseContract:
             self.user_add(where, added, other, {"kind": "image", "title": "new"})
             self.user_add(where, changed, -vectors[3], {"kind": "image", "title": "changed"})
             self.user_delete(where, gone)
-            pairs = list(database.scan_pairs(batch=40))
+            pairs = paired(database, 40)
             found = {one: k for block in pairs for k, one in enumerate(block.ids.to_pylist())}
             assert gone not in found
             assert added in found
@@ -382,7 +390,7 @@ class DatabaseContract:
                 for block in database.scan(batch=15):
                     database.write(block.ids, stored[kind][rows_of(block)])
                 database.flush()
-                for block in database.scan_pairs(batch=15):
+                for block in paired(database, 15):
                     assert block.has_new.all()
                     np.testing.assert_array_equal(block.new, stored[kind][rows_of(block)])
                 database.build_index()
@@ -466,7 +474,7 @@ class DatabaseContract:
             assert database.stage() is Stage.SWITCHED
             assert database.count("new") == N
             expected |= {one: database.as_stored(native[k : k + 1])[0] for k, one in enumerate(block.ids.to_pylist())}
-            for pair in database.scan_pairs(batch=40):
+            for pair in paired(database, 40):
                 np.testing.assert_allclose(pair.new, [expected[one] for one in pair.ids.to_pylist()], atol=1e-6)
             database.build_index()
             if database.capabilities.searches:

@@ -62,13 +62,13 @@ def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path,
     where = lance_table(tmp_path, rows)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with begin(where, mapping, tmp_path) as migration:
-        write = migration.database.write
+        revise = migration.database.revise
 
         def full(*given):
             resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
-            write(*given)
+            return revise(*given)
 
-        migration.database.write = full
+        migration.database.revise = full
         try:
             with pytest.raises(StorageError, match=r"Got an error from the disk .*; expected"):
                 migration.run()

@@ -14,7 +14,6 @@ from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fi
 from congruence import Embeddings, Space, errors
 from congruence.upgrade.migrate import stages
 from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
-from congruence.upgrade.migrate.passes import Executor
 from congruence.upgrade.migrate.stages import reembed
 
 IMAGES = 200
@@ -145,7 +144,7 @@ def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_pa
     assert sum(before) > 60
     held = bits(made.new)
     with begin(made, mapping, tmp_path) as migration:
-        found = Executor().repair(migration)
+        found = migration.passes.repair()
         assert found["written"] == 0
     assert bits(made.new) == held
     run(stop=None)

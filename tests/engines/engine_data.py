@@ -69,9 +69,9 @@ class Pickled(LocalEngine):
             yield from found
 
 
-def migrate(where, journal, executor=None, steps=("run", "verify", "switch"), migration=None, **options):
+def migrate(where, journal, engine=None, steps=("run", "verify", "switch"), migration=None, **options):
     """Take steps of a migration by the map; return what each returned."""
-    with Migration(open_database(str(where)), MAP, journal=journal, executor=executor, **(migration or {})) as one:
+    with Migration(open_database(str(where)), MAP, journal=journal, engine=engine, **(migration or {})) as one:
         return {step: getattr(one, step)(**(options if step == "run" else {})) for step in steps}
 
 

@@ -7,8 +7,8 @@ import pytest
 from engine_data import FILES, OUT, ROWS, X, Y, table, write_parts
 
 from congruence import LinearMap, OrthogonalMap, load
+from congruence._utils.engine import FAN_IN
 from congruence.engines import LocalEngine, fit_dataset, open_dataset, open_pairs, read_sample
-from congruence.engines.engine import FAN_IN
 from congruence.errors import IdError, NotFiniteError, ParameterError
 
 pytestmark = pytest.mark.long

@@ -1,4 +1,4 @@
-"""A migration whose executor an engine makes: the bits of one process, nothing lost to kills, and files only."""
+"""A migration that an engine runs: the bits of one process, nothing lost to kills, and files only."""
 
 import json
 
@@ -6,13 +6,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, MAP, ROWS, Dying, Killed, Pickled, X, count_mapped, migrate, read_parts, write_parts
+from engine_data import (
+    FILES,
+    MAP,
+    ROWS,
+    Dying,
+    Killed,
+    Pickled,
+    X,
+    count_mapped,
+    migrate,
+    read_parts,
+    table,
+    write_parts,
+)
 
 from congruence.databases import open_database
-from congruence.engines import EngineExecutor, LocalEngine
+from congruence.engines import LocalEngine
 from congruence.errors import CorruptFileError, MigrationError, NotFiniteError, ParameterError
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import SAMPLE_IDS
+
+ONE_EACH = {"range_bytes": 4 * X.shape[1] * ROWS}  # one file or fragment per task
 
 
 def same_files(ours, theirs):
@@ -25,30 +40,126 @@ def same_files(ours, theirs):
         assert files[0].metadata.num_row_groups == files[1].metadata.num_row_groups == 3
 
 
-@pytest.fixture
-def both(tmp_path):
-    return write_parts(tmp_path / "a" / "photos"), write_parts(tmp_path / "b" / "photos")
+def contents(where, column="vector"):
+    """Return the rows in the order of their ids, with the vectors of a column."""
+    if where.suffix == ".lance":
+        import lance
+
+        return lance.dataset(str(where)).to_table(columns=["id", "title", column]).sort_by("id")
+    return read_parts(where)
 
 
-def test_the_files_are_those_of_one_process_to_the_bit(both, tmp_path, monkeypatch):
-    ours, theirs = both
-    old = read_parts(ours)
+def check(where):
+    """Every row has what the map gives of its old vector."""
+    found = contents(where)
+    assert found["id"].to_pylist() == list(range(FILES * ROWS))
+    np.testing.assert_allclose(np.stack(found["vector"].to_pylist()), MAP.transform(X), rtol=0, atol=2e-6)
+
+
+@pytest.fixture(params=["parquet", pytest.param("lance", marks=pytest.mark.long)])
+def make(request, tmp_path):
+    """Return a function that writes four files or fragments of 300 rows under a name."""
+
+    def write(name, vectors=X):
+        if request.param == "parquet":
+            return write_parts(tmp_path / name / "photos", vectors)
+        lance = pytest.importorskip("lance")
+        lance.write_dataset(table(vectors=vectors), str(tmp_path / f"{name}.lance"), max_rows_per_file=ROWS)
+        return tmp_path / f"{name}.lance"
+
+    return write
+
+
+def test_it_ends_as_in_one_process(make, tmp_path, monkeypatch):
+    ours, theirs = make("a"), make("b")
+    old = contents(ours)
     monkeypatch.chdir(tmp_path)
-    result = migrate("a/photos", tmp_path / "ja", EngineExecutor(Pickled()))
+    relative = ours.relative_to(tmp_path)
+    result = migrate(relative, tmp_path / "ja", Pickled(), migration={"range_bytes": 4 * X.shape[1] * 2 * ROWS})
     migrate(theirs, tmp_path / "jb")
     assert result["verify"].passed
-    same_files(ours, theirs)
-    with Migration(open_database("a/photos"), journal=tmp_path / "ja", executor=EngineExecutor(Pickled())) as one:
+    assert contents(ours).equals(contents(theirs))
+    if ours.is_dir() and ours.suffix != ".lance":
+        same_files(ours, theirs)
+    check(ours)
+    with Migration(open_database(relative), journal=tmp_path / "ja", engine=Pickled()) as one:
+        assert one.journal.rows == FILES * ROWS
         assert one.rollback()["identical"] is True
-    assert read_parts(ours).equals(old)
+    assert contents(ours).equals(old)
+
+
+@pytest.mark.parametrize("after", range(FILES))
+@pytest.mark.parametrize("then", ["engine", "one process"])
+def test_a_killed_driver_loses_nothing(make, tmp_path, monkeypatch, after, then):
+    where, journal = make("a"), tmp_path / "ja"
+
+    def dead(self, files):
+        raise Killed  # a dead process commits nothing
+
+    monkeypatch.setattr(type(open_database(where)), "take", dead)
+    with pytest.raises(Killed):
+        migrate(where, journal, Dying(after), steps=("run",), migration=ONE_EACH)
+    monkeypatch.undo()
+    assert json.loads((journal / "journal.json").read_text())["state"] == "filling"
+    result = migrate(where, journal, LocalEngine() if then == "engine" else None, resume=True, migration=ONE_EACH)
+    assert result["verify"].passed
+    kept = json.loads((journal / "journal.json").read_text())
+    assert kept["rows"] == FILES * ROWS
+    assert len(set(kept["sample"])) == SAMPLE_IDS
+    check(where)
+
+
+def test_a_range_that_is_done_is_not_mapped_again(make, tmp_path, monkeypatch):
+    """Of files, also the one that was written before the driver heard of it; what it heard of a table is committed."""
+    where = make("a")
+    with pytest.raises(Killed):
+        migrate(where, tmp_path / "j", Dying(2), steps=("run",), migration=ONE_EACH)
+    mapped = count_mapped(monkeypatch)
+    with Migration(open_database(where), MAP, journal=tmp_path / "j", engine=LocalEngine()) as one:
+        one.passes.fill(one.journal, one.folder)
+    assert sum(mapped) == (FILES - (2 if where.suffix == ".lance" else 3)) * ROWS
+
+
+def test_what_others_change_is_written_again(make, tmp_path):
+    """A new vector that is wrong, and one that is missing, are found by the pass before the switch."""
+    where = make("a")
+    migrate(where, tmp_path / "j", steps=("run", "verify"))
+    with open_database(where) as database:
+        database.write(pa.array([5, 700]), np.full((2, MAP.d_out), 0.5, np.float32))
+        database.delete(pa.array([5]))
+        database.flush()
+    with Migration(open_database(where), journal=tmp_path / "j", engine=Pickled()) as one:
+        one.switch()
+        assert [found["written"] for found in one.journal.passes[-2:]] == [2, 0]
+    check(where)
+
+
+def test_bad_rows_are_named_with_their_range_and_nothing_is_shown(make, tmp_path):
+    vectors = X.copy()
+    vectors[2 * ROWS + 7, 3] = np.nan
+    where = make("a", vectors)
+    with pytest.raises(NotFiniteError, match=r"607.*The fragment is (rows 600 to 899|fragments 2 to 2)"):
+        migrate(where, tmp_path / "j", LocalEngine(), steps=("run",), migration=ONE_EACH)
+    np.testing.assert_array_equal(np.stack(contents(where)["vector"].to_pylist()), vectors)
+    if where.suffix == ".lance":  # the fragments before have their vectors, and the broken one left no file
+        import lance
+
+        data = lance.dataset(str(where))
+        assert data.count_rows("vector__congruence_new IS NOT NULL") == 2 * ROWS
+        named = {file.path for one in data.get_fragments() for file in one.data_files()}
+        assert {path.name for path in (where / "data").iterdir()} == named
+        return
+    (where / "part-1.parquet").write_bytes((where / "part-1.parquet").read_bytes()[:-200])
+    with pytest.raises(CorruptFileError, match=r"part-1\.parquet"):
+        open_database(where)
 
 
 def test_large_files_are_divided_between_row_groups(tmp_path):
     where = tmp_path / "photos.parquet"
     pq.write_table(read_parts(write_parts(tmp_path / "parts")), where, row_group_size=100)
     files = open_database(str(where))
-    assert list(files.ranges(250)) == [(0, 300), (300, 600), (600, 900), (900, 1200)]
-    assert list(files.ranges(FILES * ROWS)) == [(0, 1200)]
+    assert [one[1:] for one in files.ranges(250)] == [(0, 300), (300, 600), (600, 900), (900, 1200)]
+    assert [one[1:] for one in files.ranges(FILES * ROWS)] == [(0, 1200)]
     seen = []
 
     class Counted(LocalEngine):
@@ -56,68 +167,11 @@ def test_large_files_are_divided_between_row_groups(tmp_path):
             seen.extend(one.name for one in fragments)
             return super().run(work, fragments)
 
-    executor = EngineExecutor(Counted(), range_bytes=250 * 4 * X.shape[1])
-    assert migrate(where, tmp_path / "journal", executor)["verify"].passed
+    size = {"range_bytes": 250 * 4 * X.shape[1]}
+    assert migrate(where, tmp_path / "journal", Counted(), migration=size)["verify"].passed
     assert seen[:4] == ["rows 0 to 299", "rows 300 to 599", "rows 600 to 899", "rows 900 to 1199"]
     found = np.stack(pq.read_table(where)["vector"].to_pylist())
     np.testing.assert_allclose(found, MAP.transform(X), rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("after", range(FILES))
-@pytest.mark.parametrize("then", ["engine", "one process"])
-def test_a_killed_driver_loses_nothing(both, tmp_path, after, then):
-    ours, theirs = both
-    journal = tmp_path / "ja"
-    with pytest.raises(Killed):
-        migrate(ours, journal, EngineExecutor(Dying(after)), steps=("run",))
-    assert json.loads((journal / "journal.json").read_text())["state"] == "filling"
-    executor = EngineExecutor(LocalEngine()) if then == "engine" else None
-    result = migrate(ours, journal, executor, resume=True)
-    assert result["verify"].passed
-    kept = json.loads((journal / "journal.json").read_text())
-    assert kept["rows"] == FILES * ROWS
-    assert len(set(kept["sample"])) == SAMPLE_IDS
-    migrate(theirs, tmp_path / "jb")
-    same_files(ours, theirs)
-
-
-def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch):
-    ours, _ = both
-    with pytest.raises(Killed):
-        migrate(ours, tmp_path / "j", EngineExecutor(Dying(2, unseen=False)), steps=("run",))
-    mapped, executor = count_mapped(monkeypatch), EngineExecutor(LocalEngine())
-    with Migration(open_database(str(ours)), MAP, journal=tmp_path / "j", executor=executor) as one:
-        one.executor.fill(one, one.journal)
-    assert sum(mapped) == (FILES - 3) * ROWS  # three ranges were done: two told of, and the one after which it died
-
-
-def test_what_others_change_is_written_again(both, tmp_path):
-    """A new vector that is wrong, and one that is missing, are found by the pass before the switch."""
-    ours, _ = both
-    migrate(ours, tmp_path / "j", steps=("run", "verify"))
-    database = open_database(str(ours))
-    ids = pa.array([5, 700])
-    database.write(ids, np.full((2, MAP.d_out), 0.5, np.float32))
-    database.delete(pa.array([5]))
-    database.close()
-    with Migration(open_database(str(ours)), journal=tmp_path / "j", executor=EngineExecutor(Pickled())) as one:
-        one.switch()
-        assert [found["written"] for found in one.journal.passes[-2:]] == [2, 0]
-    found = np.stack(read_parts(ours)["vector"].to_pylist())
-    np.testing.assert_allclose(found[[5, 700]], MAP.transform(X[[5, 700]]), rtol=0, atol=2e-6)
-
-
-def test_bad_rows_are_named_with_their_stretch_and_nothing_is_shown(tmp_path):
-    vectors = X.copy()
-    vectors[2 * ROWS + 7, 3] = np.nan
-    where = write_parts(tmp_path / "photos", vectors)
-    before = [part.read_bytes() for part in sorted(where.iterdir())]
-    with pytest.raises(NotFiniteError, match=r"607.*The fragment is rows 600 to 899"):
-        migrate(where, tmp_path / "j", EngineExecutor(LocalEngine()), steps=("run",))
-    assert [part.read_bytes() for part in sorted(where.iterdir())] == before
-    (where / "part-1.parquet").write_bytes((where / "part-1.parquet").read_bytes()[:-200])
-    with pytest.raises(CorruptFileError, match=r"part-1\.parquet"):
-        open_database(str(where))
 
 
 def test_rows_without_a_vector_stay_without_one(tmp_path):
@@ -126,8 +180,8 @@ def test_rows_without_a_vector_stay_without_one(tmp_path):
     where = tmp_path / "photos.parquet"
     table = table.set_column(1, "vector", pa.array(lists, pa.list_(pa.float32(), X.shape[1])))
     pq.write_table(table, where, row_group_size=150)
-    executor = EngineExecutor(LocalEngine(), range_bytes=200 * 4 * X.shape[1])
-    assert migrate(where, tmp_path / "j", executor)["verify"].passed
+    size = {"range_bytes": 200 * 4 * X.shape[1]}
+    assert migrate(where, tmp_path / "j", LocalEngine(), migration=size)["verify"].passed
     found = pq.read_table(where)["vector"].to_pylist()
     assert [k for k, row in enumerate(found) if row is None] == list(range(3, FILES * ROWS, 100))
 
@@ -135,13 +189,12 @@ def test_rows_without_a_vector_stay_without_one(tmp_path):
 def test_only_files_of_tables_and_only_maps(tmp_path):
     np.save(tmp_path / "photos.npy", X)
     with pytest.raises(ParameterError, match="Got npy for an engine; expected Parquet or Arrow files"):
-        Migration(open_database(str(tmp_path / "photos.npy")), MAP, executor=EngineExecutor(LocalEngine()))
+        Migration(open_database(str(tmp_path / "photos.npy")), MAP, engine=LocalEngine())
     where = write_parts(tmp_path / "photos")
-    executor = EngineExecutor(LocalEngine())
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", executor=executor) as migration:
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", engine=LocalEngine()) as migration:
         migration.mapper.native = object()
         with pytest.raises(MigrationError, match="a migration with re-embedded rows for an engine"):
-            migration.executor.repair(migration)
+            migration.passes.repair()
 
 
 def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):

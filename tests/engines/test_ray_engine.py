@@ -16,7 +16,7 @@ from PIL import Image
 from congruence import engines, load, read_embeddings
 from congruence.databases import open_database
 from congruence.encoders import EncoderOptions, load_encoder
-from congruence.engines import EngineExecutor, RayEngine, embed_dataset, open_dataset, open_itemset
+from congruence.engines import RayEngine, embed_dataset, open_dataset, open_itemset
 from congruence.errors import NotFiniteError
 from congruence.stores import open_source
 from congruence.upgrade.migrate import Migration
@@ -101,8 +101,8 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
-    executor = EngineExecutor(Dangerous(tmp_path / "marks", ("rows 300 to 599", "file-000002")))
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", executor=executor) as migration:
+    engine = Dangerous(tmp_path / "marks", ("rows 300 to 599", "file-000002"))
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", engine=engine) as migration:
         migration.run()
         assert migration.journal.rows == FILES * ROWS
         assert migration.verify().passed
@@ -128,8 +128,10 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
-    executor = EngineExecutor(Dangerous(tmp_path / "marks", ("fragments 2 to 2",)), range_bytes=1)
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", executor=executor) as migration:
+    engine = Dangerous(tmp_path / "marks", ("fragments 2 to 2",))
+    with Migration(
+        open_database(str(where)), MAP, journal=tmp_path / "journal", engine=engine, range_bytes=1
+    ) as migration:
         migration.run()
         assert migration.verify().passed
     assert [mark.name for mark in (tmp_path / "marks").iterdir()] == ["fragments 2 to 2"]

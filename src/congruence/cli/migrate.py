@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from congruence.databases import Database
-    from congruence.engines import EngineExecutor
+    from congruence.engines import Engine
     from congruence.upgrade.migrate import Migration, Plan, Verification
     from congruence.upgrade.migrate.stages import Encode
 
@@ -166,7 +165,7 @@ def command(
     )
     if reembeds:
         options.check()
-    executor = _ray_executor(engine, address, workers, action, reembeds)
+    runner = _engine(engine, address, workers, action, reembeds)
     verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
@@ -181,7 +180,7 @@ def command(
             ranges=None if ranges is None else _read_ranges(ranges),
             old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
-            executor=executor or _local_executor(database, reembeds),
+            engine=runner,
         )
         migration.retry.log = say_error
         if action == "status":
@@ -353,10 +352,8 @@ def _read_ranges(path: str) -> np.ndarray:
     )
 
 
-def _ray_executor(
-    engine: str, address: str | None, workers: int | None, action: str, reembeds: bool
-) -> EngineExecutor | None:
-    """Return what runs a migration's passes on another engine; None for this process."""
+def _engine(engine: str, address: str | None, workers: int | None, action: str, reembeds: bool) -> Engine | None:
+    """Return what runs a migration's passes; None for this process."""
     if not runs_by_fragments(engine, "", "", {"--address": address, "--workers": workers}):
         return None
     if reembeds or action not in ("run", "switch", "rollback"):
@@ -365,25 +362,7 @@ def _ray_executor(
             "only.",
             "Leave it out.",
         )
-    from congruence.engines import EngineExecutor
-
-    return EngineExecutor(make_engine(engine, address, workers, 0))
-
-
-def _local_executor(database: Database, reembeds: bool) -> EngineExecutor | None:
-    """Return what runs the passes in this process for a database that accepts whole files only, else None."""
-    from congruence.databases import Partitioned
-
-    if not isinstance(database, Partitioned) or not database.whole_files_only:
-        return None
-    if reembeds:
-        raise ParameterError(
-            f"{database.info().place} is in an object store, where rows cannot be re-embedded.",
-            "Copy the table to a local folder, and re-embed rows there.",
-        )
-    from congruence.engines import EngineExecutor, LocalEngine
-
-    return EngineExecutor(LocalEngine())
+    return make_engine(engine, address, workers, 0)
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
@@ -19,6 +20,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.ahead import run_ahead
+from congruence._utils.engine import Engine
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
@@ -103,13 +106,21 @@ def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
-def refuse_secrets(address: Address, variable: str) -> None:
-    """Raise ParameterError if an address has a secret, which belongs in an environment variable."""
+def with_key(address: Address, variable: str) -> tuple[Address, str | None]:
+    """Return an address that hides a key, and the key, from an environment variable; the address may have no secret."""
     if address.secrets:
         raise ParameterError(
             f"{address.shown} has a secret in it, and addresses end up in shell histories and logs.",
             f"Set the environment variable {variable} instead.",
         )
+    key = os.environ.get(variable) or None
+    return (address if key is None else replace(address, secrets=(key,))), key
+
+
+def folder_in(address: Address) -> Path:
+    """Return the path of a folder or file in an address ``scheme://path``."""
+    parts = urlsplit(address.text)
+    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser()
 
 
 # ---- interface -------------------------------------------------------------------------------------------------------
@@ -142,6 +153,8 @@ class Capabilities:
     searches: bool = True
     #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
+    #: Whether several processes can read and write at the same time, each a range of rows; the database can be pickled.
+    shared: bool = False
     #: Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
     filters: str = ""
     #: The types, among float32, float16, int8 and binary, in which new vectors can be stored.
@@ -204,6 +217,23 @@ class PairedBlock(NamedTuple):
     modalities: pa.Array | None
 
 
+#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
+#: these rows.
+Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
+
+
+class RowRange(NamedTuple):
+    """A range of rows, the unit of work of a pass; what ``start`` and ``stop`` count depends on the database."""
+
+    name: str  # for messages
+    start: int = 0
+    stop: int | None = None  # excluded; None for all following rows
+
+
+#: Description, as plain data, of a file with new vectors that is not yet part of the database.
+WrittenFile: TypeAlias = dict[str, Any]
+
+
 class NewVectors(NamedTuple):
     """What ``prepare`` made: width, element type, and the note that it stored with the new vectors."""
 
@@ -243,6 +273,7 @@ class Database(ABC):
     kind: ClassVar[str]
     capabilities: Capabilities
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    engine: Engine | None = None  # that may write new files; set by a migration
 
     def __init__(
         self,
@@ -488,6 +519,47 @@ class Database(ABC):
             if deleted.any():
                 yield block.ids.filter(pa.array(deleted))
 
+    # ---- the passes of a migration -----------------------------------------------------------------------------------
+
+    def ranges(self, most: int) -> Iterator[RowRange]:
+        """Yield ranges that cover all current rows, of about ``most`` rows each if the database is shared."""
+        yield RowRange("all rows")
+
+    def _pairs(self, rows: RowRange, batch: int) -> Iterator[PairedBlock]:
+        """Yield the rows of a range."""
+        return self.scan_pairs(batch=batch)
+
+    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+        """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
+
+        May be called again for the same range. Returns files that ``take`` must make part of the database. Reading,
+        computing and writing overlap.
+        """
+        reader = self.reader()
+
+        def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
+            for block in run_ahead(reader._pairs(rows, batch)):
+                yield block, change(block)
+
+        try:
+            for block, result in run_ahead(changed()):
+                if result is not None:
+                    which, vectors = result
+                    self.write(block.ids if which.all() else block.ids.filter(pa.array(which)), vectors)
+            self.flush()
+        finally:
+            if reader is not self:
+                reader.close()
+        return []
+
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Make files, and everything else written so far, durable parts of the database.
+
+        Returns how many files no longer fit, because others have changed their rows.
+        """
+        self.flush()
+        return 0
+
     def reader(self) -> Self:
         """Return an object that can scan in another thread while this one writes, on a new connection if need be."""
         return self
@@ -501,42 +573,6 @@ class Database(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
-#: these rows.
-Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
-
-
-#: Description, as plain data, of a file with new vectors that is not yet part of the database.
-WrittenFile: TypeAlias = dict[str, Any]
-
-
-class Partitioned(Database):
-    """A database that several processes read and write at the same time, each a range of rows; it can be pickled."""
-
-    #: Unit of the numbers that delimit a range, for messages.
-    unit: ClassVar[str]
-
-    @property
-    def whole_files_only(self) -> bool:
-        """Whether new vectors can be written only by ``revise`` and ``take``, not row by row."""
-        return False
-
-    @abstractmethod
-    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges (start, stop) that cover all current rows, of about ``most`` rows each; stop is excluded."""
-
-    @abstractmethod
-    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
-
-        May be called again for the same range. Returns files that ``take`` must make part of the database.
-        """
-
-    @abstractmethod
-    def take(self, files: Sequence[WrittenFile]) -> int:
-        """Make files part of the database. Return how many no longer fit, because others have changed the rows."""
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -653,6 +689,12 @@ def mark_in(text: object) -> dict[str, Any]:
     except ValueError:
         return {}
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
+
+
+def metadata_for_new(metadata: Mapping[str, Any] | None, mark: object) -> dict[str, Any]:
+    """Return the metadata of a collection for its copy with new vectors: without the old space, with a mark."""
+    kept = {key: value for key, value in (metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    return {**kept, MARK_KEY: mark}
 
 
 def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:

@@ -25,6 +25,9 @@ from congruence.databases._base import (
     VectorSide,
 )
 
+#: Number of queries per request.
+_QUERIES = 64
+
 #: Suffix of the new collection while a rollback renames both: it tells that apart from an interrupted switch.
 BACK = "__congruence_back"
 
@@ -67,6 +70,18 @@ class Collections:
                 return cls(str(old), target, exists=True, switched=True, alias=True)
             new = f"{target[: suffix.start()]}{NEW}{int(suffix[1] or 1) + 1}"
         return cls(target, new, new in names, alias=True)
+
+
+def only_table(names: Collection[str], aliases: Mapping[str, str], place: object) -> str:
+    """Return the only alias, or the only collection without one; the collections of a migration count as one."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(ROLE.sub("", name), []).append(name)
+    for target in aliases.values():
+        groups.pop(ROLE.sub("", target), None)
+    # A collection whose old one was dropped may keep the name that it had behind an alias.
+    others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
+    return refusals.only_name([*aliases, *others], "aliases and collections", place, "table")
 
 
 class CollectionDatabase(Database):
@@ -254,8 +269,16 @@ class CollectionDatabase(Database):
         old = self._open(place.old)
         return old, self._width(old)
 
-    def _to_search(self, side: VectorSide) -> Any:
-        return self._open(self._place().old if side == "old" else self._place_with_new().new)
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        collection = self._open(self._place().old if side == "old" else self._place_with_new().new)
+        rows, found = np.asarray(queries, np.float32), list[pa.Array]()
+        for start in range(0, len(rows), _QUERIES):
+            found += self._nearest(collection, rows[start : start + _QUERIES], k)
+        return found
+
+    def _nearest(self, collection: Any, queries: np.ndarray, k: int) -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest rows of each query; if the database searches."""
+        raise NotImplementedError
 
     def count(self, side: VectorSide = "old") -> int:
         collection, _ = self._side(side)

@@ -5,18 +5,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection
 
+import numpy as np
+import pyarrow as pa
+
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import NEW, OLD, Database, Stage, VectorSide
+from congruence.databases._base import NEW, OLD, Database, Stage, VectorSide, owned
 from congruence.errors import DatabaseError
+
+#: Maximum number of bytes of new vectors kept in memory until the next flush.
+_PENDING = 64 * 2**20
 
 
 class ColumnDatabase(Database):
     """A database whose new vectors are in a column next to the old ones, with the suffix ``__congruence_new``.
 
-    The switch renames the old column to ``…__congruence_old``, and the new one to its name.
+    The switch renames the old column to ``…__congruence_old``, and the new one to its name. Written vectors are kept in
+    memory, up to 64 MB, until the next flush; whatever needs the new column flushes first.
     """
 
     _column: str  # that readers use
+    _pending: tuple[tuple[pa.Array, np.ndarray], ...] = ()
+    _dim = 0  # of the pending vectors
 
     @abstractmethod
     def _column_names(self) -> Collection[str]:
@@ -29,6 +38,10 @@ class ColumnDatabase(Database):
     @abstractmethod
     def _drop(self, column: str, unmark: str | None = None) -> None:
         """Drop a column, and remove the description of the new vectors from the column ``unmark``."""
+
+    @abstractmethod
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Write the new vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
 
     def _names(self, names: Collection[str] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, given those of all columns."""
@@ -47,6 +60,8 @@ class ColumnDatabase(Database):
 
     def _name(self, side: VectorSide, names: Collection[str] | None = None) -> str:
         """Return the name of the column of a side, which must exist."""
+        if side == "new":
+            self.flush()
         stage, old, new = self._names(names)
         refusals.refuse_untouched(side == "new" and stage is Stage.UNTOUCHED, self._subject)
         return old if side == "old" else new
@@ -66,3 +81,42 @@ class ColumnDatabase(Database):
 
     def _remove_new(self) -> None:
         self._drop(self._names()[2])
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Keep new vectors in memory, up to 64 MB, until ``flush``."""
+        if not self._pending:  # once per flush: reading the table's description takes as long as writing a block
+            self._dim = self._made().dim
+        refusals.check_shape(vectors, (len(ids), self._dim))
+        if len(ids):  # copies: the caller may reuse the array before the flush
+            self._pending += ((owned(ids), np.array(vectors, np.float32)),)
+        if sum(rows.nbytes for _, rows in self._pending) > _PENDING:
+            self.flush()
+
+    def delete(self, ids: pa.Array) -> None:
+        """Set new vectors to null."""
+        self.flush()
+        self._store(ids, None)
+
+    def flush(self) -> None:
+        """Write the pending vectors; of those of the same id, the last one."""
+        if not (pending := self._pending):
+            return
+        ids, vectors = pa.concat_arrays([ids for ids, _ in pending]), np.concatenate([rows for _, rows in pending])
+        numbered = pa.table({"id": ids, "row": np.arange(len(ids))})
+        last = numbered.group_by("id").aggregate([("row", "max")])["row_max"].combine_chunks().sort()
+        if len(last) < len(ids):
+            ids, vectors = ids.take(last), vectors[last.to_numpy()]
+        self._pending = ()
+        try:
+            self._store(ids, vectors)
+        except BaseException:
+            self._pending = pending
+            raise
+
+    def discard(self) -> None:
+        self._pending = ()
+        super().discard()
+
+    def close(self) -> None:
+        """Release connections and files. New vectors that were not flushed are lost."""
+        self._pending = ()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -28,16 +26,16 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     NewVectors,
-    VectorSide,
+    folder_in,
     free_bytes,
     mark_in,
-    refuse_secrets,
+    metadata_for_new,
     space_in,
     texts,
+    with_key,
 )
-from congruence.databases._collections import BACK, ROLE, CollectionDatabase, Collections
+from congruence.databases._collections import BACK, CollectionDatabase, Collections, only_table
 from congruence.errors import CongruenceError, DatabaseError, FileError
-from congruence.stores import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
@@ -70,8 +68,8 @@ class Chroma(CollectionDatabase):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
-        refuse_secrets(address, API_KEY)
-        self._address, self._folder = address, folder_of(address)
+        self._address, self._token = with_key(address, API_KEY)
+        self._folder = folder_in(address) if address.scheme == "chroma" else None
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
             if not (self._folder / "chroma.sqlite3").is_file():  # the client would create a new folder
@@ -84,27 +82,23 @@ class Chroma(CollectionDatabase):
             self._most = max(1, int(self._client.get_max_batch_size()))
         self._where = None if rows is None else _parse_where(rows)
         self._modality = modality
-        if table is None:
-            names = {ROLE.sub("", name) for name in self._collection_names()}
-            table = refusals.only_name(names, "collections", address.shown, "table")
-        self._table = table
+        self._table = only_table(self._collection_names(), {}, address.shown) if table is None else table
         old = self._open(self._place().old)
         if self._where is not None:
             self._call(old.get, where=self._where, limit=1, include=[])
         if modality is not None:
-            refusals.check_name(modality, self._fields(old), f"the first rows of {table!r}", "modality_column")
+            refusals.check_name(modality, self._fields(old), f"the first rows of {self._table!r}", "modality_column")
 
     def _open_client(self) -> Any:
         chromadb = require("chromadb", extra="chroma")
         if self._folder is not None:
             return chromadb.PersistentClient(path=str(self._folder))
-        parts, key = urlsplit(self._address.text), os.environ.get(API_KEY)
+        parts = urlsplit(self._address.text)
         options: dict[str, object] = {
             name: values[0] for name, values in parse_qs(parts.query).items() if name in ("tenant", "database")
         }
-        if key:
-            self._address = replace(self._address, secrets=(key,))
-            options["headers"] = {"x-chroma-token": key}
+        if self._token is not None:
+            options["headers"] = {"x-chroma-token": self._token}
         secure = self._address.scheme == "chroma+https"
         port = parts.port or (443 if secure else 8000)
         return chromadb.HttpClient(host=parts.hostname or "localhost", port=port, ssl=secure, **options)
@@ -238,21 +232,18 @@ class Chroma(CollectionDatabase):
             return len(self._ids(collection))
         return int(self._call(collection.count))
 
-    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        found = self._call(
-            self._to_search(side).query, query_embeddings=queries, n_results=k, where=self._where, include=[]
-        )
+    def _nearest(self, collection: Any, queries: np.ndarray, k: int) -> list[pa.Array]:
+        found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         old = self._open(place.old)
-        kept = {key: value for key, value in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
         self._call(
             self._client.create_collection,
             place.new,
             embedding_function=None,  # that of the old collection belongs to the old model
             configuration={key: value for key in ("hnsw", "spann") if (value := old.configuration_json.get(key))},
-            metadata={**kept, MARK_KEY: json.dumps(mark)},
+            metadata=metadata_for_new(old.metadata, json.dumps(mark)),
         )
 
     def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
@@ -273,12 +264,6 @@ class Chroma(CollectionDatabase):
 
     def close(self) -> None:
         """Do nothing: the clients of a process share a folder and cannot be closed individually."""
-
-
-def folder_of(address: Address) -> Path | None:
-    """Return the folder of an address, or None for a server."""
-    parts = urlsplit(address.text)
-    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
 
 
 def _as_records(found: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

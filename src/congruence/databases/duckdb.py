@@ -32,16 +32,12 @@ from congruence.databases._base import (
     as_ids,
     free_bytes,
     matrix_of,
-    owned,
     quoted,
     space_in,
     time_scratch,
 )
 from congruence.databases._columns import ColumnDatabase
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
-
-#: Maximum number of bytes of new vectors kept in memory until the next flush.
-_PENDING = 64 * 2**20
 
 #: Number of row ids that are searched at once for the next row after an empty range.
 _GAP_ROWS = 2**20
@@ -68,8 +64,6 @@ class DuckDB(ColumnDatabase):
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        self._pending: list[pa.Table] = []
-        self._dim = 0  # of the pending vectors
         self._duckdb = require("duckdb", extra="duckdb")
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
@@ -84,6 +78,7 @@ class DuckDB(ColumnDatabase):
 
     def reader(self) -> Self:
         other = copy(self)
+        other._pending = ()
         with self._errors():
             other._connection = self._connection.cursor()
         return other
@@ -291,7 +286,6 @@ class DuckDB(ColumnDatabase):
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in the order of their row ids."""
-        self.flush()
         for page, cursor in self._pages([self._side(side)], after, batch):
             yield self._block(page, cursor)
 
@@ -306,7 +300,6 @@ class DuckDB(ColumnDatabase):
         return _combined(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        self.flush()
         column, dim = self._side(side)
         with self._registered(pa.table({"id": ids})) as name:
             page = self._read(
@@ -325,14 +318,12 @@ class DuckDB(ColumnDatabase):
             self._connection.unregister("congruence_given")
 
     def count(self, side: VectorSide = "old") -> int:
-        self.flush()
         column, _ = self._side(side)
         return int(
             self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
         )
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        self.flush()
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
             has_new = page["c2"].is_valid().to_numpy()
             yield PairedBlock(
@@ -364,19 +355,6 @@ class DuckDB(ColumnDatabase):
             f"COMMENT ON COLUMN {self._table.path}.{quoted(column)} IS {literal(comment)}",
         )
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, until ``flush``."""
-        # Once per flush: reading the table's description takes as long as writing a block.
-        if not self._pending:
-            _, self._dim = self._side("new")
-        dim = self._dim
-        refusals.check_shape(vectors, (len(ids), dim))
-        # A copy: the caller may reuse the array before the flush.
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
-        self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
-        if sum(table.nbytes for table in self._pending) > _PENDING:
-            self.flush()
-
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         def make(folder: Path, n: int) -> DuckDB:
             with self._errors(), self._duckdb.connect(str(folder / "scratch.duckdb")) as connection:
@@ -386,38 +364,21 @@ class DuckDB(ColumnDatabase):
 
         return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
-    def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null."""
-        self.flush()
-        column, _ = self._side("new")
-        with self._registered(pa.table({"id": ids})) as name:
-            self._run(
-                f"UPDATE {self._table.path} SET {quoted(column)} = NULL WHERE {quoted(self._table.ids)} IN "
-                f"(SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
-            )
-
-    def flush(self) -> None:
-        """Write the pending vectors in one transaction."""
-        if not self._pending:
-            return
-        column, _ = self._side("new")
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Write or remove vectors in one transaction."""
+        column, dim = self._side("new")
         table = self._table
-        # For an id that was written twice, UPDATE would use either row: keep the last one.
-        rows = pa.concat_tables(self._pending)
-        numbered = pa.table({"id": rows["id"], "row": np.arange(len(rows))})
-        last = numbered.group_by("id").aggregate([("row", "max")])["row_max"]
-        if len(last) < len(rows):
-            rows = rows.take(last.combine_chunks())
-        with self._registered(rows) as name:
+        rows = {"id": ids}
+        if vectors is not None:
+            rows["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)
+        with self._registered(pa.table(rows)) as name:
             self._run(
-                f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {name} AS g "
-                f"WHERE t.{quoted(table.ids)} = CAST(g.id AS {table.id_type})"
+                f"UPDATE {table.path} AS t SET {quoted(column)} = {'NULL' if vectors is None else 'g.vector'} "
+                f"FROM {name} AS g WHERE t.{quoted(table.ids)} = TRY_CAST(g.id AS {table.id_type})"
             )
-        self._pending.clear()
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search by cosine: with an HNSW index if DuckDB uses one, otherwise exactly."""
-        self.flush()
         column, dim = self._side(side)
         query = (
             f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} "
@@ -458,13 +419,9 @@ class DuckDB(ColumnDatabase):
         comment = [f"COMMENT ON COLUMN {path}.{quoted(unmark)} IS NULL"] if unmark else []
         self._without_indices(f"ALTER TABLE {path} DROP COLUMN {quoted(column)}", *comment)
 
-    def discard(self) -> None:
-        self._pending.clear()
-        super().discard()
-
     def close(self) -> None:
         """Close the file, so that others can open it. New vectors that were not flushed are lost."""
-        self._pending.clear()
+        super().close()
         self._connection.close()
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import shutil
 import sys
-import threading
 import time
 import uuid
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +36,7 @@ from congruence.databases._base import (
     Name,
     NewVectors,
     PairedBlock,
-    Partitioned,
+    RowRange,
     Stage,
     VectorSide,
     WrittenFile,
@@ -50,6 +45,7 @@ from congruence.databases._base import (
     matrix_of,
     owned,
     pack,
+    rows_of,
     space_in,
     time_scratch,
     unpack,
@@ -57,7 +53,6 @@ from congruence.databases._base import (
 from congruence.databases._columns import ColumnDatabase
 from congruence.errors import (
     CongruenceError,
-    CorruptFileError,
     DatabaseError,
     DatabaseUnavailableError,
     FileError,
@@ -71,26 +66,17 @@ if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileWriter
 
-#: Maximum number of bytes of new vectors kept in memory until the next flush.
-_PENDING = 64 * 2**20
-
 #: Maximum number of attempts at a change that conflicts with commits of other clients.
 _ATTEMPTS = 12
-
-#: Number of rows whose addresses are remembered from recent scans, so that writing them needs no search.
-_REMEMBERED = 2**18
 
 #: Number of rows of a column's file that are written at a time.
 _ROWS = 4096
 
-#: Keys of the note, and of the name of the folder with staged vectors, in the new column's metadata.
-NOTE, TOKEN = "congruence.note", "congruence.staging"
+#: Key of the note in the new column's metadata.
+NOTE = "congruence.note"
 
 #: Metadata key of a column's Arrow extension type.
 EXTENSION = "ARROW:extension:name"
-
-#: Address of a row whose position must be looked up by its id.
-UNKNOWN = np.uint64(2**64 - 1)
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
 _DAMAGE = re.compile(
@@ -102,34 +88,32 @@ _DAMAGE = re.compile(
 _T = TypeVar("_T")
 
 
-class LanceDB(ColumnDatabase, Partitioned):
+class LanceDB(ColumnDatabase):
     """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
     The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
     ``az``). Vectors are fixed-size lists of floats, or of bytes with packed bits, highest bit first. ``rows`` is a
     condition for LanceDB's ``where``, which Lance evaluates for each row; it cannot run statements.
 
-    New vectors are staged in files in the table's folder until a fragment is complete, which then gets one new file.
-    Reading the new side first moves staged vectors into the column, so do not read it after each batch. Other clients
+    Each fragment in which new vectors change gets a new file of the column, so write many rows at a time. Other clients
     may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
     of its old content. ``rollback`` renames the columns back, and so keeps rows added after the switch.
 
-    All ranges of an engine refer to the version that ``ranges`` read. A file is committed only if its fragment
-    still consists of the same files, apart from the new column: updated and compacted rows move to another fragment.
+    All ranges refer to the version that ``ranges`` read. A file is committed only if its fragment still consists of the
+    same files, apart from the new column: updated and compacted rows move to another fragment.
     """
 
     kind = "lancedb"
-    unit: ClassVar[str] = "fragments"
     capabilities = Capabilities(
-        container="column", follows_deletes=True, filters="LanceDB SQL", element_types=("float32", "float16", "binary")
+        container="column",
+        follows_deletes=True,
+        shared=True,
+        filters="LanceDB SQL",
+        element_types=("float32", "float16", "binary"),
     )
     _version = 0
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        self._lock = threading.Lock()
-        self._seen: deque[tuple[pa.Array, np.ndarray]] = deque()
-        self._pending: list[tuple[pa.Array, np.ndarray, pa.Array]] = []
-        self._staging_cache: Staging | None = None
         self._lance = import_lance()
         self._place, self._where = find_table(address, table), rows
         data = self._open()
@@ -141,11 +125,10 @@ class LanceDB(ColumnDatabase, Partitioned):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open objects; another process with access to the same folder opens them again."""
-        opened = dict.fromkeys(("_lance", "_lock", "_staging_cache"))
-        return {**self.__dict__, **opened, "_seen": deque(), "_pending": []}
+        return {**self.__dict__, "_lance": None, "engine": None, "_pending": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lance=import_lance(), _lock=threading.Lock())
+        self.__dict__.update(state, _lance=import_lance())
 
     def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
@@ -167,9 +150,6 @@ class LanceDB(ColumnDatabase, Partitioned):
     def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
         """Return the column of a side in one version."""
         return self._name(side, data.schema.names)
-
-    def _has_new(self, data: lance.LanceDataset) -> bool:
-        return self._names(data.schema.names)[0] is not Stage.UNTOUCHED
 
     def info(self) -> DatabaseInfo:
         data = self._open()
@@ -198,8 +178,13 @@ class LanceDB(ColumnDatabase, Partitioned):
     def _made(self) -> NewVectors:
         schema = self._open().schema
         new = self._name("new", schema.names)
-        kind = schema.field(new).type
-        return NewVectors(dim_of(kind), element_type_of(kind), note_of(schema, new))
+        kind, note = schema.field(new).type, decoded_metadata(schema.field(new).metadata).get(NOTE)
+        if note is None:
+            raise DatabaseError(
+                f"This library did not create column {new} in {self._place}, whose name a migration needs.",
+                "Rename or drop that column.",
+            )
+        return NewVectors(dim_of(kind), element_type_of(kind), parse_note(note))
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
@@ -241,7 +226,7 @@ class LanceDB(ColumnDatabase, Partitioned):
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
-        data = self._settled() if side == "new" else self._open()
+        data = self._settled(side)
         column = self._side(data, side)
         with self._errors():
             for piece in self._batches(data, [column], after, batch):
@@ -252,7 +237,7 @@ class LanceDB(ColumnDatabase, Partitioned):
     def _block(self, piece: pa.RecordBatch) -> Block:
         vectors, has = matrix_of(piece.column(1))
         modalities = self._modalities_of(piece)
-        ids, addresses = self._remember(piece)
+        ids, addresses = self._ids_of(piece), np.asarray(piece.column(piece.num_columns - 1))
         cursor: Cursor = [int(fragment_of(addresses[-1:])[0]), int(offset_of(addresses[-1:])[0])]
         if not has.all():
             mask = pa.array(has)
@@ -260,35 +245,8 @@ class LanceDB(ColumnDatabase, Partitioned):
             modalities = modalities.filter(mask) if modalities is not None else None
         return Block(ids, numbers_of(vectors), modalities, cursor)
 
-    def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
-        """Return the ids and addresses of rows, and remember them for ``write``."""
-        column = piece.column(0)
-        refusals.check_ids(column, self._ids, self._place)
-        # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
-        ids = owned(as_ids(column))
-        addresses = np.array(piece.column(piece.num_columns - 1))
-        with self._lock:
-            self._seen.append((ids, addresses))
-            while len(self._seen) > 1 and sum(len(seen) for _, seen in self._seen) > _REMEMBERED:
-                self._seen.popleft()
-        return ids, addresses
-
-    def _addresses(self, ids: pa.Array) -> np.ndarray:
-        """Return the addresses at which rows were last read; UNKNOWN if they are no longer remembered."""
-        with self._lock:
-            seen = list(self._seen)
-        out = np.full(len(ids), UNKNOWN)
-        for seen_ids, addresses in reversed(seen):
-            if seen_ids.equals(ids):
-                return np.array(addresses)
-            if (remaining := np.flatnonzero(out == UNKNOWN)).size == 0:
-                break
-            at = pc.index_in(ids.take(pa.array(remaining)), value_set=seen_ids).fill_null(-1).to_numpy()
-            out[remaining[at >= 0]] = addresses[at[at >= 0]]
-        return out
-
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        data = self._settled() if side == "new" else self._open()
+        data = self._settled(side)
         column, start, rows = self._side(data, side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
@@ -304,31 +262,26 @@ class LanceDB(ColumnDatabase, Partitioned):
             return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
-        data = self._settled() if side == "new" else self._open()
+        data = self._settled(side)
         with self._errors():
             return int(data.count_rows(self._having(self._side(data, side))))
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        data = self._settled()
-        columns = [self._side(data, "old"), self._side(data, "new")]
-        with self._errors():
-            for piece in self._batches(data, columns, None, batch):
-                block, *_ = self._paired(piece)
-                if len(block.ids):
-                    yield block
+    def _ids_of(self, piece: pa.RecordBatch) -> pa.Array:
+        refusals.check_ids(piece.column(0), self._ids, self._place)
+        # A copy: a column from Lance would keep its whole batch, with the vectors, in memory.
+        return owned(as_ids(piece.column(0)))
 
-    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray, np.ndarray]:
-        """Return the rows of a batch with an old vector, a mask of these rows, and the addresses of all its rows."""
+    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray]:
+        """Return the rows of a batch with an old vector, and a mask of these rows."""
         (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
-        ids, addresses = self._remember(piece)
-        modalities = self._modalities_of(piece)
+        ids, modalities = self._ids_of(piece), self._modalities_of(piece)
         if not has_old.all():
             mask = pa.array(has_old)
             ids, modalities = ids.filter(mask), modalities.filter(mask) if modalities is not None else None
             old, new, has_new = old[has_old], new[has_old], has_new[has_old]
         new = np.array(numbers_of(new))
         new[~has_new] = 0
-        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old, addresses
+        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old
 
     def repeated_ids(self) -> list[str]:
         with self._errors():
@@ -349,50 +302,36 @@ class LanceDB(ColumnDatabase, Partitioned):
             )
         number = {"float32": pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[new.element_type]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
-        metadata = {NOTE: json.dumps(new.note), TOKEN: secrets.token_hex(8), **hiding_metadata(kind)}
+        metadata = {NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
-    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        super().prepare(dim, element_type, note)
-        self._sweep()
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Write a new column file for each fragment that has one of the rows."""
 
-    def _staging(self, data: lance.LanceDataset) -> Staging:
-        """Return the staged vectors for the new column of a version."""
-        new = self._side(data, "new")
-        token = decoded_metadata(data.schema.field(new).metadata).get(TOKEN, "")
-        if not token.isalnum():
-            raise DatabaseError(
-                f"This library did not create column {new} in {self._place}, whose name a migration needs.",
-                "Rename or drop that column.",
-            )
-        folder = Path(self._place.uri) / "_congruence" / token
-        if self._staging_cache is None or self._staging_cache.folder != folder:
-            self._staging_cache = Staging(folder)
-        return self._staging_cache
+        def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray | None]:
+            at = rows_of(block.ids, ids)
+            return np.ones(len(at), bool), None if vectors is None else vectors[at]
 
-    def _sweep(self) -> None:
-        """Remove staged vectors of columns that no longer exist."""
-        if self._place.folder is None:
-            return
-        schema = self._open().schema
-        known = {decoded_metadata(field.metadata).get(TOKEN) for field in schema}
-        root = self._place.folder / "_congruence"
-        for folder in root.iterdir() if root.is_dir() else ():
-            if folder.name not in known:
-                shutil.rmtree(folder, ignore_errors=True)
-        if root.is_dir() and not any(root.iterdir()):
-            root.rmdir()
+        for _ in range(_ATTEMPTS):
+            with self._errors():
+                data, files = self._open(), []
+                for fragment in data.get_fragments():
+                    if len(rows := self._offsets(data, fragment, ids)):
+                        files += self._revise(data, fragment, _ROWS, change, rows)
+            if not self.take(files):
+                return
+        raise DatabaseUnavailableError(f"Other clients kept changing the rows of {self._place}.", "Try again.")
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at ``flush``."""
-        data = self._open() if not self._pending else None
-        if data is not None:
-            self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
-        dim = dim_of(self._new_type)
-        refusals.check_shape(vectors, (len(ids), dim))
-        if len(ids):
-            flat = flat_of(vectors, self._new_type)
-            self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
+    def _offsets(self, data: lance.LanceDataset, fragment: lance.LanceFragment, ids: pa.Array | None) -> np.ndarray:
+        """Return the positions in a fragment of the rows with these ids or, if None, of the selected rows."""
+        found = [np.empty(0, np.int64)]
+        options = {"filter": self._where} if ids is None else {}
+        for piece in stream(data, [self._ids], fragments=[fragment], batch_size=65_536, **options):
+            offsets = offset_of(np.asarray(piece.column(1)))
+            if ids is not None:
+                offsets = offsets[pc.is_in(as_ids(piece.column(0)), value_set=ids).to_numpy(zero_copy_only=False)]
+            found.append(offsets)
+        return np.concatenate(found)
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         def make(folder: Path, n: int) -> LanceDB:
@@ -405,64 +344,11 @@ class LanceDB(ColumnDatabase, Partitioned):
         folder = self._place.folder
         return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
 
-    def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null."""
-        data = self._open()
-        self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
-        if len(ids):
-            flat = np.zeros(len(ids) * self._new_type.list_size, self._new_type.value_type.to_pandas_dtype())
-            deleted = pa.array(np.ones(len(ids), bool))
-            self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type, mask=deleted))
-
-    def _add_pending(self, ids: pa.Array, vectors: pa.Array) -> None:
-        """Keep rows in memory, and stage them if they exceed the limit."""
-        if self.whole_files_only:
-            raise DatabaseError(
-                f"Rows of {self._place}, in an object store, cannot be written one by one.",
-                "Migrate with an engine (`executor=EngineExecutor(LocalEngine())`), or with congruence migrate.",
-            )
-        self._pending.append((ids, self._addresses(ids), vectors))
-        if sum(vectors.nbytes for *_, vectors in self._pending) > _PENDING:
-            self._stage_pending(self._open())
-
-    def _stage_pending(self, data: lance.LanceDataset) -> None:
-        if self._pending:
-            with self._errors():
-                self._staging(data).add(self._pending)
-            self._pending.clear()
-
-    def flush(self) -> None:
-        """Make everything written so far durable, and move the vectors of complete fragments into the column."""
-        data = self._open()
-        if not self._has_new(data) or self.whole_files_only:
-            return
-        self._stage_pending(data)
-        staging = self._staging(data)
-        staged_rows = staging.fragments()
-        complete = set(staged_rows)
-        last = data.get_fragment(staging.last) if staging.last is not None else None
-        # Rows are written in table order, so all fragments but the last one are complete.
-        if last and staged_rows[last.fragment_id] < last.count_rows():
-            complete.discard(last.fragment_id)
-        if complete:
-            self._fill(complete)
-
-    def _settled(self) -> lance.LanceDataset:
-        """Move all staged vectors into the column, and return the version of the table that contains them."""
-        data = self._open()
-        if self._has_new(data) and not self.whole_files_only:
-            self._stage_pending(data)
-            if self._staging(data).fragments():
-                self._fill(None)
-                data = self._open()
-        return data
-
-    def _fill(self, fragments: set[int] | None) -> None:
-        def move() -> None:
-            data = self._open()
-            fill(data, self._staging(data), fragments, self._ids, self._side(data, "new"), self._place)
-
-        self._change(move)
+    def _settled(self, side: VectorSide = "new") -> lance.LanceDataset:
+        """Return the latest version; for the new side, with all new vectors."""
+        if side == "new":
+            self.flush()
+        return self._open()
 
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry if others commit in between."""
@@ -519,7 +405,6 @@ class LanceDB(ColumnDatabase, Partitioned):
 
         A search that names its column uses the others from the first commit on, one that does not from the second.
         """
-        self._settled()
         super().switch()
         self._change(lambda: self._hide(OLD))
 
@@ -546,66 +431,48 @@ class LanceDB(ColumnDatabase, Partitioned):
         ):
             data.update_field_metadata({quoted(hidden): wanted, quoted(shown): dict.fromkeys(wanted)})
 
-    def drop_old(self) -> None:
-        """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
-        self._settled()
-        super().drop_old()
-        self._sweep()
-
     def _drop(self, column: str, unmark: str | None = None) -> None:
+        """Drop a column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
         self._open().drop_columns([quoted(column)])
         if unmark is not None:
-            self._change(lambda: self._open().update_field_metadata({quoted(unmark): {NOTE: None, TOKEN: None}}))
+            self._change(lambda: self._open().update_field_metadata({quoted(unmark): {NOTE: None}}))
 
-    def discard(self) -> None:
-        self._pending.clear()
-        super().discard()
-        self._staging_cache = None
-        self._sweep()
-
-    def close(self) -> None:
-        """Release cached ids and vectors. New vectors that were not flushed are lost."""
-        self._pending.clear()
-        self._seen.clear()
-        self._staging_cache = None
-
-    @property
-    def whole_files_only(self) -> bool:
-        """Whether the table is in an object store: staging rows until their fragment is complete requires a folder."""
-        return self._place.folder is None
-
-    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+    def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of fragments, which are never divided."""
-        if self._where is not None:
-            raise ParameterError(
-                f"Got the condition {self._where!r} for an engine, which writes whole files of the column.",
-                "Leave `rows=…` out, or migrate with `engine='local'`.",
-            )
         data = self._settled()
         self._version = data.version
-        ranges: list[tuple[int, int]] = []
+        bounds: list[tuple[int, int]] = []
         rows = most
         for number, count in sorted((fragment.fragment_id, fragment.count_rows()) for fragment in data.get_fragments()):
             if rows + count > most:
-                ranges.append((number, number + 1))
+                bounds.append((number, number + 1))
                 rows = 0
-            ranges[-1] = (ranges[-1][0], number + 1)
+            bounds[-1] = (bounds[-1][0], number + 1)
             rows += count
-        return iter(ranges)
+        return iter([RowRange(f"fragments {start} to {stop - 1}", start, stop) for start, stop in bounds])
 
-    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
         """Write a new column file for each fragment in which vectors change."""
+        assert rows.stop is not None
         with self._errors():
+            # Not the latest, whose fragments may be others.
             data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
             files = []
             for fragment in data.get_fragments():
-                if start <= fragment.fragment_id < stop:
-                    files += self._revise(data, fragment, batch, change)
+                if rows.start <= fragment.fragment_id < rows.stop:
+                    selected = None if self._where is None else self._offsets(data, fragment, None)
+                    files += self._revise(data, fragment, batch, change, selected)
             return files
 
     def _revise(
-        self, data: lance.LanceDataset, fragment: lance.LanceFragment, batch: int, change: Change
+        self,
+        data: lance.LanceDataset,
+        fragment: lance.LanceFragment,
+        batch: int,
+        change: Callable[[PairedBlock], tuple[np.ndarray, np.ndarray | None] | None],
+        selected: np.ndarray | None,
     ) -> list[WrittenFile]:
+        """Write a new column file of a fragment if vectors change, at the selected offsets if not None."""
         new = self._side(data, "new")
         columns = [self._ids, self._side(data, "old"), new, *([self._modality] if self._modality else [])]
         kind = storage_of(data.schema.field(new).type)
@@ -617,16 +484,19 @@ class LanceDB(ColumnDatabase, Partitioned):
 
         def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
             for piece in run_ahead(pieces()):
-                block, has_old, addresses = self._paired(piece)
+                offsets = offset_of(np.asarray(piece.column(piece.num_columns - 1)))
+                mine = np.ones(len(piece), bool) if selected is None else np.isin(offsets, selected)
                 values, has = matrix_of(piece.column(2))
+                block, has_old = self._paired(piece.filter(pa.array(mine)))
                 result = change(block) if len(block.ids) else None
                 if result is not None:
                     which, vectors = result
-                    rows = np.flatnonzero(has_old)[which]
+                    rows = np.flatnonzero(mine)[has_old][which]
                     values, has = values.copy(), has.copy()
-                    values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
-                    has[rows] = True
-                yield offset_of(addresses), values, has, result is not None
+                    has[rows] = vectors is not None
+                    if vectors is not None:
+                        values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
+                yield offsets, values, has, result is not None
 
         column = ColumnWriter(data, fragment, new, kind, self._place)
         try:
@@ -811,10 +681,10 @@ def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
 
 
-def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
-    """Return the note in a column's metadata; empty if there is none or it cannot be parsed."""
+def parse_note(text: str) -> dict[str, str]:
+    """Return the note in a column's metadata; empty if it cannot be parsed."""
     try:
-        note = json.loads(decoded_metadata(schema.field(column).metadata).get(NOTE, "{}"))
+        note = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
@@ -945,7 +815,7 @@ def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: st
     data.create_index(quoted(column), like.kind, name=name or unused, replace=name is not None, **options)
 
 
-# ---- staged vectors --------------------------------------------------------------------------------------------------
+# ---- files of the new column -----------------------------------------------------------------------------------------
 
 
 def fragment_of(addresses: np.ndarray) -> np.ndarray:
@@ -956,99 +826,6 @@ def fragment_of(addresses: np.ndarray) -> np.ndarray:
 def offset_of(addresses: np.ndarray) -> np.ndarray:
     """Return the positions of the rows in their fragments, int64: the lower halves of their addresses."""
     return (addresses & np.uint64(2**32 - 1)).astype(np.int64)
-
-
-class StagedBatch(NamedTuple):
-    """Rows of one batch in a staged file, with the address of each row (fragment and offset) when it was read."""
-
-    file: Path
-    number: int
-    ids: pa.Array
-    addresses: np.ndarray
-
-    def load(self) -> tuple[np.ndarray, np.ndarray]:
-        """Read the vectors, shape (b, width), and a mask that is False for rows whose new vector is to be removed."""
-        with pa.OSFile(os.fspath(self.file)) as source:
-            return matrix_of(pa.ipc.open_file(source).get_batch(self.number).column("vector"))
-
-
-_STAGED = ["id", "address", "vector"]
-
-
-class Staging:
-    """The staged files of one migration, in its folder; if several contain a row, the last one counts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.last: int | None = None  # fragment of the row that was staged last
-        self._counts: dict[Path, Counter[int]] = {}
-        for file in sorted(folder.glob("*.arrow")):
-            self._count(file, _read(file).column("address").to_numpy())
-
-    def _count(self, file: Path, addresses: np.ndarray) -> None:
-        numbers, counts = np.unique(fragment_of(addresses), return_counts=True)
-        self._counts[file] = Counter(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-        self.last = int(fragment_of(addresses[-1:])[0])
-
-    def fragments(self) -> Counter[int]:
-        """Return how many staged rows each fragment has."""
-        return sum(self._counts.values(), Counter())
-
-    def add(self, blocks: list[tuple[pa.Array, np.ndarray, pa.Array]]) -> None:
-        """Write ids, addresses and vectors to a new file, which is not synced to disk, as Lance's own are not."""
-        number = 1 + max((int(file.stem) for file in self._counts), default=0)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        table = pa.Table.from_batches([pa.record_batch(list(block), _STAGED) for block in blocks])
-        self._store(self.folder / f"{number:012d}.arrow", table)
-
-    def _store(self, file: Path, table: pa.Table) -> None:
-        temporary = file.with_suffix(".tmp")
-        with pa.OSFile(os.fspath(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        os.replace(temporary, file)
-        self._count(file, table.column("address").to_numpy())
-
-    def parts(self) -> Iterator[StagedBatch]:
-        """Yield the staged rows, oldest first; their vectors are read only by ``StagedBatch.load``."""
-        for file in sorted(self._counts):
-            for number, batch in enumerate(_read(file).to_batches()):
-                yield StagedBatch(file, number, batch.column("id"), np.asarray(batch.column("address")))
-
-    def keep(self, file: Path, rows: np.ndarray) -> None:
-        """Remove the rows of a file for which a mask is False."""
-        if rows.all():
-            return
-        if rows.any():
-            self._store(file, _read(file).filter(pa.array(rows)).combine_chunks())
-        else:
-            file.unlink(missing_ok=True)
-            self._counts.pop(file)
-
-
-def _read(file: Path) -> pa.Table:
-    """Return the rows of a staged file, memory-mapped."""
-    try:
-        with pa.memory_map(os.fspath(file)) as source:
-            table = pa.ipc.open_file(source).read_all()
-        schema = table.schema
-        valid = (
-            schema.names == _STAGED
-            and schema.field("id").type in (pa.int64(), pa.uint64(), pa.large_string())
-            and schema.field("address").type == pa.uint64()
-            and pa.types.is_fixed_size_list(schema.field("vector").type)
-        )
-        if not valid or not len(table):
-            raise ValueError("other columns than were written, or no rows")
-        table.validate()
-        return table
-    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise CorruptFileError(
-            f"A file of new vectors, {file}, is damaged ({error}).",
-            "Discard the new vectors, and run the migration again.",
-        ) from error
-
-
-# ---- filling the column ----------------------------------------------------------------------------------------------
 
 
 def quoted(name: str) -> str:
@@ -1071,149 +848,6 @@ def stream(data: lance.LanceDataset, columns: list[str], **options: Any) -> Iter
     for batch in scanner.to_batches():
         if len(batch):
             yield batch
-
-
-class _Staged(NamedTuple):
-    """Staged rows of several parts: target address, number of the part, and row in the part."""
-
-    addresses: np.ndarray
-    part: np.ndarray
-    row: np.ndarray
-
-
-def fill(
-    data: lance.LanceDataset,
-    staging: Staging,
-    fragments: set[int] | None,
-    id_column: str,
-    column: str,
-    place: LanceLocation,
-) -> None:
-    """Write staged rows into a column of the latest version: all, or those of these fragments and of removed ones.
-
-    Rows are located again in this version: an address is valid only if it still holds the id that was staged with it.
-    Other rows are searched by id, and those that are not found have been deleted. The commit replaces only the column's
-    file in each fragment, so rows that others add, delete or update are not affected. A kill before the commit
-    leaves files that no version refers to; a kill after it leaves staged rows, which the next call writes again.
-    """
-    value_type = storage_of(data.schema.field(column).type)
-    parts = list(staging.parts())
-    known = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
-    addresses = [part.addresses.copy() for part in parts]
-    selected = [
-        np.isin(numbers, [*(fragments or ())]) | ~np.isin(numbers, [*known])
-        if fragments is not None
-        else np.ones(len(numbers), bool)
-        for numbers in map(fragment_of, addresses)
-    ]
-    if not any(mask.any() for mask in selected):
-        return
-    _verify(data, parts, addresses, selected, known, id_column)
-    _search(data, parts, addresses, selected, id_column)
-    # Sorted by address, then from old to new: the last row of each address is used.
-    staged = _Staged(
-        np.concatenate([some[mask] for some, mask in zip(addresses, selected, strict=True)]),
-        np.concatenate([np.full(int(mask.sum()), k) for k, mask in enumerate(selected)]),
-        np.concatenate([np.flatnonzero(mask) for mask in selected]),
-    )
-    order = np.lexsort((staged.row, staged.part, staged.addresses))
-    staged = _Staged(*(values[order] for values in staged))
-    last = np.r_[staged.addresses[1:] != staged.addresses[:-1], True] & (staged.addresses != UNKNOWN)
-    staged = _Staged(*(values[last] for values in staged))
-    files = []
-    numbers = fragment_of(staged.addresses)
-    for number in np.unique(numbers).tolist():
-        start, stop = np.searchsorted(numbers, [number, number + 1])
-        in_fragment = _Staged(*(values[start:stop] for values in staged))
-        writer = ColumnWriter(data, known[number], column, value_type, place)
-        files.append((number, _write(writer, parts, in_fragment)))
-    if files:
-        commit(data, files)
-    # Oldest first: a kill must not leave a row without the newer one that replaces it.
-    for file in dict.fromkeys(part.file for part in parts):
-        written = [mask for part, mask in zip(parts, selected, strict=True) if part.file == file]
-        staging.keep(file, ~np.concatenate(written))
-
-
-def _verify(
-    data: lance.LanceDataset,
-    parts: list[StagedBatch],
-    addresses: list[np.ndarray],
-    selected: list[np.ndarray],
-    known: Mapping[int, object],
-    id_column: str,
-) -> None:
-    """Set addresses that now hold another row, or none, to UNKNOWN."""
-    numbers = {
-        number
-        for staged, mask in zip(addresses, selected, strict=True)
-        for number in np.unique(fragment_of(staged[mask])).tolist()
-    }
-    verified = [np.zeros(len(staged), bool) for staged in addresses]
-    for number in numbers & set(known):
-        for batch in stream(data, [id_column], fragments=[known[number]], batch_size=65_536):
-            ids, existing = as_ids(batch.column(0)), np.asarray(batch.column(1))
-            for part, staged, mask, valid in zip(parts, addresses, selected, verified, strict=True):
-                rows = np.flatnonzero(mask & (staged >= existing[0]) & (staged <= existing[-1]))
-                at = np.searchsorted(existing, staged[rows])
-                hit = existing[at] == staged[rows]
-                rows, at = rows[hit], at[hit]
-                same = pc.equal(ids.take(pa.array(at)), part.ids.take(pa.array(rows)))
-                valid[rows] = same.to_numpy(zero_copy_only=False)
-    for staged, mask, valid in zip(addresses, selected, verified, strict=True):
-        staged[mask & ~valid] = UNKNOWN
-
-
-def _search(
-    data: lance.LanceDataset,
-    parts: list[StagedBatch],
-    addresses: list[np.ndarray],
-    selected: list[np.ndarray],
-    id_column: str,
-) -> None:
-    """Find the rows with an unknown address by id, in one pass over the column of ids."""
-    unknown = [np.flatnonzero(mask & (staged == UNKNOWN)) for staged, mask in zip(addresses, selected, strict=True)]
-    if not any(map(len, unknown)):
-        return
-    unknown_ids = [part.ids.take(pa.array(rows)) for part, rows in zip(parts, unknown, strict=True)]
-    for batch in stream(data, [id_column], batch_size=65_536):
-        ids, existing = as_ids(batch.column(0)), np.asarray(batch.column(1))
-        for staged_ids, staged, rows in zip(unknown_ids, addresses, unknown, strict=True):
-            at = pc.index_in(staged_ids, value_set=ids).fill_null(-1).to_numpy()
-            staged[rows[at >= 0]] = existing[at[at >= 0]]
-
-
-def _write(writer: ColumnWriter, parts: list[StagedBatch], staged: _Staged) -> lance.fragment.DataFile | None:
-    """Write a fragment's file with the existing vectors overwritten by the staged ones, and return its description."""
-    offsets = offset_of(staged.addresses)
-    load = lru_cache(4)(lambda k: parts[k].load())
-    for start, stop, existing, values, has in writer.old_rows(len(offsets)):
-        low, high = np.searchsorted(offsets, [start, stop])
-        at = offsets[low:high] - start
-        dense = None if len(existing) else _without_copy(load, staged, low, high, stop - start)
-        full = np.ones(stop - start, bool)
-        if dense is None:
-            dense, full = writer.zeros(stop - start), np.zeros(stop - start, bool)
-            dense[existing], full[existing] = values, has
-            for k in np.unique(staged.part[low:high]).tolist():
-                rows = staged.part[low:high] == k
-                vectors, has_vector = load(k)
-                dense[at[rows]] = vectors[staged.row[low:high][rows]]
-                full[at[rows]] = has_vector[staged.row[low:high][rows]]
-        writer.add(np.arange(start, stop), dense, full, True)
-    return writer.close()
-
-
-def _without_copy(
-    load: Callable[[int], tuple[np.ndarray, np.ndarray]], staged: _Staged, low: int, high: int, n: int
-) -> np.ndarray | None:
-    """Return staged vectors without a copy if they fill the whole range of rows and are contiguous, as after a scan."""
-    part, row = staged.part[low:high], staged.row[low:high]
-    if len(row) != n or (part != part[0]).any() or (np.diff(row) != 1).any():
-        return None
-    vectors, has_vector = load(int(part[0]))
-    rows = slice(row[0], row[-1] + 1)
-    return vectors[rows] if has_vector[rows].all() else None
 
 
 def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
@@ -1290,21 +924,6 @@ class ColumnWriter:
         """Yield the offsets of the fragment's rows, their vectors, and which of them have one."""
         for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
             yield offset_of(np.asarray(batch.column(1))), *matrix_of(batch.column(0))
-
-    def old_rows(self, n_staged: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
-        """Divide the fragment's physical rows, including deleted ones, into ranges: start, stop, and the rows to keep.
-
-        For these rows, yields their positions in the range, their vectors, and which of them have a vector.
-        """
-        size, done = self._fragment.physical_rows, 0
-        field, files = self._data.lance_schema.field(self._column).id(), self._fragment.data_files()
-        if n_staged < self._fragment.count_rows() and any(field in file.fields for file in files):
-            for at, values, has in self._existing():
-                stop = int(at[-1]) + 1
-                yield done, stop, at - done, values, has
-                done = stop
-        for start in range(done, size, _ROWS):
-            yield start, min(start + _ROWS, size), np.empty(0, np.int64), 0, False
 
     def zeros(self, n: int) -> np.ndarray:
         """Return vectors of zeros, shape (n, width)."""

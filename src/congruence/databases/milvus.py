@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import json
 import logging
-import os
 import re
 import shutil
 import threading
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -31,17 +30,17 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     NewVectors,
-    VectorSide,
+    folder_in,
     free_bytes,
     mark_in,
-    refuse_secrets,
+    metadata_for_new,
     space_in,
     texts,
     wait_until_indexed,
+    with_key,
 )
-from congruence.databases._collections import ROLE, CollectionDatabase, Collections
+from congruence.databases._collections import CollectionDatabase, Collections, only_table
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
-from congruence.stores import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
@@ -53,9 +52,6 @@ _LONG = ("load_collection", "create_index", "flush")
 #: Maximum number of ids per response (a server returns no more), of rows per write, and of bytes of vectors per
 #: request.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
-
-#: Number of queries per request.
-_QUERIES = 64
 
 #: Number of rows read to find the names of dynamic fields.
 _SAMPLE = 1000
@@ -115,13 +111,14 @@ class Milvus(CollectionDatabase):
             raise ParameterError(
                 argument="rows", got=rows, expected="a filter expression", fix='Pass `rows=…` such as kind == "image".'
             )
-        refuse_secrets(address, TOKEN)
-        self._address, self._file = address, file_of(address)
+        self._address, self._token = with_key(address, TOKEN)
+        self._file = folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
         if self._file is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_client()
         self._lite = str(self._ask("get_server_version")).startswith("milvus_lite")
-        self._table = self._only_table() if table is None else table
+        names = self._ask("list_collections")
+        self._table = only_table(names, self._aliases(), address.shown) if table is None else table
         place = self._find()
         self._schema = self._schema_of(place.old, column)
         refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
@@ -144,12 +141,14 @@ class Milvus(CollectionDatabase):
             options: dict[str, object] = {"uri": str(file)}
         else:
             parts = urlsplit(self._address.text)
-            token = os.environ.get(TOKEN) or ""
-            if token:
-                self._address = replace(self._address, secrets=(token,))
             scheme = "https" if self._address.scheme.endswith("https") else "http"
             database = parse_qs(parts.query).get("database", [""])[0]
-            options = {"uri": f"{scheme}://{parts.netloc}", "token": token, "db_name": database, "timeout": _TIMEOUT}
+            options = {
+                "uri": f"{scheme}://{parts.netloc}",
+                "token": self._token or "",
+                "db_name": database,
+                "timeout": _TIMEOUT,
+            }
         with self._errors():
             try:
                 with _silent():
@@ -220,13 +219,6 @@ class Milvus(CollectionDatabase):
         state = self._ask("get_load_state", collection)["state"]
         if getattr(state, "name", str(state)) != "Loaded":
             self._ask("load_collection", collection)
-
-    def _only_table(self) -> str:
-        """Return the only alias, or the only collection without one; those of a migration count as one."""
-        aliases = self._aliases()
-        aliased = {ROLE.sub("", target) for target in aliases.values()}
-        others = {ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
-        return refusals.only_name([*aliases, *others], "aliases and collections", self._address.shown, "table")
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
         """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
@@ -312,8 +304,6 @@ class Milvus(CollectionDatabase):
             {**field, "params": {**field["params"], "dim": new.dim}} if field["name"] == schema.column else field
             for field in description["fields"]
         ]
-        properties = description.get("properties") or {}
-        kept = {key: value for key, value in properties.items() if key not in (SPACE_KEY, MARK_KEY)}
         options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
         if any(field.get("is_partition_key") for field in description["fields"]) and not self._lite:
             options["num_partitions"] = description.get("num_partitions")
@@ -325,7 +315,7 @@ class Milvus(CollectionDatabase):
             "create_collection",
             place.new,
             schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
-            properties={**kept, MARK_KEY: json.dumps(mark)},
+            properties=metadata_for_new(description.get("properties"), json.dumps(mark)),
             consistency_level=description.get("consistency_level", "Bounded"),
             **options,
         )
@@ -490,22 +480,11 @@ class Milvus(CollectionDatabase):
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._to_search(side)
+    def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
         self._load(collection)
-        found: list[pa.Array] = []
-        for start in range(0, len(queries), _QUERIES):
-            answers = self._ask(
-                "search",
-                collection,
-                data=list(np.asarray(queries[start : start + _QUERIES], np.float32)),
-                anns_field=self._schema.column,
-                limit=k,
-                filter=self._rows or "",
-                consistency_level="Strong",
-            )
-            found += [pa.array(list(answer.ids), self._id_type) for answer in answers]
-        return found
+        options = {"anns_field": self._schema.column, "limit": k, "filter": self._rows or ""}
+        answers = self._ask("search", collection, data=list(queries), consistency_level="Strong", **options)
+        return [pa.array(list(answer.ids), self._id_type) for answer in answers]
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         for start in range(0, len(ids), _IDS):
@@ -545,14 +524,6 @@ class Milvus(CollectionDatabase):
     def close(self) -> None:
         """Close the connection to a server. A file stays open until the process ends: all clients share it."""
         self._client.close()
-
-
-def file_of(address: Address) -> Path | None:
-    """Return the path in an address of Milvus Lite, or None for a server."""
-    if address.scheme != "milvus":
-        return None
-    parts = urlsplit(address.text)
-    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser()
 
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:

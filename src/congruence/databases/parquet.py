@@ -5,29 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
     Address,
     Capabilities,
-    Change,
     DatabaseInfo,
     Name,
     PairedBlock,
-    Partitioned,
+    RowRange,
     Stage,
-    WrittenFile,
     as_ids,
     space_in,
 )
@@ -53,7 +50,7 @@ _SUMMARIES = ("_metadata", "_common_metadata")
 _CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
 
 
-class Tables(FileDatabase, Partitioned):
+class Tables(FileDatabase):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in a folder of such files of one kind.
 
     The address is a path, ``PATH:COLUMN``, or ``parquet://PATH``. Ids are in a column ``id`` or ``ids``, or row numbers
@@ -63,13 +60,13 @@ class Tables(FileDatabase, Partitioned):
     """
 
     kind = "parquet"
-    unit: ClassVar[str] = "rows"
     capabilities = Capabilities(
         container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
         searches=False,
         writes_after_switch=False,
+        shared=True,
         element_types=("float32", "float16"),
     )
 
@@ -77,8 +74,6 @@ class Tables(FileDatabase, Partitioned):
         path, key = parse_spec(path_of(address, ("parquet", "arrow")))
         refusals.check_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
         self._open_path(path)
-        #: Writes the new files on other workers; called with the number of each old file and the path of its new file.
-        self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
         ids, modality = self._remember(ids, modality)
         first = TableFile.open(find_parts(self._original)[0], 0, None, None).schema
         self._column = _choose_column(first, column or key, path)
@@ -94,7 +89,7 @@ class Tables(FileDatabase, Partitioned):
         # Another process may have another working directory.
         place = HiddenFolder(str(self._place.path.absolute()))
         parts = [replace(part, path=part.path.absolute()) for part in self._parts]
-        return {**super().__getstate__(), "spread": None, "_place": place, "_parts": parts}
+        return {**super().__getstate__(), "engine": None, "_place": place, "_parts": parts}
 
     def _reopen(self) -> None:
         files, start = find_parts(self._original), 0
@@ -236,7 +231,7 @@ class Tables(FileDatabase, Partitioned):
         with atomic_path(
             self._place.other, force=True, directory=root.is_dir(), foreign=lambda folder: None
         ) as temporary:
-            jobs = [] if root.is_dir() else [(0, temporary)]
+            jobs = [] if root.is_dir() else [NewFile(0, temporary)]
             for folder, subfolders, names in os.walk(root):
                 for name in subfolders:
                     if (path := Path(folder) / name).is_symlink():
@@ -247,18 +242,17 @@ class Tables(FileDatabase, Partitioned):
                 for name in names:
                     path = Path(folder) / name
                     if path in numbers:
-                        jobs.append((numbers[path], new_folder / name))
+                        jobs.append(NewFile(numbers[path], new_folder / name))
                     elif name not in _SUMMARIES:
                         shutil.copy2(path, new_folder / name, follow_symlinks=False)
-            if self.spread is not None:
-                self.spread(jobs)
-                return
-            for number, target in jobs:
-                self.write_part(number, target)
+            # An engine's workers may have another working directory.
+            jobs = [job._replace(target=job.target.absolute()) for job in jobs]
+            for _ in map(self.write_part, jobs) if self.engine is None else self.engine.run(self.write_part, jobs):
+                pass
 
-    def write_part(self, number: int, target: Path) -> int:
-        """Write the new version of a file of the data set, by its number, to ``target``; return its number of rows."""
-        part, new, note = self._parts[number], self._new_vectors(), self._record().note
+    def write_part(self, job: NewFile) -> dict[str, object]:
+        """Write the new version of a file of the data set; return its number of rows."""
+        part, new, note = self._parts[job.number], self._new_vectors(), self._record().note
         metadata = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
         space = Space(model=note.get("model") or None, dim=new.dim)
         if space.model:
@@ -277,38 +271,34 @@ class Tables(FileDatabase, Partitioned):
             rows = new.read(start + np.flatnonzero(written)).astype(new.dtype, copy=False)
             return _lists(rows, written, kind)
 
-        with atomic_path(target, force=True) as temporary:
+        with atomic_path(job.target, force=True) as temporary:
             rewrite_part(part, temporary, self._column, schema, lists)
-        return part.rows
+        return {"rows": part.rows}
 
-    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+    def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of rows: whole files, or some row groups of a file that is larger."""
         for part in self._parts:
             start = part.start
-            for rows in part.groups() if part.rows > most else ():
-                if rows + part.start - start >= most:
-                    yield start, part.start + rows
-                    start = part.start + rows
-            if start < part.start + part.rows:
-                yield start, part.start + part.rows
+            for rows in [*(part.groups() if part.rows > most else ()), part.rows]:
+                stop = part.start + rows
+                if stop > start and (stop - start >= most or rows == part.rows):
+                    yield RowRange(f"rows {start} to {stop - 1}", start, stop)
+                    start = stop
 
-    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by row number, then mark the rows as written."""
+    def _pairs(self, rows: RowRange, batch: int) -> Iterator[PairedBlock]:
+        return self.scan_pairs(batch=batch, after=rows.start, stop=rows.stop)
 
-        def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
-            for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):
-                yield block, change(block)
 
-        for block, result in run_ahead(changed()):
-            if result is not None:
-                which, vectors = result
-                self.write(block.ids if which.all() else block.ids.filter(pa.array(which)), vectors)
-        self.flush()
-        return []
+class NewFile(NamedTuple):
+    """A file of a data set, by its number, of which a new version is to be written."""
 
-    def take(self, files: Sequence[WrittenFile]) -> int:
-        """Do nothing: the workers' files are already in place."""
-        return 0
+    number: int
+    target: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for messages."""
+        return f"file-{self.number:06d}"
 
 
 def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:

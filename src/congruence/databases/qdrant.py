@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +27,17 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     NewVectors,
-    VectorSide,
+    folder_in,
     free_bytes,
-    refuse_secrets,
+    metadata_for_new,
     space_in,
     texts,
     wait_until_indexed,
+    with_key,
 )
-from congruence.databases._collections import ROLE, CollectionDatabase, Collections
+from congruence.databases._collections import CollectionDatabase, Collections, only_table
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
-from congruence.stores import SPACE_KEY
 
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
@@ -54,9 +53,6 @@ _REQUEST_BYTES = 8 * 2**20
 
 #: Maximum bytes of a number in a request: a float32, written as the shortest text of a float64.
 _NUMBER_BYTES = 22
-
-#: Number of queries per request.
-_QUERIES = 64
 
 #: Number of points from which the names of payload fields are determined.
 _SAMPLE = 100
@@ -89,14 +85,13 @@ class Qdrant(CollectionDatabase):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
-        refuse_secrets(address, API_KEY)
+        self._address, self._key_of_server = with_key(address, API_KEY)
         self._models = require("qdrant_client.models", extra="qdrant")
         self._folder = folder_of(address)
-        self._address = address
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
-        self._table = self._only_table() if table is None else table
+        self._table = only_table(self._names(), self._aliases(), address.shown) if table is None else table
         self._column = self._find_column(self._find().old, column)
         place = self._place()
         self._rows = None if rows is None else self._filter_of(rows)
@@ -106,13 +101,10 @@ class Qdrant(CollectionDatabase):
             self._check_field(place.old, modality)
 
     def _open_server(self) -> Any:
-        key = os.environ.get(API_KEY) or None
-        if key is not None:
-            self._address = replace(self._address, secrets=(key,))
         url = re.sub(r"^qdrant://", "http://", self._address.text, flags=re.IGNORECASE)
         client = require("qdrant_client", extra="qdrant").QdrantClient
         try:
-            return client(url=url, api_key=key, timeout=TIMEOUT, check_compatibility=False)
+            return client(url=url, api_key=self._key_of_server, timeout=TIMEOUT, check_compatibility=False)
         except ValueError as error:
             raise ParameterError(
                 f"{self._address.shown} is no address of a server ({error}).",
@@ -165,19 +157,11 @@ class Qdrant(CollectionDatabase):
     def _aliases(self) -> dict[str, str]:
         return {alias.alias_name: alias.collection_name for alias in self._call(self._client.get_aliases).aliases}
 
-    def _only_table(self) -> str:
-        """Return the only alias, or the only collection without one."""
-        aliases = self._aliases()
-        names: dict[str, str] = {}
-        for name in sorted(collection.name for collection in self._call(self._client.get_collections).collections):
-            names.setdefault(ROLE.sub("", name), name)  # of an old collection and its new one, keep the old one
-        for target in aliases.values():
-            names.pop(ROLE.sub("", target), None)
-        return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
+    def _names(self) -> set[str]:
+        return {collection.name for collection in self._call(self._client.get_collections).collections}
 
     def _find(self) -> Collections:
-        aliases, table = self._aliases(), self._table
-        names = {collection.name for collection in self._call(self._client.get_collections).collections}
+        names, aliases, table = self._names(), self._aliases(), self._table
         target = aliases.get(table, table)
         if target not in names:
             refusals.check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
@@ -414,17 +398,11 @@ class Qdrant(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._to_search(side)
-        found: list[pa.Array] = []
-        for start in range(0, len(queries), _QUERIES):
-            requests = [
-                self._models.QueryRequest(query=query, using=self._column or None, filter=self._rows, limit=k)
-                for query in queries[start : start + _QUERIES].tolist()
-            ]
-            answers = self._call(self._client.query_batch_points, collection, requests=requests)
-            found += [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
-        return found
+    def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
+        options = {"using": self._column or None, "filter": self._rows, "limit": k}
+        requests = [self._models.QueryRequest(query=query, **options) for query in queries.tolist()]
+        answers = self._call(self._client.query_batch_points, collection, requests=requests)
+        return [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         models, column = self._models, self._column
@@ -443,8 +421,6 @@ class Qdrant(CollectionDatabase):
             vectors = {**vectors, "": vectors[""].model_copy(update={"size": dim, "datatype": datatype})}
         else:
             vectors = vectors.model_copy(update={"size": dim, "datatype": datatype})
-        metadata = {key: value for key, value in (config.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
-        metadata[MARK_KEY] = mark
         settings = {
             "sparse_vectors_config": params.sparse_vectors,
             "shard_number": params.shard_number,
@@ -463,7 +439,7 @@ class Qdrant(CollectionDatabase):
             self._client.create_collection,
             place.new,
             vectors_config=vectors,
-            metadata=metadata,
+            metadata=metadata_for_new(config.metadata, mark),
             **{key: value for key, value in settings.items() if value is not None},
         )
         if not self._mark_of(place.new):
@@ -576,7 +552,7 @@ def folder_of(address: Address) -> Path | None:
         return None
     parts = urlsplit(address.text)
     if parts.netloc in ("", ".", "..", "~"):
-        return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser()
+        return folder_in(address)
     return None
 
 

@@ -231,12 +231,11 @@ class SQLite(CollectionDatabase):
     def _count(self, collection: Vec0, *, all_rows: bool = False) -> int:
         return int(self._read(f"SELECT count(*) FROM {quoted(collection.table + '_rowids')}")[0][0])
 
-    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+    def _nearest(self, vec0: Vec0, queries: np.ndarray, k: int) -> list[pa.Array]:
         """Search exactly, as vec0 does: it has no index."""
-        vec0 = self._to_search(side)
         where = f"{vec0.column} MATCH {vec0.value} AND k = {int(k)}"
         statement = f"SELECT {vec0.ids} FROM {quoted(vec0.table)} WHERE {where} ORDER BY distance"
-        results = [self._read(statement, [blob.tobytes()]) for blob in vec0.blobs(np.asarray(queries))]
+        results = [self._read(statement, [blob.tobytes()]) for blob in vec0.blobs(queries)]
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:

@@ -1,11 +1,10 @@
 """Process many files on one or several machines, split by fragments and journaled: Ray, Spark, Daft, Dask."""
 
+from congruence._utils.engine import Engine, LocalEngine, RayEngine
 from congruence.engines.dataset import DataSet, Fragment, ItemSet, PairedData, open_dataset, open_itemset, open_pairs
 from congruence.engines.embed import EmbedDataSetReport, embed_dataset
-from congruence.engines.engine import Engine, LocalEngine, RayEngine
 from congruence.engines.fit import fit_dataset
 from congruence.engines.jobs import DataSetReport
-from congruence.engines.migrate import EngineExecutor
 from congruence.engines.sample import read_sample
 from congruence.engines.transform import MapBatch, transform_dataset
 
@@ -14,7 +13,6 @@ __all__ = [
     "DataSetReport",
     "EmbedDataSetReport",
     "Engine",
-    "EngineExecutor",
     "Fragment",
     "ItemSet",
     "LocalEngine",

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.engine import Engine
 from congruence._utils.validation import check_positive
 from congruence.embed.run import EncoderRun
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, EncoderOptions, load_encoder
 from congruence.engines.dataset import Fragment, ItemSet
-from congruence.engines.engine import Engine
 from congruence.engines.jobs import DataSetReport, FragmentWork, Job, quarantined
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.stores.ids import arrow_ids

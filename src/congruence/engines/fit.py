@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from congruence._utils.engine import Engine
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import has_unit_rows
 from congruence.engines.dataset import Fragment, PairedData
-from congruence.engines.engine import Engine
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import LinearMap, Map, OrthogonalMap

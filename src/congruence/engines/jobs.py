@@ -25,11 +25,11 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import locked
+from congruence._utils.engine import Engine
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
-from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
 from congruence.stores.parquet import ParquetTable, write_parquet

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
+from congruence._utils.engine import Engine
 from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment
-from congruence.engines.engine import Engine
 from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, find_bad, quarantined
 from congruence.errors import InputError
 from congruence.maps import Map, load

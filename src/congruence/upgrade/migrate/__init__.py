@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from congruence.upgrade.migrate.migration import Migration, migrate
-from congruence.upgrade.migrate.passes import Executor
 from congruence.upgrade.migrate.plan import Plan
 from congruence.upgrade.migrate.verify import Verification
 
-__all__ = ["Executor", "Migration", "Plan", "Verification", "migrate"]
+__all__ = ["Migration", "Plan", "Verification", "migrate"]

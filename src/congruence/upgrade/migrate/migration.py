@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from congruence._utils.atomic import locked
+from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database, open_database
@@ -30,7 +31,7 @@ from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper
-from congruence.upgrade.migrate.passes import PASSES, Executor, Retry
+from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
@@ -69,9 +70,13 @@ class Migration:
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
-    executor : Executor, optional
-        Runs the passes over all rows: by default in this process; ``congruence.engines.EngineExecutor`` runs them
-        on an engine.
+    engine : Engine, optional
+        Runs the passes over the rows of files or a LanceDB table that all workers can read and write, such as
+        ``congruence.engines.RayEngine``; by default they run in this process. Rows never pass through the driver. A
+        range may be processed twice, and rows that a killed run has not marked or committed are processed again.
+    range_bytes : int, optional
+        Bytes of old vectors that one task of an engine processes. Larger files are divided at row-group boundaries;
+        smaller fragments of a Lance table are combined.
 
     Examples
     --------
@@ -94,12 +99,11 @@ class Migration:
         old_ranges: ArrayLike | None = None,
         allow_zero_rows: bool = False,
         retry: Retry | None = None,
-        executor: Executor | None = None,
+        engine: Engine | None = None,
+        range_bytes: int = RANGE_BYTES,
     ) -> None:
         self.database = database
         self.retry = retry or Retry()
-        self.executor = executor or Executor()
-        self.executor.begin(database)
         self.info = self.retry(database, database.info)
         self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
         self.journal = Journal.read(self.folder)
@@ -142,6 +146,8 @@ class Migration:
         self.mapper = RowMapper(mapping, **options, old=old, new=new)
         if kept is not None:
             self.mapper.scale = kept.scale
+        self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
+        database.engine = engine
         self._digest = digest
         if kept is not None and (self.folder / PROGRESSIVE).is_dir():
             from congruence.upgrade.migrate.native import read_native
@@ -235,7 +241,7 @@ class Migration:
             self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
             if journal.state == "filling":
                 tell("mapping")
-                self.executor.fill(self, journal, callback)
+                self.passes.fill(journal, self.folder, callback)
             if self.database.capabilities.concurrent_writes or journal.resumed:
                 self._repair(journal, tell, callback)
             tell("indexing")
@@ -319,7 +325,7 @@ class Migration:
             self.retry(self.database, self.database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
-            checksum = self.executor.checksum(self)
+            checksum = self.passes.checksum()
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
             status = {
@@ -491,7 +497,7 @@ class Migration:
         """Repeat repair passes until one finds no differences, and record each in the journal."""
         for number in range(1, PASSES + 1):
             tell(f"comparing, pass {number}")
-            counts = self.executor.repair(self, callback)
+            counts = self.passes.repair(callback)
             journal.passes = [*journal.passes[-9:], counts]
             journal.write(self.folder)
             if not counts["written"] and not counts["removed"]:

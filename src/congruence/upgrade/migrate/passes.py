@@ -1,31 +1,31 @@
-"""Passes over all rows: the first writes the new vectors, later ones repair what others have changed."""
+"""Passes over all rows, here or on an engine: the first writes the new vectors, later ones repair what has changed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
-from congruence.databases import Block, Cursor, Database, PairedBlock
-from congruence.errors import DatabaseUnavailableError
+from congruence._utils.engine import Engine
+from congruence.databases import Block, Cursor, Database, PairedBlock, RowRange, WrittenFile
+from congruence.errors import DatabaseUnavailableError, MigrationError, ParameterError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
-
-if TYPE_CHECKING:
-    from congruence.upgrade.migrate.migration import Migration
-
 
 PASSES = 5  # maximum number of repair passes; a table that changes faster than it is read would never be complete
 CHECKPOINT_SECONDS = 5.0  # seconds between checkpoints, i.e. the work that a kill may lose.
 SAMPLE_IDS = 1000  # number of ids that the journal keeps for verification
-_BLOCK_BYTES = 8 * 2**20  # target size of a block, in bytes of old vectors
+RANGE_BYTES = 256 * 2**20  # target size of a range of rows, in bytes of old vectors
+_BLOCK_BYTES = 8 * 2**20  # the same of a block
 
 _T = TypeVar("_T")
 
@@ -86,27 +86,217 @@ class Checksum:
         return f"{self._sum:032x}"
 
 
-@dataclass
-class Reservoir:
-    """Uniform random sample of a stream of ids (reservoir sampling, algorithm R)."""
+class Sample:
+    """A uniform sample of ids: those with the smallest hashes, in whatever order and however often they are read."""
 
-    kept: list[int | str]
-    seen: int
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    def __init__(self, ids: Iterable[int | str] = ()) -> None:
+        self._keys: dict[int | str, bytes] = {}
+        self.add(ids)
 
-    def add(self, ids: pa.Array) -> None:
-        """Add the next ids of the stream."""
-        for name in ids.to_pylist():
-            self.seen += 1
-            if len(self.kept) < SAMPLE_IDS:
-                self.kept.append(name)
-            elif (place := int(self.rng.integers(self.seen))) < SAMPLE_IDS:
-                self.kept[place] = name
+    def add(self, ids: Iterable[int | str]) -> None:
+        """Add ids, of which the sample may have some already."""
+        largest = max(self._keys.values()) if len(self._keys) == SAMPLE_IDS else b"\xff" * 9
+        for name in ids:
+            key = blake2b(str(name).encode(), digest_size=8).digest()
+            if key < largest:
+                self._keys[name] = key
+        if len(self._keys) > SAMPLE_IDS:
+            self._keys = dict(sorted(self._keys.items(), key=lambda item: item[1])[:SAMPLE_IDS])
+
+    @property
+    def ids(self) -> list[int | str]:
+        """The ids in the sample."""
+        return list(self._keys)
 
 
 def rows_per_block(dim: int) -> int:
     """Return the number of rows per block for vectors of this width."""
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a pass does with a range of rows; called here or by an engine's workers."""
+
+    database: Database
+    mapper: RowMapper
+    batch: int
+    callback: Callable[[int], object] | None = None  # in this process: called with the number of rows of each block
+
+    def __call__(self, rows: RowRange) -> dict[str, Any]:
+        """Process a range, and return counts, a sample of ids, the checksum, and files to commit, as plain data."""
+        found: dict[str, Any] = {"rows": 0, "written": 0, "sample": Sample(), "old": Checksum()}
+
+        def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
+            found["rows"] += len(block.ids)
+            changed = self._change(block, found)
+            found["written"] += 0 if changed is None else len(changed[1])
+            if self.callback is not None:
+                self.callback(len(block.ids))
+            return changed
+
+        files = self.database.revise(rows, self.batch, change)
+        return {**found, "sample": found["sample"].ids, "old": str(found["old"]), "files": files}
+
+    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return which rows of a block to write, and their vectors; None if there are none."""
+        raise NotImplementedError
+
+
+class Fill(Work):
+    """Maps the rows that have no new vector, and samples the ids of all."""
+
+    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        found["sample"].add(block.ids.to_pylist())
+        missing = ~block.has_new
+        if not missing.any():
+            return None
+        # Map whole blocks, because matrix products of other sizes may differ in the last digits.
+        vectors = self.mapper.new.encode(self.mapper(block.ids, block.old, block.modalities))
+        return missing, vectors if missing.all() else vectors[missing]
+
+
+class Compare(Work):
+    """Computes the checksum of the old vectors, and maps the rows whose new vector is missing or wrong."""
+
+    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        found["old"].add(block.ids, block.old)
+        wanted = self.database.as_stored(self.mapper(block.ids, block.old, block.modalities))
+        wrong = ~block.has_new
+        if block.has_new.any():
+            wrong |= self.mapper.new.differs(block.new, wanted)
+        return (wrong, np.ascontiguousarray(self.mapper.new.encode(wanted[wrong]))) if wrong.any() else None
+
+
+class AddUp(Work):
+    """Computes the checksum of the old vectors."""
+
+    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        found["old"].add(block.ids, block.old)
+        return None
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a migration over all rows, in this process or on an engine; each can be repeated."""
+
+    database: Database
+    mapper: RowMapper
+    retry: Retry
+    engine: Engine | None = None
+    range_bytes: int = RANGE_BYTES  # of old vectors, the unit of work of one task
+
+    def __post_init__(self) -> None:
+        if self.engine is not None and not self.database.capabilities.shared:
+            raise ParameterError(
+                f"Got {self.database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, which "
+                "workers share.",
+                "Migrate it with `engine='local'`.",
+            )
+
+    def fill(self, journal: Journal, folder: Path, callback: Callable[[int], object] | None = None) -> None:
+        """Write the new vectors of all rows that have none, or of all after the journal's cursor."""
+        by_ranges = self.database.capabilities.shared
+        if by_ranges or journal.cursor is None:  # ranges that were written are not mapped again, but counted again
+            journal.cursor, journal.rows, journal.sample = None, 0, []
+        sample, rows, cursor = Sample(journal.sample), journal.rows, journal.cursor
+        files: list[WrittenFile] = []
+        unsaved, saved_at = False, time.monotonic()
+
+        def save() -> None:
+            self.retry(self.database, lambda: self.database.take(files))
+            files.clear()
+            journal.cursor, journal.rows, journal.sample = cursor, rows, sample.ids
+            journal.write(folder)
+
+        with closing(self._run(Fill, callback) if by_ranges else self._from(cursor, callback)) as results:
+            try:
+                for result in results:
+                    rows, cursor, unsaved = rows + result["rows"], result.get("cursor"), True
+                    sample.add(result["sample"])
+                    files += result["files"]
+                    if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                        save()
+                        unsaved, saved_at = False, time.monotonic()
+            finally:
+                if unsaved:  # also when interrupted, so that these rows are not written again
+                    save()
+
+    def repair(self, callback: Callable[[int], object] | None = None) -> dict[str, object]:
+        """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
+
+        def remove() -> int:
+            removed = 0
+            for ids in self.database.orphans():
+                removed += len(ids)
+                self.database.delete(ids)
+            return removed
+
+        old, written, files = self._add_up(self._run(Compare, callback))
+        removed = self.retry(self.database, remove)
+        # Files that can no longer be committed count as written, so that another pass follows.
+        self.retry(self.database, lambda: self.database.take(files))
+        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
+
+    def checksum(self) -> Checksum:
+        """Return the checksum of the old vectors."""
+        if self.engine is not None:
+            return self._add_up(self._run(AddUp, None))[0]
+
+        def pass_over() -> Checksum:
+            checksum = Checksum()
+            for block in self.database.scan("old", batch=rows_per_block(self.mapper.old.dim)):
+                checksum.add(block.ids, block.vectors)
+            return checksum
+
+        return self.retry(self.database, pass_over)
+
+    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile]]:
+        old, written = Checksum(), 0
+        files: list[WrittenFile] = []
+        for result in results:
+            old.merge(result["rows"], result["old"])
+            written += result["written"]
+            files += result["files"]
+        return old, written, files
+
+    def _run(self, kind: type[Work], callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+        """Yield the results of a kind of work on all ranges of rows."""
+        if self.engine is not None and self.mapper.native is not None:
+            raise MigrationError(
+                "Got a migration with re-embedded rows for an engine, whose workers do not have these vectors.",
+                "Continue with `engine='local'`.",
+            )
+        dim = self.mapper.old.dim
+        ranges = self.database.ranges(max(1, self.range_bytes // (4 * dim)))
+        if self.engine is None:
+            work = kind(self.database, self.mapper, rows_per_block(dim), callback)
+            for rows in ranges:
+                yield self.retry(self.database, partial(work, rows))
+            return
+        for result in self.engine.run(kind(self.database, self.mapper, rows_per_block(dim)), list(ranges)):
+            if callback is not None:
+                callback(result["rows"])
+            yield result
+
+    def _from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+        """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
+        database, mapper, reader = self.database, self.mapper, self.database.reader()
+
+        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
+            for block in run_ahead(_scan_with_retry(reader, self.retry, cursor, rows_per_block(mapper.old.dim))):
+                yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
+
+        try:
+            for block, vectors in run_ahead(mapped()):
+                self.retry(database, partial(database.write, block.ids, vectors))
+                if callback is not None:
+                    callback(len(block.ids))
+                ids = block.ids.to_pylist()
+                yield {"rows": len(ids), "sample": ids, "files": [], "cursor": block.cursor}
+        finally:
+            if reader is not database:
+                reader.close()
 
 
 def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
@@ -124,95 +314,3 @@ def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, bat
             if attempt >= retry.attempts:
                 raise
             retry.wait(attempt, error)
-
-
-def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return which rows have a missing or wrong new vector, and their right vectors; None if all are right."""
-    wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
-    wrong = ~block.has_new
-    if block.has_new.any():
-        wrong |= mapper.new.differs(block.new, wanted)
-    return (wrong, np.ascontiguousarray(mapper.new.encode(wanted[wrong]))) if wrong.any() else None
-
-
-class Executor:
-    """Runs the passes of a migration over all rows, in this process; each can be repeated after an interruption."""
-
-    def begin(self, database: Database) -> None:
-        """Prepare for a database, or refuse one that is not supported."""
-
-    def fill(self, migration: Migration, journal: Journal, callback: Callable[[int], object] | None = None) -> None:
-        """Write the new vectors of all rows, starting at the journal's cursor; reading, mapping and writing overlap."""
-        database, mapper, retry = migration.database, migration.mapper, migration.retry
-        if journal.cursor is None:  # an engine may have written some rows, in any order
-            journal.rows, journal.sample = 0, []
-        reservoir = Reservoir(journal.sample, journal.rows)
-        batch = rows_per_block(migration.info.dim)
-        reader = database.reader()
-
-        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-            for block in run_ahead(_scan_with_retry(reader, retry, journal.cursor, batch)):
-                yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
-
-        def save(block: Block) -> None:
-            retry(database, database.flush)
-            journal.cursor, journal.rows = block.cursor, reservoir.seen
-            journal.write(migration.folder)
-
-        try:
-            unsaved, saved_at = None, time.monotonic()
-            try:
-                for block, vectors in run_ahead(mapped()):
-                    retry(database, partial(database.write, block.ids, vectors))
-                    reservoir.add(block.ids)
-                    unsaved = block
-                    if callback is not None:
-                        callback(len(block.ids))
-                    if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-                        save(block)
-                        unsaved, saved_at = None, time.monotonic()
-            finally:
-                if unsaved is not None:  # also when interrupted, so that these rows are not written again
-                    save(unsaved)
-        finally:
-            if reader is not database:
-                reader.close()
-
-    def repair(self, migration: Migration, callback: Callable[[int], object] | None = None) -> dict[str, object]:
-        """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
-        database, batch = migration.database, rows_per_block(migration.info.dim)
-        reader = database.reader()
-
-        def pass_over() -> dict[str, object]:
-            old = Checksum()
-            written = removed = 0
-            for block in run_ahead(reader.scan_pairs(batch=batch)):
-                if (differences := wrong_rows(database, migration.mapper, block)) is not None:
-                    wrong, vectors = differences
-                    written += len(vectors)
-                    database.write(block.ids.filter(pa.array(wrong)), vectors)
-                old.add(block.ids, block.old)
-                if callback is not None:
-                    callback(len(block.ids))
-            for ids in reader.orphans():
-                removed += len(ids)
-                database.delete(ids)
-            database.flush()
-            return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
-
-        try:
-            return migration.retry(database, pass_over)
-        finally:
-            if reader is not database:
-                reader.close()
-
-    def checksum(self, migration: Migration) -> Checksum:
-        """Return the checksum of the old vectors."""
-
-        def pass_over() -> Checksum:
-            checksum = Checksum()
-            for block in migration.database.scan("old", batch=rows_per_block(migration.info.dim)):
-                checksum.add(block.ids, block.vectors)
-            return checksum
-
-        return migration.retry(migration.database, pass_over)

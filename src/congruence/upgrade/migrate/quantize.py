@@ -149,6 +149,15 @@ def check_ranges(ranges: object, dim: int | None = None) -> None:
         raise ValueError("ranges out of order")
 
 
+def similarities(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> np.ndarray:
+    """Return similarities that rank the rows as the database's distance does, shape (queries, rows)."""
+    rows = normalize_rows(vectors) if distance == "cosine" else vectors
+    similar = queries @ rows.T
+    if distance == "l2":
+        similar -= np.einsum("ij,ij->i", rows, rows)[None, :] / 2
+    return np.asarray(similar)
+
+
 def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: int = 10) -> float | None:
     """Return the recall of the ``k`` nearest of quantized rows, by at most 200 of them; None below 4 ``k`` rows."""
     if len(exact) < 4 * k:
@@ -157,9 +166,6 @@ def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: in
     chosen[np.linspace(0, len(exact) - 1, min(QUERIES, len(exact) // 4)).astype(int)] = True
     near = []
     for rows in (exact, stored):
-        rows = normalize_rows(rows) if distance == "cosine" else rows
-        similar = rows[chosen] @ rows[~chosen].T
-        if distance == "l2":
-            similar -= np.einsum("ij,ij->i", rows[~chosen], rows[~chosen])[None, :] / 2
-        near.append(top_k(similar, k))
+        queries = normalize_rows(rows[chosen]) if distance == "cosine" else rows[chosen]
+        near.append(top_k(similarities(queries, rows[~chosen], distance), k))
     return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*near, strict=True)]))

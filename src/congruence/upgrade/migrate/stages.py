@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -27,7 +28,7 @@ from congruence.errors import (
 )
 from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
-from congruence.upgrade.migrate.passes import Executor, rows_per_block
+from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 from congruence.upgrade.progressive.rows import is_on_disk
 
@@ -211,7 +212,7 @@ class _Table:
 
     def repair(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        Executor().repair(self.migration)
+        replace(self.migration.passes, engine=None).repair()
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:

@@ -16,7 +16,7 @@ from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
-from congruence.upgrade.migrate.quantize import recall_of
+from congruence.upgrade.migrate.quantize import recall_of, similarities
 
 
 def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Block, np.ndarray]:
@@ -165,7 +165,7 @@ def _exact(
     for block in database.scan(side, batch=rows_per_block(width)):
         if checksum is not None:
             checksum.add(block.ids, block.vectors)
-        similar = _similar(queries, block.vectors, distance)
+        similar = similarities(queries, block.vectors, distance)
         near = top_k(similar, min(k, len(block.ids)))
         texts = id_texts(block.ids.to_pylist())
         scores = np.concatenate([scores, np.take_along_axis(similar, near, 1)], axis=1)
@@ -178,15 +178,6 @@ def _exact(
     order = np.argsort(-scores, axis=1, kind="stable")
     least = scores.min(axis=1, initial=np.inf)
     return np.take_along_axis(names, order, 1).tolist(), least
-
-
-def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> np.ndarray:
-    """Return similarities that rank the rows as the database's distance does, shape (queries, rows)."""
-    rows = normalize_rows(vectors) if distance == "cosine" else vectors
-    similar = queries @ rows.T
-    if distance == "l2":
-        similar -= np.einsum("ij,ij->i", rows, rows)[None, :] / 2
-    return np.asarray(similar)
 
 
 def _as_near(
@@ -202,7 +193,7 @@ def _as_near(
     names = [id_texts(ids.to_pylist()) for ids in results]
     block = database.fetch(pa.concat_arrays(results).unique(), side)
     known = id_texts(block.ids.to_pylist())
-    similar = _similar(queries, block.vectors, distance)
+    similar = similarities(queries, block.vectors, distance)
     shares = []
     for row, found, needed in zip(similar, names, least[: len(queries)], strict=True):
         rows = id_rows(known, found)

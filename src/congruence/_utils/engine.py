@@ -1,10 +1,11 @@
-"""Engines run a function on every fragment, here or with Ray (extra ``ray``), and yield the results in any order."""
+"""Engines run a function on every part of a job, here or with Ray (extra ``ray``), and yield results in any order."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import pickle
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -14,15 +15,16 @@ from typing import Any, TypeAlias
 
 import congruence.errors as errors
 from congruence._utils.optional import require
-from congruence.engines.dataset import Fragment
 from congruence.errors import CongruenceError
 
-#: Function from a fragment to plain data that JSON can represent; must be picklable, and may be called twice for a
-#: fragment.
-Work: TypeAlias = Callable[[Fragment], Mapping[str, object]]
+#: A part of a job that has a ``name``: a fragment of a data set, or a range of a table's rows; must be picklable.
+Part: TypeAlias = Any
 
-#: Function from a fragment to bytes, and function that merges such bytes.
-Measure: TypeAlias = Callable[[Fragment], bytes]
+#: Function from a part to plain data that JSON can represent; must be picklable, and may be called twice for a part.
+Work: TypeAlias = Callable[[Part], Mapping[str, object]]
+
+#: Function from a part to bytes, and function that merges such bytes.
+Measure: TypeAlias = Callable[[Part], bytes]
 Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
 #: Number of results merged at a time.
@@ -35,14 +37,14 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+    def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
         """Yield the function's result, plain data, for each fragment as it is finished.
 
         The first CongruenceError that the work raises ends the job.
         """
 
     @abstractmethod
-    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
         """Measure every fragment, and merge the results in a tree whose shape depends on the number of fragments alone.
 
         ``measure`` returns bytes; ``merge`` takes a list of them, in the order of their fragments.
@@ -52,15 +54,15 @@ class Engine(ABC):
 class _Guarded:
     """A function whose errors are returned as plain data, because engines replace exceptions by their own."""
 
-    def __init__(self, work: Callable[[Fragment], object]) -> None:
+    def __init__(self, work: Callable[[Part], object]) -> None:
         self.work = work
 
-    def __call__(self, fragment: Mapping[str, object]) -> dict[str, object]:
-        """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the fragment."""
+    def __call__(self, part: Part) -> dict[str, object]:
+        """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the part."""
         try:
-            return {"value": self.work(Fragment.from_dict(fragment))}
+            return {"value": self.work(part)}
         except CongruenceError as error:
-            return {"error": type(error).__name__, "message": str(error), "fragment": fragment["name"]}
+            return {"error": type(error).__name__, "message": str(error), "fragment": part.name}
 
 
 def _unwrap(result: Mapping[str, Any]) -> Any:
@@ -76,19 +78,19 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+    def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment, in order; see ``Engine.run``."""
         guarded = _Guarded(work)
         for fragment in fragments:
-            yield dict(_unwrap(guarded(fragment.to_dict())))
+            yield dict(_unwrap(guarded(fragment)))
 
-    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
         """Measure every fragment and merge the results; see ``Engine.reduce``."""
         guarded = _Guarded(measure)
         # Like the digits of a counter: a full level is merged into one result of the next level.
         levels: list[list[bytes]] = [[]]
         for fragment in fragments:
-            levels[0].append(_unwrap(guarded(fragment.to_dict())))
+            levels[0].append(_unwrap(guarded(fragment)))
             for k in range(len(levels)):
                 if len(levels[k]) == FAN_IN:
                     if k + 1 == len(levels):
@@ -128,24 +130,24 @@ class RayEngine(Engine):
     ) -> None:
         self.address, self.workers, self.gpus, self.retries = address, workers, gpus, retries
 
-    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+    def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment; see ``Engine.run``."""
         self._connect()
         call = _Guarded(work)
 
-        def task(row: dict[str, str]) -> dict[str, str]:
-            return {"result": json.dumps(call(json.loads(row["fragment"])))}
+        def task(row: dict[str, Any]) -> dict[str, str]:
+            return {"result": json.dumps(call(pickle.loads(row["fragment"])))}
 
         for row in self._tasks(task, fragments, in_order=False).iter_rows():
             yield dict(_unwrap(json.loads(row["result"])))
 
-    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
         """Measure every fragment and merge the results; see ``Engine.reduce``."""
         self._connect()
         call = _Guarded(measure)
 
-        def task(row: dict[str, str]) -> dict[str, Any]:
-            result = call(json.loads(row["fragment"]))
+        def task(row: dict[str, Any]) -> dict[str, Any]:
+            result = call(pickle.loads(row["fragment"]))
             return {"value": result.pop("value", b""), "error": json.dumps(result) if result else ""}
 
         def join(batch: Any) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class RayEngine(Engine):
         return value
 
     def _tasks(
-        self, task: Callable[[dict[str, str]], Mapping[str, Any]], fragments: Sequence[Fragment], *, in_order: bool
+        self, task: Callable[[dict[str, Any]], Mapping[str, Any]], fragments: Sequence[Part], *, in_order: bool
     ) -> Any:
         import ray.data
 
@@ -172,7 +174,7 @@ class RayEngine(Engine):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = in_order
-        rows = [{"fragment": json.dumps(fragment.to_dict())} for fragment in fragments]
+        rows = [{"fragment": pickle.dumps(fragment)} for fragment in fragments]
         return ray.data.from_items(rows, override_num_blocks=len(rows)).map(task, **self._options())
 
     def _options(self) -> dict[str, Any]:
