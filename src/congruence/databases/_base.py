@@ -229,6 +229,11 @@ class RowRange(NamedTuple):
     start: int = 0
     stop: int | None = None  # excluded; None for all following rows
 
+    @classmethod
+    def numbered(cls, unit: str, start: int, stop: int) -> RowRange:
+        """Return a range of rows or of other units that are numbered from 0."""
+        return cls(f"{unit} {start} to {stop - 1}", start, stop)
+
 
 #: Description, as plain data, of a file with new vectors that is not yet part of the database.
 WrittenFile: TypeAlias = dict[str, Any]
@@ -273,6 +278,9 @@ class Database(ABC):
     kind: ClassVar[str]
     capabilities: Capabilities
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
+    #: a cursor.
+    by_ranges: ClassVar[bool] = False
     engine: Engine | None = None  # that may write new files; set by a migration
 
     def __init__(
@@ -522,12 +530,8 @@ class Database(ABC):
     # ---- the passes of a migration -----------------------------------------------------------------------------------
 
     def ranges(self, most: int) -> Iterator[RowRange]:
-        """Yield ranges that cover all current rows, of about ``most`` rows each if the database is shared."""
+        """Yield ranges that cover all current rows; of about ``most`` rows each, if they are written by ranges."""
         yield RowRange("all rows")
-
-    def _pairs(self, rows: RowRange, batch: int) -> Iterator[PairedBlock]:
-        """Yield the rows of a range."""
-        return self.scan_pairs(batch=batch)
 
     def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
         """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
@@ -538,7 +542,7 @@ class Database(ABC):
         reader = self.reader()
 
         def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
-            for block in run_ahead(reader._pairs(rows, batch)):
+            for block in run_ahead(reader.scan_pairs(batch=batch)):
                 yield block, change(block)
 
         try:

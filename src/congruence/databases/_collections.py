@@ -221,11 +221,18 @@ class CollectionDatabase(Database):
     def _width(self, collection: Any) -> int:
         """Return the width of the old vectors, for blocks without rows."""
 
-    @abstractmethod
     def _pages(
         self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
     ) -> Iterator[list[Any]]:
         """Yield the selected records in the order of their ids, starting after the id ``after``, which may be gone."""
+        for ids in self._ids(collection, after=after):
+            for start in range(0, len(ids), batch):
+                if records := self._records(collection, ids[start : start + batch], whole=whole):
+                    yield records
+
+    def _ids(self, collection: Any, *, after: Cursor | None = None) -> Iterator[list[Any]]:
+        """Yield the ids of the selected records that have a vector, sorted; not needed with other ``_pages``."""
+        raise NotImplementedError
 
     @abstractmethod
     def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tokenize
 from abc import abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, exchange, locked, sync
 from congruence._utils.refusals import describe_refusal
 from congruence.databases import _refusals as refusals
@@ -29,12 +30,15 @@ from congruence.databases._base import (
     BATCH,
     Address,
     Block,
+    Change,
     Cursor,
     Database,
     NewVectors,
     PairedBlock,
+    RowRange,
     Stage,
     VectorSide,
+    WrittenFile,
     free_bytes,
 )
 from congruence.errors import (
@@ -57,9 +61,6 @@ _NAME = "migration.json"
 
 #: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
 _SAMPLE = 16 * 1024
-
-#: Number of recently read blocks whose ids and row numbers are cached, so that writing such a block needs no search.
-_RECENT = 64
 
 #: Bytes of vectors that ``FileDatabase.fetch`` reads at a time.
 _FETCH_BYTES = 8 * 2**20
@@ -99,6 +100,7 @@ class FilePiece(NamedTuple):
 class FileDatabase(Database):
     """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
 
+    by_ranges = True
     n: int
     dim: int
 
@@ -107,17 +109,12 @@ class FileDatabase(Database):
         self._place, self._shown = HiddenFolder(path), path
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
-        self._recent: deque[tuple[pa.Array, np.ndarray]] = deque(maxlen=_RECENT)
-        self._lock = Lock()
         self._counted: int | None = None
         self._options: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open files; another process with access to the same files opens them again."""
-        return {**self.__dict__, "_new": None, "_recent": deque(maxlen=_RECENT), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=Lock())
+        return {**self.__dict__, "_new": None, "engine": None}
 
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
         """Return and remember two options, by default with the values with which the migration was started."""
@@ -197,26 +194,41 @@ class FileDatabase(Database):
             if not has_vector.any():
                 continue
             assert vectors is not None
-            ids, modalities = masked(piece.ids, has_vector), masked(piece.modalities, has_vector)
-            with self._lock:
-                self._recent.append((ids, piece.start + np.flatnonzero(has_vector)))
-            yield Block(ids, vectors, modalities, stop)
+            yield Block(masked(piece.ids, has_vector), vectors, masked(piece.modalities, has_vector), stop)
 
-    def scan_pairs(self, *, batch: int = BATCH, after: int = 0, stop: int | None = None) -> Iterator[PairedBlock]:
-        """Yield old and new vectors in file order, from row number ``after`` to ``stop``."""
+    def ranges(self, most: int) -> Iterator[RowRange]:
+        for start in range(0, self.n, most):
+            yield RowRange.numbered("rows", start, min(start + most, self.n))
+
+    def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
+        """Write new vectors by row number, then mark the rows as written."""
         new = self._new_vectors()
-        for piece in cut(self._pieces(after, batch, True), stop):
-            rows = piece.start + np.flatnonzero(piece.valid)
-            if not len(rows):
+
+        def changed() -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]]:
+            for numbers, block in run_ahead(self._numbered_pairs(rows, batch)):
+                yield numbers, change(block)
+
+        for numbers, result in run_ahead(changed()):
+            if result is not None:
+                self._invalidate_built()
+                which, vectors = result
+                new.write(numbers[which], vectors)
+        self.flush()
+        return []
+
+    def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, PairedBlock]]:
+        """Yield old and new vectors in file order, with their row numbers."""
+        new = self._new_vectors()
+        for piece in cut(self._pieces(rows.start, batch, True), rows.stop):
+            numbers = piece.start + np.flatnonzero(piece.valid)
+            if not len(numbers):
                 continue
             assert piece.vectors is not None
             has_vector = new.written(piece.start, piece.start + len(piece.ids))[piece.valid]
-            ids = masked(piece.ids, piece.valid)
-            with self._lock:
-                self._recent.append((ids, rows))
-            vectors = new.read(rows)
+            vectors = new.read(numbers)
             vectors[~has_vector] = 0.0
-            yield PairedBlock(ids, piece.vectors, vectors, has_vector, masked(piece.modalities, piece.valid))
+            ids, modalities = masked(piece.ids, piece.valid), masked(piece.modalities, piece.valid)
+            yield numbers, PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
@@ -269,17 +281,7 @@ class FileDatabase(Database):
         return [str(id_) for id_, count in occurrences.items() if count > 1][:10]
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
-        """Return the row number of each id, or -1 if it does not exist; ids of recently read blocks need no search."""
-        with self._lock:
-            recent = list(self._recent)
-        for known, rows in reversed(recent):
-            if ids.equals(known):
-                return np.asarray(rows)
-        for known, rows in reversed(recent):
-            if known.type == ids.type and among(ids.slice(0, 1), known)[:1] >= 0:
-                places = among(ids, known)
-                if (places >= 0).all():
-                    return np.asarray(rows[places])
+        """Return the row number of each id, or -1 if it does not exist."""
         out = np.full(len(ids), -1, np.int64)
         for piece in self._pieces(0, 65_536, False):
             places = among(ids, piece.ids)
@@ -307,7 +309,7 @@ class FileDatabase(Database):
         self._place.check_unchanged(self._record())
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors by row number."""
+        """Store new vectors; the ids are searched in the whole file."""
         new = self._new_vectors()
         refusals.check_shape(vectors, (len(ids), new.dim))
         self._invalidate_built()
@@ -380,7 +382,6 @@ class FileDatabase(Database):
         self.close()
         self._place.remove()
         self._stage = Stage.UNTOUCHED
-        self._recent.clear()
         self._counted = None
         self._reopen()
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
-    BATCH,
     MARK_KEY,
     NEW,
     OLD,
@@ -178,14 +177,6 @@ class Chroma(CollectionDatabase):
     def _others(self, collection: Any, ids: list[Any]) -> list[Any]:
         return _as_records(self._get(collection, ids, _FIELDS))
 
-    def _pages(
-        self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
-    ) -> Iterator[list[Any]]:
-        ids = [name for name in self._ids(collection) if after is None or name > str(after)]
-        for start in range(0, len(ids), batch):
-            if records := self._records(collection, ids[start : start + batch], whole=whole):
-                yield records
-
     def _id_of(self, record: Any) -> object:
         return record["ids"]
 
@@ -201,9 +192,9 @@ class Chroma(CollectionDatabase):
         rows = np.ascontiguousarray(vectors, np.float32)
         return Block(pa.array(ids, pa.large_string()), rows, modalities, ids[-1] if ids else "")
 
-    def _ids(self, collection: Any) -> list[str]:
-        ids: list[str] = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
-        return ids
+    def _ids(self, collection: Any, *, after: Cursor | None = None) -> Iterator[list[str]]:
+        ids = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
+        yield [name for name in ids if after is None or name > str(after)]
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         for start in range(0, len(ids), self._most):
@@ -229,7 +220,7 @@ class Chroma(CollectionDatabase):
 
     def _count(self, collection: Any, *, all_rows: bool = False) -> int:
         if self._where is not None and not all_rows:
-            return len(self._ids(collection))
+            return sum(map(len, self._ids(collection)))
         return int(self._call(collection.count))
 
     def _nearest(self, collection: Any, queries: np.ndarray, k: int) -> list[pa.Array]:

@@ -111,6 +111,7 @@ class LanceDB(ColumnDatabase):
         filters="LanceDB SQL",
         element_types=("float32", "float16", "binary"),
     )
+    by_ranges = True
     _version = 0
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -449,7 +450,7 @@ class LanceDB(ColumnDatabase):
                 rows = 0
             bounds[-1] = (bounds[-1][0], number + 1)
             rows += count
-        return iter([RowRange(f"fragments {start} to {stop - 1}", start, stop) for start, stop in bounds])
+        return (RowRange.numbered("fragments", start, stop) for start, stop in bounds)
 
     def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
         """Write a new column file for each fragment in which vectors change."""

@@ -21,7 +21,6 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
-    BATCH,
     MARK_KEY,
     Address,
     Block,
@@ -364,15 +363,13 @@ class Milvus(CollectionDatabase):
         )
         return rows
 
-    def _ids(
-        self, collection: str, *, condition: str | None = None, after: Cursor | None = None
-    ) -> Iterator[list[RowId]]:
-        """Yield pages of row ids, in ascending order.
+    def _ids(self, collection: str, *, after: Cursor | None = None) -> Iterator[list[RowId]]:
+        """Yield pages of row ids.
 
         Milvus Lite scans all rows for every query, whatever its limit, so all ids are requested at once. A server
         returns one page at a time.
         """
-        key, condition = self._schema.key, self._rows if condition is None else condition
+        key, condition = self._schema.key, self._rows
         if self._lite:
             ids = sorted(row[key] for row in self._query(collection, condition or "", [key]))
             yield ids[0 if after is None else bisect.bisect_right(ids, after) :]
@@ -394,7 +391,7 @@ class Milvus(CollectionDatabase):
     def _count(self, collection: str, *, all_rows: bool = False) -> int:
         condition = None if all_rows else self._rows
         if condition and self._lite:  # Milvus Lite would load every row, with its vector, to count them
-            return sum(map(len, self._ids(collection, condition=condition)))
+            return sum(map(len, self._ids(collection)))
         return int(self._query(collection, condition or "", ["count(*)"])[0]["count(*)"])
 
     def _get(self, collection: str, ids: Sequence[object], fields: list[str]) -> list[dict[str, Any]]:
@@ -430,14 +427,6 @@ class Milvus(CollectionDatabase):
         vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
         modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
         return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
-
-    def _pages(
-        self, collection: str, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
-    ) -> Iterator[list[dict[str, Any]]]:
-        for ids in self._ids(collection, after=after):
-            for start in range(0, len(ids), batch):
-                if found := self._records(collection, ids[start : start + batch], whole=whole):
-                    yield found
 
     def _store(self, collection: str, records: list[dict[str, Any]], vectors: np.ndarray) -> None:
         # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the

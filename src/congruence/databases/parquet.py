@@ -22,7 +22,6 @@ from congruence.databases._base import (
     Capabilities,
     DatabaseInfo,
     Name,
-    PairedBlock,
     RowRange,
     Stage,
     as_ids,
@@ -89,7 +88,7 @@ class Tables(FileDatabase):
         # Another process may have another working directory.
         place = HiddenFolder(str(self._place.path.absolute()))
         parts = [replace(part, path=part.path.absolute()) for part in self._parts]
-        return {**super().__getstate__(), "engine": None, "_place": place, "_parts": parts}
+        return {**super().__getstate__(), "_place": place, "_parts": parts}
 
     def _reopen(self) -> None:
         files, start = find_parts(self._original), 0
@@ -282,11 +281,8 @@ class Tables(FileDatabase):
             for rows in [*(part.groups() if part.rows > most else ()), part.rows]:
                 stop = part.start + rows
                 if stop > start and (stop - start >= most or rows == part.rows):
-                    yield RowRange(f"rows {start} to {stop - 1}", start, stop)
+                    yield RowRange.numbered("rows", start, stop)
                     start = stop
-
-    def _pairs(self, rows: RowRange, batch: int) -> Iterator[PairedBlock]:
-        return self.scan_pairs(batch=batch, after=rows.start, stop=rows.stop)
 
 
 class NewFile(NamedTuple):

@@ -233,7 +233,7 @@ class Migration:
             )
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="run")
-            if journal.rows:
+            if resume:
                 journal.resumed += 1
                 journal.log(f"resumed after {journal.rows:,} rows")
             model = self.mapper.map.target_space_.model or ""

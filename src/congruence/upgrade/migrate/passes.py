@@ -196,7 +196,7 @@ class Passes:
 
     def fill(self, journal: Journal, folder: Path, callback: Callable[[int], object] | None = None) -> None:
         """Write the new vectors of all rows that have none, or of all after the journal's cursor."""
-        by_ranges = self.database.capabilities.shared
+        by_ranges = self.database.by_ranges
         if by_ranges or journal.cursor is None:  # ranges that were written are not mapped again, but counted again
             journal.cursor, journal.rows, journal.sample = None, 0, []
         sample, rows, cursor = Sample(journal.sample), journal.rows, journal.cursor
