@@ -568,3 +568,7 @@ def test_rounding_is_no_difference_and_half_precision_rounds_more():
     assert single.differs(X + np.float32(1e-4), X).all()
     assert not half.differs(X.astype(np.float16).astype(np.float32), X).any()
     assert half.differs(X + np.float32(0.02), X).all()
+    rotation = np.linalg.qr(RNG.normal(size=(256, 256)))[0].astype(np.float32)
+    rows = unit(RNG.normal(size=(8000, 256)))
+    parts = np.concatenate([part @ rotation for part in np.array_split(rows, 8)])
+    assert not Quantizer("float32", 256).differs(parts, rows @ rotation).any()
