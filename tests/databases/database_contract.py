@@ -1,6 +1,7 @@
 """The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,6 +76,17 @@ class Counted:
         return self.inner.execute(statement, *values)
 
 
+@contextmanager
+def killed_client(database, at):
+    """Within it, the client is killed after ``at`` statements."""
+    inner = database._client
+    database._client = Counted(inner, at)
+    try:
+        yield
+    finally:
+        database._client = inner
+
+
 def check_kills(database, step, rows, killed, least):
     """Kill a step at each of its statements, inside ``killed(at)``: rows and stage stay, until an attempt succeeds."""
     before, stage = rows(), database.stage()
@@ -110,9 +122,9 @@ def without_new(database):
     return {one for ids, has_new in found for one, has in zip(ids, has_new, strict=True) if not has}
 
 
-def run(database, dim=DIM_NEW):
+def run(database, dim=DIM_NEW, element_type="float32", note=None):
     """Fill the new side with the first columns of the old one."""
-    database.prepare(dim, "float32", {"map": "abc"})
+    database.prepare(dim, element_type, note or {"map": "abc"})
     for block in database.scan("old", batch=10):
         database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]))
 

@@ -7,7 +7,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DatabaseContract, UserRow, lists
+from database_contract import DatabaseContract, UserRow, lists, run
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -107,10 +107,8 @@ def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
     where, _ = small(tmp_path)
     asked = []
     with open_database(where) as database:
-        database.prepare(4)
         for _ in range(20):
-            for block in database.scan():
-                database.write(block.ids, block.vectors)
+            run(database, 4)
             database.flush()
         read = database._read
         assert read("SELECT max(rowid) AS last FROM items")["last"][0].as_py() > 600
@@ -123,9 +121,7 @@ def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
 def test_a_switch_that_fails_changes_nothing(tmp_path):
     where, _ = small(tmp_path, sql="CREATE INDEX mine ON items (name)")
     with open_database(where) as database:
-        database.prepare(4)
-        for block in database.scan():
-            database.write(block.ids, block.vectors)
+        run(database, 4)
         with pytest.raises(DatabaseError):
             database._without_indices(
                 "ALTER TABLE items RENAME COLUMN v TO w", "ALTER TABLE items RENAME COLUMN none TO v"

@@ -1,10 +1,11 @@
 """A kind of database that another package adds by an entry point keeps the contract."""
 
 import sqlite3
+from functools import partial
 
 import pytest
 from blob_table import quoted
-from database_contract import Counted, DatabaseContract, UserRow, check_kills, make_rows, run
+from database_contract import DatabaseContract, UserRow, check_kills, killed_client, make_rows, run
 
 import congruence.databases
 from congruence.databases import Stage, open_database
@@ -64,23 +65,12 @@ def where(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
 def test_a_kill_at_any_statement_changes_nothing(where, step):
-    from contextlib import contextmanager
-
     with open_database(where) as database:
         if step != "prepare":
             run(database, 3)
         if step in ("rollback", "drop_old"):
             database.switch()
-        inner = database._client
-
-        @contextmanager
-        def killed(at):
-            database._client = Counted(inner, at)
-            try:
-                yield
-            finally:
-                database._client = inner
-
+        killed = partial(killed_client, database)
         check_kills(database, step, lambda: TestBlobTable().user_rows(where), killed, 3)
 
 

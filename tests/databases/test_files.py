@@ -10,6 +10,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from database_contract import lists
+from database_contract import run as fill_new
 from lazy_module import LazyModule
 from processes import fork
 
@@ -60,10 +61,7 @@ def forward(where):
     """Fill, switch, roll back and switch again, from any state; return whether the migration had to start again."""
     with open_database(where) as database:
         if database.stage() is not Stage.SWITCHED:
-            database.prepare(E, "float32", {"model": "new"})
-            for block in database.scan(batch=9):
-                database.write(block.ids, block.vectors[:, :E])
-            database.flush()
+            fill_new(database, E, note={"model": "new"})
             database.switch()
         database.rollback()
         database.switch()

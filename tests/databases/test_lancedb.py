@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DatabaseContract, Killed, UserRow, lists
+from database_contract import DIM, DatabaseContract, Killed, UserRow, lists, run
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -283,14 +283,13 @@ def test_the_index_is_built_again_and_follows_the_names(tmp_path):
     where, vectors = small(tmp_path, n=300)
     with open_database(where) as database:
         assert database.info().index is None
-        database.prepare(4, "float32", {})
+        database.prepare(4, "float32", {"map": "abc"})
         assert database.build_index() is None
     lance.dataset(where).create_index("embedding", "IVF_PQ", metric="cosine", num_partitions=1, num_sub_vectors=4)
     with open_database(where) as database:
         info = database.info()
         assert (info.distance, info.index) == ("cosine", "IVF_PQ, cosine, 1 partitions, 4 sub-vectors")
-        for block in database.scan():
-            database.write(block.ids, block.vectors[:, :4])
+        run(database, 4)
         assert database.build_index() == "IVF_PQ, cosine, 1 partitions, 2 sub-vectors"
         version = lance.dataset(where).version
         database.build_index()
@@ -311,9 +310,7 @@ def test_bits_are_packed_as_numpy_does_and_found_by_the_users_own_search(tmp_pat
     lance.dataset(where).create_index("embedding", "IVF_PQ", metric="cosine", num_partitions=1, num_sub_vectors=4)
     packed = np.packbits(vectors > 0, axis=1)
     with open_database(where) as database:
-        database.prepare(16, "binary", {})
-        for block in database.scan():
-            database.write(block.ids, block.vectors)
+        run(database, 16, "binary")
         assert database.build_index() == "IVF_FLAT, hamming, 1 partitions"
         database.switch()
         table = connect(where)

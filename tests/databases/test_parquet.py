@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow, lists
+from database_contract import NASTY, DatabaseContract, UserRow, lists, run
 
 from congruence import Space
 from congruence.databases import open_database
@@ -109,9 +109,7 @@ def small(folder, **options):
 
 def migrate(where, dim=3, element_type="float32", note=None, **options):
     with open_database(where, **options) as database:
-        database.prepare(dim, element_type, note)
-        for block in database.scan(batch=4):
-            database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]))
+        run(database, dim, element_type, note)
         database.switch()
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from database_contract import Counted, DatabaseContract, UserRow, check_kills
+from database_contract import Counted, DatabaseContract, UserRow, check_kills, run
 
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -431,17 +431,14 @@ def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
         np.testing.assert_array_equal(next(database.scan()).vectors[0], [1, -1, -1, -1, -1, -1, 1, 1])
     with open_database(where) as database:
         assert database.info().dim == 16
-        database.prepare(16, "binary")
-        for block in database.scan():
-            database.write(block.ids, block.vectors)
+        run(database, 16, "binary")
         assert database.build_index() == "hnsw (bit_hamming_ops, m=7)"
         database.switch()
         assert connection.execute("SELECT id, embedding::text FROM items ORDER BY id").fetchall() == expected
         nearest = "SELECT id FROM items ORDER BY embedding <~> (SELECT embedding FROM items WHERE id = 5) LIMIT 1"
         assert connection.execute(nearest).fetchone() == (5,)
         database.drop_old()
-        database.prepare(16, "float32")
-        database.write(block.ids, block.vectors)
+        run(database, 16)
         assert database.build_index() == "hnsw (vector_cosine_ops, m=7)"
 
 

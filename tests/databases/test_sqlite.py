@@ -1,11 +1,12 @@
 """SQLite with sqlite-vec: the contract on vec0 tables, which sqlite-vec itself renames only in part."""
 
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
-from database_contract import Counted, DatabaseContract, UserRow, check_kills
+from database_contract import DatabaseContract, UserRow, check_kills, killed_client
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
@@ -124,17 +125,8 @@ def test_a_kill_at_any_statement_changes_nothing(items, step):
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        inner = database._client
-
-        @contextmanager
-        def killed(at):
-            database._client = Counted(inner, at)
-            try:
-                yield
-            finally:
-                database._client = inner
-
-        check_kills(database, step, lambda: connection.execute("SELECT * FROM items ORDER BY id").fetchall(), killed, 4)
+        rows, killed = "SELECT * FROM items ORDER BY id", partial(killed_client, database)
+        check_kills(database, step, lambda: connection.execute(rows).fetchall(), killed, 4)
 
 
 def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):

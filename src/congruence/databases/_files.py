@@ -30,6 +30,7 @@ from congruence.databases._base import (
     BATCH,
     Address,
     Block,
+    Capabilities,
     Change,
     Cursor,
     Database,
@@ -85,6 +86,17 @@ def _refusing(doing: str, kind: type[FileError] = StorageError) -> Iterator[None
         yield
     except OSError as error:
         raise kind(describe_refusal(error, doing)) from error
+
+
+#: Capabilities of most kinds of files.
+FILES = Capabilities(
+    container="file",
+    atomic_switch=EXCHANGES,
+    concurrent_writes=False,
+    searches=False,
+    writes_after_switch=False,
+    element_types=("float32", "float16"),
+)
 
 
 class FilePiece(NamedTuple):
@@ -235,30 +247,19 @@ class FileDatabase(Database):
         return iter(())
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        blocks = []
-        remaining = len(ids)
-        for piece in self._pieces(0, max(64, _FETCH_BYTES // (4 * self.dim)), side == "old"):
-            wanted = among(piece.ids, ids) >= 0
-            if not wanted.any():
-                continue
-            remaining -= int(wanted.sum())
-            if side == "old":
-                has_vector = wanted & piece.valid
-                assert piece.vectors is not None
-                vectors = piece.vectors[wanted[piece.valid]]
-            else:
-                new = self._new_vectors()
-                has_vector = wanted & new.written(piece.start, piece.start + len(piece.ids))
-                vectors = new.read(piece.start + np.flatnonzero(has_vector))
-            blocks.append(Block(masked(piece.ids, has_vector), vectors, masked(piece.modalities, has_vector), 0))
+        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
+        found, remaining = [Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)], len(ids)
+        for block in self.scan(side, batch=max(64, _FETCH_BYTES // (4 * self.dim))) if remaining else ():
+            wanted = among(block.ids, ids) >= 0
+            if wanted.any():
+                labels = masked(block.modalities, wanted)
+                found.append(Block(masked(block.ids, wanted), block.vectors[wanted], labels, 0))
+                remaining -= int(wanted.sum())
             if remaining <= 0:
                 break
-        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
-        if not blocks:
-            return Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)
-        found, vectors, modalities, _ = zip(*blocks, strict=True)
-        labels = None if modalities[0] is None else pa.concat_arrays(modalities)
-        return Block(pa.concat_arrays(found), np.concatenate(vectors), labels, 0)
+        names, vectors, labels, _ = zip(*(found[1:] or found), strict=True)
+        modalities = None if labels[0] is None else pa.concat_arrays(labels)
+        return Block(pa.concat_arrays(names), np.concatenate(vectors), modalities, 0)
 
     def count(self, side: VectorSide = "old") -> int:
         if side == "new":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage, VectorSide
-from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
+from congruence.databases._base import Address, DatabaseInfo, Name, Stage, VectorSide
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ class Faiss(FileDatabase):
     """
 
     kind = "faiss"
-    capabilities = Capabilities(
-        container="file", atomic_switch=EXCHANGES, concurrent_writes=False, writes_after_switch=False
-    )
+    capabilities = replace(FILES, searches=True, element_types=("float32",))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("faiss",))

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage
-from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
+from congruence.databases._base import Address, DatabaseInfo, Name, Stage
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.embeddings import Space
 from congruence.errors import IdError
 from congruence.stores import open_source, read_ids
@@ -28,14 +28,7 @@ class Npy(FileDatabase):
     """
 
     kind = "npy"
-    capabilities = Capabilities(
-        container="file",
-        atomic_switch=EXCHANGES,
-        concurrent_writes=False,
-        searches=False,
-        writes_after_switch=False,
-        element_types=("float32", "float16"),
-    )
+    capabilities = FILES
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("npy",))

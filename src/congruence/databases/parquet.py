@@ -19,7 +19,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
     Address,
-    Capabilities,
     DatabaseInfo,
     Name,
     RowRange,
@@ -27,7 +26,7 @@ from congruence.databases._base import (
     as_ids,
     space_in,
 )
-from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
+from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
 from congruence.stores import SPACE_KEY, natural, parse_spec
@@ -59,15 +58,7 @@ class Tables(FileDatabase):
     """
 
     kind = "parquet"
-    capabilities = Capabilities(
-        container="file",
-        atomic_switch=EXCHANGES,
-        concurrent_writes=False,
-        searches=False,
-        writes_after_switch=False,
-        shared=True,
-        element_types=("float32", "float16"),
-    )
+    capabilities = replace(FILES, shared=True)
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path, key = parse_spec(path_of(address, ("parquet", "arrow")))

@@ -208,7 +208,7 @@ class Migration:
         anyway : bool, default=False
             Run even if the certificate advises against mapping. No other check is skipped.
         callback : callable, optional
-            Called with the number of rows of each block that was written or compared.
+            Called, also from other threads, with the number of rows of each block that was written or compared.
         stage : callable, optional
             Called with a short description at the beginning of each pass.
 

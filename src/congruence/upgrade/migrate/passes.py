@@ -209,7 +209,7 @@ class Passes:
             journal.cursor, journal.rows, journal.sample = cursor, rows, sample.ids
             journal.write(folder)
 
-        with closing(self._run(Fill, callback) if by_ranges else self._from(cursor, callback)) as results:
+        with closing(self._run(Fill, callback) if by_ranges else self._fill_from(cursor, callback)) as results:
             try:
                 for result in results:
                     rows, cursor, unsaved = rows + result["rows"], result.get("cursor"), True
@@ -279,7 +279,7 @@ class Passes:
                 callback(result["rows"])
             yield result
 
-    def _from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+    def _fill_from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
         """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
         database, mapper, reader = self.database, self.mapper, self.database.reader()
 
