@@ -231,20 +231,14 @@ class LanceDB(ColumnDatabase):
         column = self._side(data, side)
         with self._errors():
             for piece in self._batches(data, [column], after, batch):
-                block = self._block(piece)
-                if len(block.ids):
-                    yield block
-
-    def _block(self, piece: pa.RecordBatch) -> Block:
-        vectors, has = matrix_of(piece.column(1))
-        modalities = self._modalities_of(piece)
-        ids, addresses = self._ids_of(piece), np.asarray(piece.column(piece.num_columns - 1))
-        cursor: Cursor = [int(fragment_of(addresses[-1:])[0]), int(offset_of(addresses[-1:])[0])]
-        if not has.all():
-            mask = pa.array(has)
-            ids, vectors = ids.filter(mask), vectors[has]
-            modalities = modalities.filter(mask) if modalities is not None else None
-        return Block(ids, numbers_of(vectors), modalities, cursor)
+                vectors, has = matrix_of(piece.column(1))
+                if has.any():
+                    mask, modalities = pa.array(has), self._modalities_of(piece)
+                    kept = modalities.filter(mask) if modalities is not None else None
+                    last = np.asarray(piece.column(piece.num_columns - 1))[-1:]
+                    cursor: Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
+                    rows = numbers_of(vectors if has.all() else vectors[has])
+                    yield Block(self._ids_of(piece).filter(mask), rows, kept, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         data = self._settled(side)

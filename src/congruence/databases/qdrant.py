@@ -344,23 +344,17 @@ class Qdrant(CollectionDatabase):
 
     def _store(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
         """Store points with the payloads and other vectors of ``records`` and, unless None, new vectors (b, dim)."""
-        start = 0
-        for part in _requests(records, 0 if vectors is None else vectors.shape[1]):
-            rows = None if vectors is None else vectors[start : start + len(part)].tolist()
+        for part, rows in _requests(records, vectors):
             self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
-            start += len(part)
 
     def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         """Replace the vector of existing points, shape (b, dim), keeping payloads and other vectors."""
-        models, start = self._models, 0
-        for part in _requests(records, vectors.shape[1]):
-            rows = vectors[start : start + len(part)].tolist()
+        for part, rows in _requests(records, vectors):
             points = [
-                models.PointVectors(id=record.id, vector={self._column: row} if self._column else row)
-                for record, row in zip(part, rows, strict=True)
+                self._models.PointVectors(id=record.id, vector={self._column: row} if self._column else row)
+                for record, row in zip(part, rows or (), strict=True)
             ]
             self._call(self._client.update_vectors, collection, points=points, wait=True)
-            start += len(part)
 
     def _as_points(self, records: list[Record], vectors: list[object] | None) -> object:
         models = self._models
@@ -405,22 +399,18 @@ class Qdrant(CollectionDatabase):
         return [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
-        models, column = self._models, self._column
-        config = self._info_of(place.old).config
-        params, dim = config.params, new.dim
+        models, config = self._models, self._info_of(place.old).config
+        params = config.params
         if getattr(params.sharding_method, "value", None) == "custom":
             raise DatabaseError(
                 f"{place.old!r} has custom sharding, and a point's shard key cannot be read back.",
                 "Copy the collection into one without shard keys first.",
             )
-        datatype = models.Datatype.FLOAT16 if new.element_type == "float16" else models.Datatype.FLOAT32
-        vectors = params.vectors
-        if column:
-            vectors = {**vectors, column: vectors[column].model_copy(update={"size": dim, "datatype": datatype})}
-        elif isinstance(vectors, dict):
-            vectors = {**vectors, "": vectors[""].model_copy(update={"size": dim, "datatype": datatype})}
+        changed = {"size": new.dim, "datatype": models.Datatype(new.element_type)}
+        if isinstance(vectors := params.vectors, dict):
+            vectors = {**vectors, self._column: vectors[self._column].model_copy(update=changed)}
         else:
-            vectors = vectors.model_copy(update={"size": dim, "datatype": datatype})
+            vectors = vectors.model_copy(update=changed)
         settings = {
             "sparse_vectors_config": params.sparse_vectors,
             "shard_number": params.shard_number,
@@ -604,18 +594,14 @@ def _same_vector(vector: Any, copy: Any) -> bool:
     return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-5, atol=1e-6))
 
 
-def _requests(records: list[Record], width: int) -> Iterator[list[Record]]:
-    """Divide points into requests of a size that a server accepts."""
-    part: list[Record] = []
-    part_bytes = 0
-    for record in records:
-        size = _NUMBER_BYTES * width + 2 * len(str(record.payload)) + 64
-        if record.vector:
-            size += len(str(record.vector))
-        if part and part_bytes + size > _REQUEST_BYTES:
-            yield part
-            part, part_bytes = [], 0
-        part.append(record)
-        part_bytes += size
-    if part:
-        yield part
+def _requests(records: list[Record], vectors: np.ndarray | None) -> Iterator[tuple[list[Record], list[object] | None]]:
+    """Divide points, and their new vectors (b, dim) if there are any, into requests of a size that a server accepts."""
+    width, start, size = 0 if vectors is None else vectors.shape[1], 0, 0
+    for stop, record in enumerate([*records, None]):
+        own = 0 if record is None else _NUMBER_BYTES * width + 2 * len(str(record.payload)) + 64
+        if record is not None and record.vector:
+            own += len(str(record.vector))
+        if stop > start and (record is None or size + own > _REQUEST_BYTES):
+            yield records[start:stop], None if vectors is None else vectors[start:stop].tolist()
+            start, size = stop, 0
+        size += own
