@@ -138,11 +138,11 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
     def fill() -> None:
         database.prepare(mapper.dim)
-        migration.executor.fill(migration, journal)
-        database.build_index()  # there is no index; this puts staged files in place
+        migration.passes.fill(journal, migration.folder)
+        database.build_index()  # files: writes the complete new file
 
     clock("fill", fill)
-    found = clock("comparing", lambda: migration.executor.repair(migration))
+    found = clock("comparing", lambda: migration.passes.repair())
     if found["written"] or found["rows"] != info.rows:
         raise SystemExit(f"the comparing pass found {found}")
     database.close()

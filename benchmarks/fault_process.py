@@ -19,7 +19,7 @@ import numpy as np
 
 from fault_databases import Kind
 
-STEPS = ("prepare", "write", "flush", "build_index", "switch", "rollback")
+STEPS = ("prepare", "write", "revise", "take", "flush", "build_index", "switch", "rollback")
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,8 @@ def read_beside(path: Path) -> None:
     file = path / "v.npy"
     before = file.read_bytes() if file.is_file() else None
     with open_database(file) as database:
-        scans = lambda: list(database.scan("new")), lambda: list(database.scan_pairs())
+        pairs = partial(database.revise, batch=9, change=lambda block: None)
+        scans = lambda: list(database.scan("new")), lambda: list(map(pairs, database.ranges(9)))
         for step in (database.info, database.stage, database.note, *scans):
             with refusing():
                 step()
