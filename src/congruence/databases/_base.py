@@ -695,6 +695,15 @@ def mark_in(text: object) -> dict[str, Any]:
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
 
 
+def note_in(text: str | bytes) -> dict[str, str]:
+    """Return a note that was stored as JSON; empty if it cannot be parsed."""
+    try:
+        note = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
+
+
 def metadata_for_new(metadata: Mapping[str, Any] | None, mark: object) -> dict[str, Any]:
     """Return the metadata of a collection for its copy with new vectors: without the old space, with a mark."""
     kept = {key: value for key, value in (metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}

@@ -43,6 +43,7 @@ from congruence.databases._base import (
     as_ids,
     free_bytes,
     matrix_of,
+    note_in,
     owned,
     pack,
     rows_of,
@@ -185,7 +186,7 @@ class LanceDB(ColumnDatabase):
                 f"This library did not create column {new} in {self._place}, whose name a migration needs.",
                 "Rename or drop that column.",
             )
-        return NewVectors(dim_of(kind), element_type_of(kind), parse_note(note))
+        return NewVectors(dim_of(kind), element_type_of(kind), note_in(note))
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
@@ -674,15 +675,6 @@ def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     """Return metadata that hide a column of vectors from a search without a column name in LanceDB's Python client."""
     shape = json.dumps({"shape": [kind.list_size]})
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
-
-
-def parse_note(text: str) -> dict[str, str]:
-    """Return the note in a column's metadata; empty if it cannot be parsed."""
-    try:
-        note = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from congruence.databases._base import (
     RowRange,
     Stage,
     as_ids,
+    note_in,
     space_in,
 )
 from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
@@ -154,11 +155,7 @@ class Tables(FileDatabase):
         """Return the note from the hidden folder; after ``drop_old``, the one that the new files keep."""
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
-        try:
-            note = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
-            return {str(key): str(value) for key, value in note.items()}
-        except (ValueError, AttributeError, RecursionError):
-            return {}
+        return note_in((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
 
     def _count_old(self) -> int:
         if all(part.valid is not None for part in self._parts):
