@@ -14,7 +14,7 @@ import pytest
 from toy_models import Toy, new_model
 
 from congruence.errors import FileError, ParameterError
-from congruence.integrations.server import check_host, is_loopback, listen, read_key
+from congruence.integrations.process import check_host, is_loopback, listen, read_key
 
 KEY = "a-key-that-is-long-enough"
 

@@ -23,7 +23,9 @@ import uvicorn
 from toy_models import Toy, new_model
 
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
-from congruence.integrations.server import LOOPBACK, Batcher, Limits, StoppedError, create_app, listen, refusal
+from congruence.integrations.batching import Batcher, StoppedError
+from congruence.integrations.process import listen
+from congruence.integrations.server import LOOPBACK, Limits, create_app, refusal
 
 pytestmark = pytest.mark.heavy
 TEXTS = ["a cat sleeps", "the owl that sings", "frogs"]
@@ -163,6 +165,8 @@ def test_the_openai_client_gets_vectors_of_the_index(served, bridge):
         assert [one.index for one in answered.data] == [0, 1, 2]
         assert (answered.usage.prompt_tokens, answered.usage.total_tokens) == (5 + 6 + 3, 5 + 6 + 3)
     one = client.embeddings.create(model="text-embedding-3-small", input=TEXTS[1], dimensions=24, user="me")
+    null = served.post({"model": "old-model", "input": TEXTS, "encoding_format": None, "dimensions": None})
+    np.testing.assert_allclose([one["embedding"] for one in null.json()["data"]], want, atol=1e-6)
     np.testing.assert_allclose(one.data[0].embedding, want[1], atol=1e-6)
     assert one.model == "old-model"
 
@@ -524,7 +528,8 @@ def test_a_batcher_ends_what_is_in_line_and_takes_no_more():
         free.wait(5)
         return np.zeros((len(texts), 2), np.float32), [1] * len(texts)
 
-    batcher = Batcher(encode, max_batch=2, window=0.0)
+    # A callback that fails costs no vectors, and not the thread.
+    batcher = Batcher(encode, max_batch=2, window=0.0, callback=lambda texts, seconds: 1 / 0)
     results = [batcher.submit([str(k)]) for k in range(5)]
     assert results[4].cancel()
     closing = threading.Thread(target=batcher.close)
@@ -570,7 +575,8 @@ import sys, threading, time, urllib.request, json
 import numpy as np
 from congruence import Bridge, OrthogonalMap
 from congruence.embeddings import normalize_rows
-from congruence.integrations.server import create_app, listen, serve
+from congruence.integrations.process import listen, serve
+from congruence.integrations.server import create_app
 
 def encode(texts):
     if "hang" in texts:

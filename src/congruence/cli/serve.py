@@ -38,7 +38,8 @@ def command(
 ) -> None:
     """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
     from congruence.encoders import load_encoder
-    from congruence.integrations.server import LOOPBACK, Limits, check_host, create_app, listen, read_key, serve
+    from congruence.integrations.process import check_host, listen, read_key, serve
+    from congruence.integrations.server import LOOPBACK, Limits, create_app
     from congruence.upgrade.bridge import Bridge
 
     api_key = read_key(api_key_env, api_key_file)
