@@ -5,13 +5,41 @@ report of a job.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from congruence.cli._base import number, print_json, print_table, read, refuse_options
+from congruence.cli._base import number, print_facts, print_json, read, refuse_options
+from congruence.cli._options import BadRows, Engine, Gpus, RayAddress, Workers
 
 if TYPE_CHECKING:
+    from congruence import engines
     from congruence.embeddings import Embeddings
-    from congruence.engines import DataSetReport, Engine
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where a command runs."""
+
+    engine: Engine = "local"
+    address: RayAddress = None
+    workers: Workers = None
+
+    def by_fragments(self, *places: str | None) -> bool:
+        """Return whether a job on these inputs and outputs processes data sets by fragments."""
+        options = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items() if name != "engine"}
+        return runs_by_fragments(self.engine, " ".join(filter(None, places)), "", options)
+
+    def open(self) -> engines.Engine:
+        """Return the engine."""
+        return make_engine(self.engine, self.address, self.workers, getattr(self, "gpus", 0))
+
+
+@dataclass(frozen=True)
+class JobOptions(EngineOptions):
+    """Where a command runs that writes a data set."""
+
+    gpus: Gpus = 0
+    bad_rows: BadRows = None
 
 
 def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
@@ -29,7 +57,7 @@ def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, 
     return engine != "local" or "://" in inputs or "://" in out or bool(options.get("--bad-rows"))
 
 
-def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> Engine:
+def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> engines.Engine:
     """Return the engine selected by the options."""
     from congruence._utils.validation import check_positive
     from congruence.engines import LocalEngine, RayEngine
@@ -42,7 +70,7 @@ def make_engine(engine: str, address: str | None, workers: int | None, gpus: flo
     return RayEngine(address, workers=workers, gpus=gpus)
 
 
-def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
+def print_data_set(title: str, report: engines.DataSetReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
     if as_json:
         print_json(report.to_dict())
@@ -55,7 +83,7 @@ def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
     if report.bad_rows:
         rows.append(["left out", f"{report.bad_rows}, see {report.bad_rows_file}"])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_table(title, ["", ""], rows)
+    print_facts(title, rows)
 
 
 def read_sides(
@@ -63,7 +91,7 @@ def read_sides(
     ids: str | None,
     models: Mapping[str, str | None],
     *,
-    engine: Engine | None,
+    engine: engines.Engine | None,
     sample: int,
     random_state: int,
     needs_rows: Mapping[str, object],

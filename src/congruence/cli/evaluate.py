@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from congruence._utils.atomic import check_output
-from congruence._utils.optional import require
-from congruence.cli._base import print_json, read_groups, refuse_options
-from congruence.cli._engines import make_engine, read_sides, runs_by_fragments
-from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
+from congruence.cli._base import check_page, print_json, read_groups, refuse_options
+from congruence.cli._engines import EngineOptions, read_sides
+from congruence.cli._options import Force, Json, Sample, Seed, argument, option, with_groups
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.errors import InputError, ParameterError
 
@@ -16,8 +14,10 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a saved map.", metavar="MAP"),
+    *,
     source_image: str | None = option(None, "Images in the source model."),
     source_text: str | None = option(None, "Texts in the source model."),
     target_image: str | None = option(None, "Images in the target model."),
@@ -37,9 +37,7 @@ def command(
     groups: str | None = option(
         None, "With --against: file:column with a group of each item, or none; by default identical items."
     ),
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
+    runner: EngineOptions,
     sample: Sample = 20_000,
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
@@ -57,8 +55,7 @@ def command(
         needs_other = {"--groups": groups, "--fitted-rows": fitted_rows != "refuse"}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
     if report is not None:  # checked before the work starts
-        check_output(report, force=force)
-        require("matplotlib", extra="plot")
+        check_page(report, force=force)
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
@@ -66,13 +63,12 @@ def command(
         "source": {"image": source_image, "text": source_text},
         "target": {"image": target_image, "text": target_text},
     }
-    inputs = " ".join(spec for files in specs.values() for spec in files.values() if spec)
-    by_fragments = runs_by_fragments(engine, inputs, "", {"--address": address, "--workers": workers})
+    by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
     sides = read_sides(
         specs,
         ids,
         {},
-        engine=make_engine(engine, address, workers, 0) if by_fragments else None,
+        engine=runner.open() if by_fragments else None,
         sample=sample,
         random_state=seed,
         needs_rows={

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import check_both, number, print_json, print_table, read, read_groups, refuse_options
-from congruence.cli._engines import make_engine, runs_by_fragments
-from congruence.cli._options import AllowZeroRows, Engine, Force, Json, RayAddress, Seed, Workers, argument, option
+from congruence.cli._base import check_both, number, print_facts, print_json, read, read_groups, refuse_options
+from congruence.cli._engines import EngineOptions
+from congruence.cli._options import AllowZeroRows, Force, Json, Seed, argument, option, with_groups
 from congruence.cli._scores import held_out_rows
 from congruence.errors import IdError, InputError, ParameterError, UnpairedError
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from congruence.maps import Map
 
 
+@with_groups
 def command(
     source: str = argument(..., "Anchors in the source model: a file, or file:key."),
     target: str = argument(..., "The same items in the target model."),
+    *,
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
     center: bool = option(True, "Map the source mean to the target mean, or subtract both (procrustes, cca)."),
@@ -58,9 +60,7 @@ def command(
     strict: bool = option(False, "Exit with code 2 if the pairing check fails.", "--strict"),
     missing: str = option("drop", "What to do with ids found in only one file: drop or error."),
     allow_zero_rows: AllowZeroRows = False,
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
+    runner: EngineOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -103,7 +103,7 @@ def command(
         allow_reflection=None if allow_reflection else False,
         n_components=n_components,
     )
-    if runs_by_fragments(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
+    if runner.by_fragments(source, target):
         from congruence.engines import fit_dataset, open_pairs
 
         needs_rows = {
@@ -122,8 +122,9 @@ def command(
         pairs = open_pairs(
             source, target, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
         )
-        runner = make_engine(engine, address, workers, 0)
-        mapping = fit_dataset(pairs, method, engine=runner, modality=modality, check=check, strict=strict, **parameters)
+        mapping = fit_dataset(
+            pairs, method, engine=runner.open(), modality=modality, check=check, strict=strict, **parameters
+        )
         mapping.save(out, force=force)
         _report(mapping, out, "fragments", as_json)
         return
@@ -252,7 +253,7 @@ def _fit_unpaired(
         *alignment_rows(alignment.to_dict()),
         ["written to", out],
     ]
-    print_table("UnpairedMap", ["", ""], rows)
+    print_facts("UnpairedMap", rows)
 
 
 def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
@@ -291,7 +292,7 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         answers = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}
         rows.append(["anchors look paired", answers.get(state, state)])
     rows.append(["written to", out])
-    print_table(f"{type(mapping).__name__}", ["", ""], rows)
+    print_facts(type(mapping).__name__, rows)
 
 
 def read_anchors(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._base import number, print_facts, print_json, print_table, read
 from congruence.cli._options import AllowZeroRows, Force, Json, argument, option
 from congruence.errors import ParameterError
 
@@ -92,7 +92,7 @@ def take(
         ["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"],
         ["written to", out],
     ]
-    print_table("Map through a frame", ["", ""], rows)
+    print_facts("Map through a frame", rows)
 
 
 def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
@@ -154,7 +154,6 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
 
 
 def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
-
     facts = frame.describe()
     if as_json:
         print_json({"output": out, **facts})
