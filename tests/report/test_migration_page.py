@@ -82,14 +82,11 @@ def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
     folder = tmp_path / "migration-shop"
     folder.mkdir()
     journal.write(folder)
-    done = here("report", folder, "-o", tmp_path / "m.html")
-    assert done.code == 0, done.err
+    done = here("report", folder, "-o", tmp_path / "m.html").ends(0)
     assert "verified, 1,234 rows\nReport: " in done.out
     assert "Comparing passes" in (tmp_path / "m.html").read_text(encoding="utf-8")
     assert json.loads(here("report", folder, "-o", tmp_path / "n.html", "--json").out)["resumed"] == 2
-    refused = here("report", folder, "sample", "-o", tmp_path / "o.html")
-    assert refused.code == 2
-    assert "Got DATA for the journal of a migration" in refused.err
+    here("report", folder, "sample", "-o", tmp_path / "o.html").refuses("Got DATA for the journal of a migration")
     assert here("report", folder, "-o", tmp_path / "m.html").code == 2  # it is there already
 
 

@@ -127,6 +127,27 @@ def load_map(path: str) -> tuple[Map, Bridge | None]:
     return bridge.map, bridge
 
 
+def inverse_of(mapping: Map | Bridge) -> Map:
+    """Return the inverse of an orthogonal map; refuse others."""
+    from congruence.maps import Map, OrthogonalMap
+
+    if isinstance(mapping, OrthogonalMap):
+        return mapping.inverse()
+    kind = f"{mapping.kind} map" if isinstance(mapping, Map) else "bridge"
+    raise ParameterError(
+        f"Got --inverse for a {kind}; expected an orthogonal map, the only kind with an inverse.",
+        "Fit a map from the target to the source instead, and leave out --inverse.",
+    )
+
+
+def unit_rows(normalize: str) -> bool | str:
+    """Return the argument of the library for a value of ``--normalize``."""
+    from congruence._utils.validation import check_choice
+
+    values: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
+    return values[check_choice(normalize, tuple(values), "normalize")]
+
+
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
     """Read embeddings named on the command line."""
     from congruence.stores import read_embeddings

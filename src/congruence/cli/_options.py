@@ -28,31 +28,6 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Report as JSON.")
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Random seed.")]
 AllowZeroRows: TypeAlias = Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")]
-Engine: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        help="Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
-    ),
-]
-RayAddress: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running Ray cluster: auto, host:port or ray://host:port. By default RAY_ADDRESS, or "
-        "else a local cluster that ends with the command."
-    ),
-]
-Workers: TypeAlias = Annotated[int | None, typer.Option(help="Largest number of tasks at a time, with --engine ray.")]
-Gpus: TypeAlias = Annotated[float, typer.Option(help="Share of a GPU that each task requests, with --engine ray.")]
-Sample: TypeAlias = Annotated[
-    int, typer.Option(help="Number of items to sample by id, the same from all data sets, with --engine ray.")
-]
-BadRows: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Parquet file to write rows without a usable vector to; they are left out of the output. Without this "
-        "option the first such row stops the command. Data sets only."
-    ),
-]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -105,10 +80,6 @@ class ModelOptions:
         from congruence.encoders import load_encoder
 
         return load_encoder(name, modality, **self.arguments(), **others)
-
-
-#: Values of ``--normalize``.
-NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
 
 
 class PlainValues:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from congruence.cli._base import check_page, print_json, read_groups, refuse_options
-from congruence.cli._engines import EngineOptions, read_sides
-from congruence.cli._options import Force, Json, Sample, Seed, argument, option, with_groups
+from congruence.cli._engines import SampleOptions, read_sides
+from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
+    from congruence.maps import Map
 
 
 @with_groups
@@ -37,8 +38,7 @@ def command(
     groups: str | None = option(
         None, "With --against: file:column with a group of each item, or none; by default identical items."
     ),
-    runner: EngineOptions,
-    sample: Sample = 20_000,
+    runner: SampleOptions,
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,
@@ -46,10 +46,8 @@ def command(
 ) -> None:
     """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
     import congruence
-    from congruence._utils.ids import id_texts
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap
-    from congruence.splits import Split
 
     if not against:
         needs_other = {"--groups": groups, "--fitted-rows": fitted_rows != "refuse"}
@@ -68,8 +66,7 @@ def command(
         specs,
         ids,
         {},
-        engine=runner.open() if by_fragments else None,
-        sample=sample,
+        runner=runner if by_fragments else None,
         random_state=seed,
         needs_rows={
             "--labels": labels,
@@ -81,24 +78,8 @@ def command(
     text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
     if held_out:
-        rule = mapping.scores_.get("holdout")
-        if rule is None:
-            raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones.",
-                "Fit the map with --holdout, or leave out --held-out.",
-            )
-        split = Split.from_dict(rule)
-        fitted = mapping.source_space_.modality
-        if isinstance(mapping, HeadsMap) and mapping.target_space_.modality != fitted:
-            fitted = "image"  # if both images and texts were fitted, the labels belong to the images
         for items in sides.values():
-            for m in items:
-                # If ids name classes, a class held out in one modality must be held out in the other too.
-                if m == fitted or fitted is None or labels is None:
-                    names = id_texts(items[m].ids)
-                    if m == "text" and text_labels and isinstance(mapping, HeadsMap):
-                        names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text belongs to its image
-                    items[m] = items[m].take(split.held_out(names))
+            items |= _held_out(mapping, items, image_labels is not None, text_labels or {})
     comparison = None
     if against:
         comparison = compare_maps(
@@ -137,6 +118,35 @@ def command(
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
         if comparison is not None:
             print_comparison(comparison)
+
+
+def _held_out(
+    mapping: Map, items: dict[str, Embeddings], labeled: bool, image_of: dict[str, str]
+) -> dict[str, Embeddings]:
+    """Return the items that the map was not fitted on; ``image_of`` has the image of each text."""
+    from congruence._utils.ids import id_texts
+    from congruence.maps import HeadsMap
+    from congruence.splits import Split
+
+    rule = mapping.scores_.get("holdout")
+    if rule is None:
+        raise InputError(
+            "Got --held-out for a map fitted on all pairs; expected held-out ones.",
+            "Fit the map with --holdout, or leave out --held-out.",
+        )
+    split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
+    fitted = mapping.source_space_.modality
+    if two_sided and mapping.target_space_.modality != fitted:
+        fitted = "image"  # if both images and texts were fitted, the labels belong to the images
+    out = {}
+    for modality, rows in items.items():
+        # If ids name classes, a class held out in one modality must be held out in the other too.
+        if modality == fitted or fitted is None or not labeled:
+            names = id_texts(rows.ids)
+            if modality == "text" and two_sided:
+                names = id_texts([image_of.get(i, i) for i in names.tolist()])  # a text belongs to its image
+            out[modality] = rows.take(split.held_out(names))
+    return out
 
 
 def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
-from congruence.cli._base import Bars, check_plot, number, print_facts, print_json, print_table, say, say_error
+from congruence.cli._base import (
+    Bars,
+    check_plot,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    say_error,
+    unit_rows,
+)
 from congruence.cli._engines import EngineOptions
-from congruence.cli._options import NORMALIZE, AllowZeroRows, Json, argument, option, with_groups
+from congruence.cli._options import AllowZeroRows, Json, argument, option, with_groups
 from congruence.cli._scores import print_thresholds
 from congruence.errors import CorruptFileError, FileError, ParameterError
 
@@ -76,7 +86,7 @@ class StoredOptions:
         """Return the arguments of ``Migration``, whose files are read here."""
         ranges, old_ranges = (None if path is None else _read_ranges(path) for path in (self.ranges, self.old_ranges))
         return {
-            "normalize": NORMALIZE[self.normalize],
+            "normalize": unit_rows(self.normalize),
             "element_type": self.element_type,
             "ranges": ranges,
             "old_ranges": old_ranges,
@@ -96,6 +106,12 @@ class ThresholdOptions:
         panel=THRESHOLDS,
     )
     queries_old: str | None = option(None, "For thresholds: the same queries in the old model.", panel=THRESHOLDS)
+
+    def check(self, action: str) -> None:
+        """Check the options before anything is read."""
+        _refuse_misplaced("--threshold", bool(self.threshold), action, "thresholds")
+        if action == "thresholds" and not self.threshold:
+            raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
 
 
 @dataclass(frozen=True)
@@ -133,8 +149,12 @@ class ReembedOptions:
     encode_rate: float | None = option(None, "Items per second that the new model encodes, to compare.", panel=BEFORE)
     price: float | None = option(None, "Price of encoding one item, to compare with re-embedding.", panel=BEFORE)
 
-    def check(self) -> None:
+    def check(self, action: str) -> None:
         """Check the options before anything is read."""
+        _refuse_misplaced("--progressive", self.progressive, action, "run")
+        if not self.progressive and action != "reembed":
+            _refuse_misplaced("--encode", self.encode is not None, action, "reembed")
+            return
         if self.encode is None:
             raise ParameterError(
                 "Got no --encode, which says how to encode rows with the new model.",
@@ -226,18 +246,13 @@ def command(
     # Before anything else: every user of the machine can list the arguments.
     hide_arguments(Address.parse(where).secrets)
     check_choice(action, ACTIONS, "action")
-    check_choice(stored.normalize, tuple(NORMALIZE), "normalize")
+    unit_rows(stored.normalize)  # refused before the database is opened
     reembeds = options.progressive or action == "reembed"
     _refuse_misplaced("--dry-run", dry_run, action, "run", "plan")
-    _refuse_misplaced("--threshold", bool(thresholds.threshold), action, "thresholds")
-    _refuse_misplaced("--progressive", options.progressive, action, "run")
-    _refuse_misplaced("--encode", options.encode is not None and not reembeds, action, "reembed")
-    if action == "thresholds" and not thresholds.threshold:
-        raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
+    thresholds.check(action)
+    options.check(action)
     if dry_run:
         action = "plan"
-    if reembeds:
-        options.check()
     executor = _ray_executor(runner, "reembed" if reembeds else action)
     verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)

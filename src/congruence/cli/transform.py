@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import load_map, number, print_facts, print_json, progress
+from congruence.cli._base import inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
 from congruence.cli._engines import JobOptions, print_data_set
-from congruence.cli._options import NORMALIZE, AllowZeroRows, Force, Json, argument, option, with_groups
-from congruence.errors import ParameterError
+from congruence.cli._options import AllowZeroRows, Force, Json, argument, option, with_groups
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
@@ -48,30 +47,17 @@ def command(
 
     from congruence._utils.validation import check_choice
     from congruence.embeddings import Space
-    from congruence.maps import OrthogonalMap
     from congruence.stores import Source, open_source
     from congruence.upgrade.transform import transform_file
 
+    unit = unit_rows(normalize)
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "dtype")
-    check_choice(normalize, tuple(NORMALIZE), "normalize")
     mapping, bridge = load_map(map_path)
-    unit = NORMALIZE[normalize]
-    if bridge is not None:
-        if inverse:
-            raise ParameterError(
-                f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to "
-                f"{bridge.target} only.",
-                "Leave out --inverse, or pass the folder of the map that it was made from.",
-            )
-        unit = bridge.normalize if unit == "auto" else unit
     if inverse:
-        if not isinstance(mapping, OrthogonalMap):
-            raise ParameterError(
-                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse.",
-                "Fit a map from the target to the source instead, and leave out --inverse.",
-            )
-        mapping = mapping.inverse()
+        mapping = inverse_of(mapping if bridge is None else bridge)
+    if bridge is not None and unit == "auto":
+        unit = bridge.normalize
     if runner.by_fragments(vectors, out):
         from congruence.engines import open_dataset
 

@@ -40,35 +40,22 @@ def write_figure(
     *,
     description: str = "",
     tips: Mapping[str, Sequence[str]] | None = None,
+    pictures: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> None:
     """Write a figure in the palette's colors, atomically; the suffix determines the format.
 
-    ``title``, ``description`` and ``tips`` are used in SVG only, as for ``congruence.report.svg.to_document``.
+    ``title``, ``description``, ``tips`` and ``pictures`` are used in SVG only, as for
+    ``congruence.report.svg.to_document``.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:
-        save_figure(temporary, figure, title, suffix=suffix, description=description, tips=tips)
-
-
-def save_figure(
-    path: Path,
-    figure: Figure,
-    title: str,
-    *,
-    suffix: str | None = None,
-    description: str = "",
-    tips: Mapping[str, Sequence[str]] | None = None,
-    pictures: Mapping[str, str] | None = None,
-) -> None:
-    """Save a figure in place, not atomically; parameters as for ``write_figure`` and ``to_document``."""
-    suffix = suffix or check_suffix(path)
-    if suffix == ".svg":
-        text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
-        path.write_text(text, encoding="utf-8")
-        return
-    with style():
-        figure.savefig(path, format=suffix[1:], metadata=_METADATA[suffix])
+        if suffix == ".svg":
+            text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
+            temporary.write_text(text, encoding="utf-8")
+            return
+        with style():
+            figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])
 
 
 def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, force: bool = False) -> None:
