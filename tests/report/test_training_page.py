@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_report import NASTY, Page, check_page, check_writing
+from test_report import NASTY, Page, check_cards, check_page, check_writing
 
 import congruence
 from congruence import Embeddings, HeadsMap, Space, errors
@@ -380,17 +380,8 @@ def test_a_page_cites_its_method_and_shows_its_teacher(data):
 
 
 def test_tables_become_cards_on_a_phone(summary):
-    """Each number has its column's name beside it, and nothing is as wide as its words: no table scrolls sideways."""
     page = render_training(summary)
-    tables = re.findall(r"<table.*?</table>", page, re.S)
-    assert len(tables) == 2
-    for table in tables:
-        assert table.startswith('<table class="stack">')
-        body = table.split("<tbody>")[1]
-        cells = re.findall(r"<td([^>]*)>(.*?)</td>", body, re.S)
-        assert cells
-        assert all("data-label=" in given for given, inner in cells if inner)
-        assert all('class="none"' in given for given, inner in cells if not inner)
+    check_cards(page, 2)
     assert ".stack td[data-label]::before { content:attr(data-label)" in page
 
 
