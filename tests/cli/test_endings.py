@@ -158,7 +158,7 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "r.html")
 
-    monkeypatch.setattr("congruence.report.write_training", full)
+    monkeypatch.setattr("congruence.report.write_page", full)
     said = one_sentence(here(*WRITERS["train"], "heads", "--report", "r.html"))
     assert said.endswith("Before that heads was written.\n")
     assert congruence.load(data / "heads")

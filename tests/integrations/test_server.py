@@ -368,10 +368,10 @@ def test_a_full_line_asks_to_come_again(bridge, slow):
 
 
 def test_the_openai_client_comes_again(bridge, slow):
-    with running(create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))) as server:
-        with slow.busy(server):
-            threading.Timer(0.2, slow.free.set).start()
-            assert len(server.client(retries=2).embeddings.create(model="old", input="a cat").data) == 1
+    app = create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))
+    with running(app) as server, slow.busy(server):
+        threading.Timer(0.2, slow.free.set).start()
+        assert len(server.client(retries=2).embeddings.create(model="old", input="a cat").data) == 1
 
 
 def test_a_client_that_left_costs_nothing(bridge, slow):

@@ -7,7 +7,7 @@ import pytest
 
 from congruence import fit
 from congruence.errors import CorruptFileError, MigrationError
-from congruence.report import read_migration, read_reembedding, render_migration, write_migration
+from congruence.report import read_migration, read_reembedding, render_migration
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import save_plan
@@ -66,8 +66,7 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
     searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
     searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]
     searches["examples"] = [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}]
-    write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
-    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    page = render_migration(read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
     for words in (
         "40 text queries over 200 rows. Chance of rank 1: 0.5%",
         '<li class="tile wanted"><img src="data:image/png;base64,AAAA" alt="a &lt;cat&gt;"',

@@ -10,7 +10,7 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import InputError, OutputExistsError
 from congruence.evaluation import evaluate
-from congruence.report import render, summarize, write_report
+from congruence.report import render, summarize, write_page
 from congruence.splits import Split
 
 NASTY = '<script>alert("x")</script>&'
@@ -266,15 +266,6 @@ def check_page(text, nasty=None):
     return page
 
 
-def check_writing(write, summary, folder):
-    """Check that a page is replaced by force only, and that nothing stays beside it."""
-    write(folder / "r.html", summary)
-    with pytest.raises(OutputExistsError):
-        write(folder / "r.html", summary)
-    write(folder / "r.html", summary, force=True)
-    assert [p.name for p in folder.iterdir()] == ["r.html"]
-
-
 def test_the_page_is_well_formed_escaped_and_alone(summary):
     text = render(summary)
     page = check_page(text, NASTY)
@@ -320,6 +311,10 @@ def test_a_file_that_is_no_picture_is_not_shown(bundle):
     assert all(shown[f"c{k}"].startswith("data:image/png;base64,") for k in range(30))
 
 
-@pytest.mark.long
-def test_reports_are_written_atomically(summary, tmp_path):
-    check_writing(write_report, summary, tmp_path)
+def test_a_page_is_replaced_by_force_only_and_nothing_stays_beside_it(tmp_path):
+    path = tmp_path / "r.html"
+    write_page(path, "<p>")
+    with pytest.raises(OutputExistsError):
+        write_page(path, "<p>")
+    write_page(path, "<b>", force=True)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("r.html", "<b>")]

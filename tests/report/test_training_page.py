@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_report import NASTY, Page, check_cards, check_page, check_writing
+from test_report import NASTY, Page, check_cards, check_page
 
 import congruence
 from congruence import Embeddings, HeadsMap, Space, errors
@@ -19,7 +19,7 @@ from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.plotting.training import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
-from congruence.report import render_training, summarize_training, write_training
+from congruence.report import render_training, summarize_training
 from congruence.report.caption_choices import changed
 from congruence.train import split_by_group
 
@@ -462,11 +462,6 @@ def test_the_summary_is_plain_data_and_repeats(data, words, summary):
     assert render_training(summarize(data, trained(data), **given)) == render_training(summary)
     other = summarize(data, trained(data), **given, random_state=1)
     assert other["by_task"]["rows"][0]["choice"] != summary["by_task"]["rows"][0]["choice"]
-
-
-@pytest.mark.long
-def test_pages_are_written_atomically(summary, tmp_path):
-    check_writing(write_training, summary, tmp_path)
 
 
 @pytest.fixture

@@ -153,9 +153,9 @@ def command(
             callback=callback,
         )
     if report is not None:
-        from congruence.report import write_certificate
+        from congruence.report import render_certificate, write_page
 
-        write_certificate(report, certificate, force=force)
+        write_page(report, render_certificate(certificate), force=force)
     if as_json:
         print_json(certificate.to_dict())
     else:

@@ -104,13 +104,12 @@ def command(
     )
     if report is not None:
         from congruence.datasets import Bundle
-        from congruence.report import summarize, write_report
+        from congruence.report import render, summarize, write_page
 
         classes = {m: by_id for m, by_id in (("image", image_labels), ("text", text_labels)) if by_id}
         bundle = Bundle(all_items["source"], all_items["target"], classes=classes)
-        write_report(
-            report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
-        )
+        summary = summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison)
+        write_page(report, render(summary), force=force)
     if as_json:
         differences = {} if comparison is None else {"comparison": comparison.to_dict()}
         print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **differences})

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import check_output
-from congruence.cli._base import load_map, print_json, read, refuse_options, say
+from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say
 from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.errors import ParameterError
 
@@ -55,14 +54,15 @@ def command(
     """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
     from congruence.maps import HeadsMap
 
-    check_output(out, force=force)  # checked before the work starts
-    if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
-        from congruence.report import read_migration, read_reembedding, write_migration
+    check_page(out, force=force)
+    from congruence import report
 
+    if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
         if data is not None:
             raise ParameterError("Got DATA for the journal of a migration.", "Leave it out, or pass a map's folder.")
-        migration = read_migration(map_path)
-        write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
+        migration = report.read_migration(map_path)
+        html = report.render_migration(migration, reembedding=report.read_reembedding(map_path))
+        report.write_page(out, html, force=force)
         if as_json:
             print_json(migration)
         else:
@@ -72,26 +72,24 @@ def command(
     # Only the map of a bridge is scored here; congruence bridge evaluates the bridge itself.
     mapping, _ = load_map(map_path)
     if isinstance(mapping, HeadsMap):
-        from congruence.report import write_training
-
         if data is not None or rows.pairs is None:
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
                 "Pass --pairs SOURCE,TARGET, as in the training.",
             )
         summary = summarize_files(mapping, rows, held_out=held_out, seed=seed)
-        write_training(out, summary, force=force)
+        html = report.render_training(summary)
     else:
         from congruence.datasets import open_bundle
-        from congruence.report import summarize, write_report
 
         why = f"for a map into the target's space ({mapping.kind})"
         rows.refuse(" ".join(vars(rows)), why, "Leave it out, and pass DATA after the map.")
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
-        summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
-        write_report(out, summary, force=force)
+        summary = report.summarize(mapping, bundle, held_out=held_out, random_state=seed)
+        html = report.render(summary)
+    report.write_page(out, html, force=force)
     if as_json:
         print_json(summary)
     else:

@@ -106,12 +106,12 @@ def command(
         )
         run.map.save(out, force=force)
     if report is not None:
-        from congruence.report import summarize_training, write_training
+        from congruence.report import render_training, summarize_training, write_page
 
         items = run.items
         source, target = items.sides()
         summary = summarize_training(run.map, source, target, items.negatives, groups=items.groups, tasks=items.tasks)
-        write_training(report, summary, force=force)
+        write_page(report, render_training(summary), force=force)
     if as_json:
         print_json({"output": out, **run.map.describe()})
     else:

@@ -36,8 +36,8 @@ def templates() -> Environment:
     return environment
 
 
-def write_page(path: str | Path, html: str, *, force: bool) -> None:
-    """Write a rendered page, atomically."""
+def write_page(path: str | Path, html: str, *, force: bool = False) -> None:
+    """Write a rendered page, atomically; only with ``force`` does it replace an existing file."""
     with atomic_path(path, force=force) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
