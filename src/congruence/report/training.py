@@ -19,7 +19,7 @@ from congruence.errors import FileError, InputError, ParameterError, ShapeError,
 from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
-from congruence.plotting.training import loss_curves, recalls_size, validation_curve
+from congruence.plotting.training import loss_curves, validation_curve
 from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
@@ -464,7 +464,7 @@ def render_training(summary: dict[str, Any]) -> str:
     """Return the page of a trained map, from the data of ``congruence.report.summarize_training``."""
     tasks, validation = summary["by_task"], summary["validation"]
     plots = {
-        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
+        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task"),
         "margins": [
             svg(draw_margins, data, title=f"{data['name']}: cosine of the caption minus cosine of the wrong one")
             for data in summary["margins"]
