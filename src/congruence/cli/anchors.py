@@ -57,7 +57,7 @@ def command(
     if plot is not None:
         from congruence.report.pictures import write_figure
 
-        write_figure(plot, anchors.plot().figure, f"Anchors of {file}", force=force)  # type: ignore[arg-type]
+        write_figure(plot, anchors.plot(), f"Anchors of {file}", force=force)
     fit_command = _fit_command(file, ids, anchors, out)
     if as_json:
         print_json({"store": file, "output": out, "plot": plot, "next": fit_command, **anchors.to_dict()})

@@ -563,9 +563,7 @@ def _run_reembed(migration: Migration, options: ReembedOptions, bars: Bars, as_j
         if options.plot is not None:
             from congruence.report.pictures import write_figure
 
-            figure = done.plot().get_figure(root=True)
-            assert figure is not None
-            write_figure(options.plot, figure, "quality by the share re-embedded", force=True)
+            write_figure(options.plot, done.plot(), "quality by the share re-embedded", force=True)
             result["plot"] = options.plot
     if not as_json:
         for line in lines:
