@@ -191,6 +191,7 @@ REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
     "body_timeout": (408, None, "The body is incomplete after {:g} s.", "Send it again."),
     "timeout": (504, None, "The texts were not encoded within {:g} s.", "Send fewer, or fewer requests at a time."),
     "closed": (499, None, "The client closed the connection.", "Wait for the answer."),
+    "invalid_request": (400, None, "The request is invalid.", "See /openapi.json."),
     "unknown_path": (404, None, "This path does not exist.", "Set the client's base_url to …/v1; see /openapi.json."),
     "wrong_method": (
         *(405, None, "This method does not fit the path."),
@@ -288,8 +289,9 @@ async def _refuse(_: Request, error: Any) -> Response:
     """Return a refusal in the API's form; starlette's own are those of paths and methods."""
     given = None
     if isinstance(error, HTTPException):
-        given = error.headers
-        error = refusal("wrong_method" if error.status_code == 405 else "unknown_path")
+        given, status = error.headers, error.status_code
+        error = refusal({404: "unknown_path", 405: "wrong_method"}.get(status, "invalid_request"))
+        error.status = status
     kind = KINDS.get(error.status, "invalid_request_error")
     content = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     return JSONResponse({"error": content}, error.status, given or HEADERS.get(error.status))
