@@ -18,7 +18,7 @@ import pytest
 
 import congruence
 from congruence import errors
-from congruence.cli import _ending, main
+from congruence.cli import _ending, main, migrate
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -224,6 +224,14 @@ def test_python_names_arguments_and_warnings_of_commands_name_flags(here, data):
         congruence.fit(X, X).save(data / "taken")
     np.savez(data / "turned.npz", v=np.roll(X @ Q, 7, axis=0))
     assert "--ids" in here("fit", "a.npz", "turned.npz", "-o", "m").ends(0).err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"[1"])
+def test_ranges_and_certificates_of_a_migration_that_are_none(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    for read in (migrate._read_ranges, migrate._read_certificate):
+        with pytest.raises(errors.CorruptFileError, match="x is not a"):
+            read(str(tmp_path / "x"))
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypatch):

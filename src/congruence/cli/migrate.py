@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
+from zipfile import BadZipFile
 
 import typer
 
@@ -420,7 +421,7 @@ def _read(path: str, name: str, read: Callable[[BinaryIO], Any], kind: type, exp
                 return content
     except OSError as error:
         raise FileError(f"The {name} {path} cannot be read ({error.strerror}).", "Check the path.") from None
-    except (ValueError, EOFError, RecursionError):
+    except (ValueError, EOFError, RecursionError, BadZipFile):  # of JSON, and of an array or archive
         pass
     raise CorruptFileError(f"{path} is not {expected}.", fix)
 
