@@ -63,7 +63,7 @@ async def ask(url: str, texts: list[str], clients: int, requests: int) -> dict[s
 def running(app: Any) -> Iterator[str]:
     import uvicorn
 
-    from congruence.integrations.server import listen
+    from congruence.integrations.process import listen
 
     taken = listen("127.0.0.1", 0)
     # On a busy machine a client may pause for longer than the 5 s after which uvicorn closes an idle connection.

@@ -94,6 +94,13 @@ class Result(NamedTuple):
         assert self.code == code, self.err
         return self
 
+    def refuses(self, *words: str) -> None:
+        """Check that the input was refused in one sentence with these words, and that nothing was reported."""
+        self.ends(2)
+        assert self.out == ""
+        assert self.err.splitlines()[-1].startswith("error: ")
+        assert not [word for word in words if word not in self.err], self.err
+
 
 @pytest.fixture
 def cli(tmp_path):

@@ -18,7 +18,7 @@ from congruence.persist import atomic_path, why_foreign
 from congruence.plotting import draw_clouds, draw_kernel
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, style, tidy, words
 from congruence.report.examples import data_uri
-from congruence.report.pictures import save_figure
+from congruence.report.pictures import write_figure
 from congruence_papers.core import COLUMNS, Row
 
 if TYPE_CHECKING:
@@ -461,7 +461,7 @@ def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = Fa
     sources = {i: uri for i, picture in outcome.pictures.items() if (uri := data_uri(picture))}
     for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)):
         if wanted:
-            save_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
+            write_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
     if html:
         svg = (folder / "figure.svg").read_text(encoding="utf-8")
         (folder / "report.html").write_text(render_experiment(results, svg), encoding="utf-8")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import congruence
-from congruence.cli import _ending, main
-from congruence.errors import CongruenceError
+from congruence import errors
+from congruence.cli import _ending, main, migrate
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "r.html")
 
-    monkeypatch.setattr("congruence.report.write_training", full)
+    monkeypatch.setattr("congruence.report.write_page", full)
     said = one_sentence(here(*WRITERS["train"], "heads", "--report", "r.html"))
     assert said.endswith("Before that heads was written.\n")
     assert congruence.load(data / "heads")
@@ -190,9 +190,17 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         ("evaluate dir", "Got no config.json"),
         ("report dir sample", "Got no config.json"),
         ("certify dir", "dir"),
+        ("fit a.npz b.npz -o m --method pca", "--method pca"),
+        ("fit a.npz b.npz -o m --method cca --n-components 0", "--n-components 0"),
+        ("similarity a.npz b.npz --permutations -1", "--permutations -1"),
+        ("similarity a.npz b.npz --metric nonsense", "--metric nonsense"),
+        ("match a.npz b.npz --rows 900", "--rows 900"),
+        ("train csa --pairs a.npz,b.npz -o m --set n_components=0", "--set n_components=0"),
+        ("train nonsense --pairs a.npz,b.npz -o m", "nonsense"),
+        ("embed hf:x caltech101 -o m", "--root"),
     ],
 )
-def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
+def test_a_refusal_names_what_was_given_and_what_to_type(here, data, command, said):
     (data / "dir").mkdir()
     (data / "dir.npz").mkdir()
     (data / "file").write_text("x")
@@ -201,7 +209,29 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
         congruence.OrthogonalMap().fit(X, X).save(data / name)
         (data / name / part).unlink()
         (data / name / part).mkdir()
+    before = set(data.rglob("*"))
     assert said in one_sentence(here(*command.split()))
+    assert set(data.rglob("*")) == before
+
+
+def test_python_names_arguments_and_warnings_of_commands_name_flags(here, data):
+    with pytest.raises(errors.TooFewAnchorsError, match="smaller `?holdout"):
+        congruence.fit(X, X, holdout=59)
+    with pytest.raises(errors.ShapeError, match=r"60 rows.*59.*`?ids="):
+        congruence.fit(X, X[:59])
+    (data / "taken").mkdir()
+    with pytest.raises(errors.OutputExistsError, match="force=True"):
+        congruence.fit(X, X).save(data / "taken")
+    np.savez(data / "turned.npz", v=np.roll(X @ Q, 7, axis=0))
+    assert "--ids" in here("fit", "a.npz", "turned.npz", "-o", "m").ends(0).err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"[1"])
+def test_ranges_and_certificates_of_a_migration_that_are_none(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    for read in (migrate._read_ranges, migrate._read_certificate):
+        with pytest.raises(errors.CorruptFileError, match="x is not a"):
+            read(str(tmp_path / "x"))
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypatch):
@@ -477,7 +507,7 @@ def test_every_error_of_the_tree_exits_with_2():
     def leaves(kind):
         return [kind, *(leaf for one in kind.__subclasses__() for leaf in leaves(one))]
 
-    for kind in leaves(CongruenceError):
+    for kind in leaves(errors.CongruenceError):
         assert _ending.explain(kind("Got x."), []) == ("Got x.", 2)
 
 

@@ -9,9 +9,9 @@ import process  # noqa: F401 - and so pytest, which every fork would import to f
 
 from congruence import OrthogonalMap
 from congruence.cli import COMMANDS, _program
-from congruence.plotting.look import COLOR, explain, tidy
+from congruence.plotting.look import COLOR, canvas, explain, tidy
 from congruence.report.rendering import templates
-from congruence.report.svg import draw_svg
+from congruence.report.svg import to_svg
 
 LETTERS = "".join(map(chr, range(32, 127))) + "–−×κμσ"
 
@@ -26,7 +26,9 @@ def draw(ax):
 
 
 OrthogonalMap().fit(np.eye(3), np.eye(3))
-draw_svg(draw, "title")
+with canvas(None) as ax:
+    draw(ax)
+to_svg(ax.figure, "title")
 for name in templates().list_templates(["html"]):
     templates().get_template(name)
 for name in COMMANDS:

@@ -14,7 +14,7 @@ import pytest
 from toy_models import Toy, new_model
 
 from congruence.errors import FileError, ParameterError
-from congruence.integrations.server import check_host, is_loopback, listen, read_key
+from congruence.integrations.process import check_host, is_loopback, listen, read_key
 
 KEY = "a-key-that-is-long-enough"
 
@@ -103,9 +103,7 @@ def secret(tmp_path):
 )
 def test_what_is_refused_before_anything_is_served(here, folder, toy, monkeypatch, options, said):
     monkeypatch.setenv("SHORT_KEY", "short")
-    result = here("serve", folder, "--encoder", toy, "--port", "0", *options).ends(2)
-    assert said in result.err
-    assert result.out == ""
+    here("serve", folder, "--encoder", toy, "--port", "0", *options).refuses(said)
 
 
 def test_a_key_is_no_option(here, folder, toy):

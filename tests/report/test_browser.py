@@ -8,7 +8,7 @@ from test_training_page import make, trained
 
 import congruence
 from congruence.datasets import load_sample
-from congruence.report import summarize, summarize_training, write_migration, write_report, write_story, write_training
+from congruence.report import render, render_migration, render_story, render_training, summarize, summarize_training
 from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.journal import summarize as summarize_journal
@@ -16,12 +16,12 @@ from congruence.upgrade.migrate.journal import summarize as summarize_journal
 pytestmark = pytest.mark.long
 
 
-def report(path):
+def report():
     sample = load_sample("emoji")
     old, new = sample.source, sample.target
     means = {"text": (old["text"], new["text"])}
     mapping = congruence.fit(old["image"], new["image"], holdout=0.5, groups=None, check=False, means=means)
-    write_report(path, summarize(mapping, sample, repeats=2))
+    return render(summarize(mapping, sample, repeats=2))
 
 
 def found(sample):
@@ -30,7 +30,7 @@ def found(sample):
     return [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate(thumbnails)]
 
 
-def training(path):
+def training():
     """Long words, many tasks and many examples, so that the page is as long and as crowded as they come."""
     image = pytest.importorskip("PIL.Image")
     data = make(images=60, k=2)
@@ -41,10 +41,10 @@ def training(path):
     words = ["a dog on a mat " * 3 + f"no-{'very' * 20}-{i}" for i in range(120)]
     wrong = [[f"a cat on {text}", f"a mat on {text}"] for text in words]
     rows = {"groups": data.groups, "tasks": tasks, "texts": (words, wrong), "pictures": pictures}
-    write_training(path, summarize_training(mapping, data.X, data.Y, data.N, **rows, held_out=False, examples=9))
+    return render_training(summarize_training(mapping, data.X, data.Y, data.N, **rows, held_out=False, examples=9))
 
 
-def migration(path):
+def migration():
     """As many searches as the demo shows, with names that do not fit."""
     scores = {"recall@1": 0.5, "recall@10": 0.9}
     ways = [{"name": f"way {k} " * 3, "note": "note " * 9, "scores": scores} for k in range(5)]
@@ -63,10 +63,10 @@ def migration(path):
         "stages": [{"n_rows": 12_345_678, "n_embedded": 617_283 * k, "store": store} for k in range(9)],
         "picture": {"metric": "accuracy", "stages": points[:5], "forecast": points[4:], "lines": lines},
     }
-    write_migration(path, summarize_journal(journal), searches, reembedding=reembedding)
+    return render_migration(summarize_journal(journal), searches, reembedding=reembedding)
 
 
-def story(path):
+def story():
     """The demo's page, with words that do not fit."""
     names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
     item = found(load_sample("emoji"))
@@ -81,13 +81,13 @@ def story(path):
         "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
         "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
     }
-    write_story(path, {**sizes, **facts})
+    return render_story({**sizes, **facts})
 
 
 @pytest.fixture(scope="module", params=[report, training, migration, story], ids=lambda write: write.__name__)
 def page(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    request.param(path)
+    path.write_text(request.param(), encoding="utf-8")
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from congruence import fit
 from congruence.errors import CorruptFileError, MigrationError
-from congruence.report import read_migration, read_reembedding, render_migration, write_migration
+from congruence.report import read_migration, read_reembedding, render_migration
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import save_plan
@@ -66,8 +66,7 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
     searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
     searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]
     searches["examples"] = [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}]
-    write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
-    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    page = render_migration(read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
     for words in (
         "40 text queries over 200 rows. Chance of rank 1: 0.5%",
         '<li class="tile wanted"><img src="data:image/png;base64,AAAA" alt="a &lt;cat&gt;"',
@@ -82,14 +81,11 @@ def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
     folder = tmp_path / "migration-shop"
     folder.mkdir()
     journal.write(folder)
-    done = here("report", folder, "-o", tmp_path / "m.html")
-    assert done.code == 0, done.err
+    done = here("report", folder, "-o", tmp_path / "m.html").ends(0)
     assert "verified, 1,234 rows\nReport: " in done.out
     assert "Comparing passes" in (tmp_path / "m.html").read_text(encoding="utf-8")
     assert json.loads(here("report", folder, "-o", tmp_path / "n.html", "--json").out)["resumed"] == 2
-    refused = here("report", folder, "sample", "-o", tmp_path / "o.html")
-    assert refused.code == 2
-    assert "Got DATA for the journal of a migration" in refused.err
+    here("report", folder, "sample", "-o", tmp_path / "o.html").refuses("Got DATA for the journal of a migration")
     assert here("report", folder, "-o", tmp_path / "m.html").code == 2  # it is there already
 
 

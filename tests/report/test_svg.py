@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from congruence.errors import ParameterError
-from congruence.plotting.look import COLOR, COLORS, style
-from congruence.report.svg import draw_svg, to_document, to_svg
+from congruence.plotting.look import COLOR, COLORS, HEIGHT, WIDTH, canvas, style
+from congruence.report.svg import to_document, to_svg
 
 
 def crowded(ax):
@@ -23,6 +23,12 @@ def crowded(ax):
     ax.axhline(0.3, color=COLOR["ink"], linestyle=(0, (2, 2)))
     ax.text(1, 1, "a <b> & 'c'", color=COLOR["soft"], rotation=90)
     ax.set(xlabel="two\nlines", title="  indented")
+
+
+def draw_svg(draw, title, size=(WIDTH, HEIGHT)):
+    with canvas(None, size) as ax:
+        draw(ax)
+    return to_svg(ax.figure, title)
 
 
 def parsed(text):

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import atomic_path
+from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.display import visible, visible_json
+from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence.cli._ending import knows_unicode
 from congruence.errors import ParameterError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
+    from congruence.stores import Source
     from congruence.upgrade.bridge import Bridge
 
 
@@ -99,6 +101,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
+def print_facts(title: str, rows: list[list[str]]) -> None:
+    """Print names and values as a table."""
+    print_table(title, ["", ""], rows)
+
+
 @contextmanager
 def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
     """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
@@ -118,6 +125,27 @@ def load_map(path: str) -> tuple[Map, Bridge | None]:
 
     bridge = Bridge.load(path)
     return bridge.map, bridge
+
+
+def inverse_of(mapping: Map | Bridge) -> Map:
+    """Return the inverse of an orthogonal map; refuse others."""
+    from congruence.maps import Map, OrthogonalMap
+
+    if isinstance(mapping, OrthogonalMap):
+        return mapping.inverse()
+    kind = f"{mapping.kind} map" if isinstance(mapping, Map) else "bridge"
+    raise ParameterError(
+        f"Got --inverse for a {kind}; expected an orthogonal map, the only kind with an inverse.",
+        "Fit a map from the target to the source instead, and leave out --inverse.",
+    )
+
+
+def unit_rows(normalize: str) -> bool | str:
+    """Return the argument of the library for a value of ``--normalize``."""
+    from congruence._utils.validation import check_choice
+
+    values: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
+    return values[check_choice(normalize, tuple(values), "normalize")]
 
 
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
@@ -149,6 +177,37 @@ def check_not_input(out: str, path: str) -> None:
         raise ParameterError(
             f"Got the output {out}, which is also the input; expected two files.", "Pass another --out."
         )
+
+
+def check_new(out: str, *inputs: Source, force: bool) -> None:
+    """Check before the work starts that a file can be written, and that it is none of the inputs."""
+    from congruence.stores import check_output_place
+
+    check_output(out, force=force)
+    for source in inputs:
+        check_output_place(source, out)
+
+
+def check_plot(out: str, *inputs: Source, force: bool) -> None:
+    """Check before the work starts that a plot can be written."""
+    from congruence.report.pictures import check_suffix
+
+    check_suffix(out)
+    check_new(out, *inputs, force=force)
+
+
+def check_page(out: str, *, force: bool) -> None:
+    """Check before the work starts that a report can be written."""
+    check_output(out, force=force)
+    require("matplotlib", extra="plot")
+
+
+def split_named(entry: str, flag: str, form: str, example: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``; ``form`` and ``example`` say what is expected instead of another form."""
+    name, equals, value = entry.partition("=")
+    if not (name and equals and value):
+        raise ParameterError(f"Got {flag} {entry}; expected {form}.", f"Pass {flag} {example}, for example.")
+    return name, value
 
 
 def read_groups(spec: str | None) -> str | np.ndarray | None:

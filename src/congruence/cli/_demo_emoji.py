@@ -43,7 +43,7 @@ def run(
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
     from congruence.persist import check_map_output
-    from congruence.report import summarize, write_migration, write_report
+    from congruence.report import render, render_migration, summarize, write_page
     from congruence.splits import Split
 
     if save_map is not None:
@@ -66,19 +66,15 @@ def run(
         if save_map is not None:
             mapping.save(save_map)
         if report:
-            write_report(out, summary, force=True)
+            write_page(out, render(summary), force=True)
         advance(1)
         migrated = None
         if migrates:
             migrated = migrate_table(sample, mapping, split, random_state=seed)
             if report:
-                write_migration(
-                    migration_page,
-                    migrated["summary"],
-                    migrated["searches"],
-                    licenses=sample.info["licences"][:1],
-                    force=True,
-                )
+                licenses = sample.info["licences"][:1]
+                html = render_migration(migrated["summary"], migrated["searches"], licenses=licenses)
+                write_page(migration_page, html, force=True)
             advance(1)
     if as_json:
         print_json(

@@ -5,44 +5,78 @@ report of a job.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from congruence.cli._base import number, print_json, print_table, read, refuse_options
+from congruence.cli._base import number, print_facts, print_json, read, refuse_options
+from congruence.cli._options import option
 
 if TYPE_CHECKING:
+    from congruence import engines
     from congruence.embeddings import Embeddings
-    from congruence.engines import DataSetReport, Engine
 
 
-def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
-    """Return whether a job processes data sets by fragments: on another engine than this process, for URLs, and with
-    ``--bad-rows``.
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where a command runs."""
 
-    ``options``: values of the options that only such jobs have, by flag.
-    """
-    from congruence._utils.validation import check_choice
+    engine: str = option(
+        "local",
+        "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set.",
+    )
+    address: str | None = option(
+        None,
+        "Address of a running Ray cluster: auto, host:port or ray://host:port. By default RAY_ADDRESS, or else a local "
+        "cluster that ends with the command.",
+    )
+    workers: int | None = option(None, "Largest number of tasks at a time, with --engine ray.")
 
-    check_choice(engine, ("local", "ray"), "engine")
-    if engine == "local":
-        others = {flag: value for flag, value in options.items() if flag != "--bad-rows"}
-        refuse_options(others, "for --engine local", "Leave it out, or pass --engine ray.")
-    return engine != "local" or "://" in inputs or "://" in out or bool(options.get("--bad-rows"))
+    def by_fragments(self, *places: str | None) -> bool:
+        """Return whether a job on these inputs and outputs processes data sets by fragments: on another engine than
+        this process, for URLs, and with ``--bad-rows``.
+        """
+        from congruence._utils.validation import check_choice
+
+        check_choice(self.engine, ("local", "ray"), "engine")
+        if self.engine == "local":
+            others = {f"--{name}": getattr(self, name, None) for name in ("address", "workers", "gpus")}
+            refuse_options(others, "for --engine local", "Leave it out, or pass --engine ray.")
+        bad_rows = getattr(self, "bad_rows", None)
+        return self.engine != "local" or bad_rows is not None or any("://" in place for place in places if place)
+
+    def open(self) -> engines.Engine:
+        """Return the engine."""
+        from congruence._utils.validation import check_positive
+        from congruence.engines import LocalEngine, RayEngine
+
+        if self.engine == "local":
+            return LocalEngine()
+        if self.workers is not None:
+            check_positive(self.workers, "workers", integer=True)
+        gpus = check_positive(getattr(self, "gpus", 0), "gpus", zero=True)
+        return RayEngine(self.address, workers=self.workers, gpus=gpus)
 
 
-def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> Engine:
-    """Return the engine selected by the options."""
-    from congruence._utils.validation import check_positive
-    from congruence.engines import LocalEngine, RayEngine
+@dataclass(frozen=True)
+class SampleOptions(EngineOptions):
+    """Where a command runs that reads a sample of data sets."""
 
-    if engine == "local":
-        return LocalEngine()
-    if workers is not None:
-        check_positive(workers, "workers", integer=True)
-    check_positive(gpus, "gpus", zero=True)
-    return RayEngine(address, workers=workers, gpus=gpus)
+    sample: int = option(20_000, "Number of items to sample by id, the same from all data sets, with --engine ray.")
 
 
-def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
+@dataclass(frozen=True)
+class JobOptions(EngineOptions):
+    """Where a command runs that writes a data set."""
+
+    gpus: float = option(0, "Share of a GPU that each task requests, with --engine ray.")
+    bad_rows: str | None = option(
+        None,
+        "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option "
+        "the first such row stops the command. Data sets only.",
+    )
+
+
+def print_data_set(title: str, report: engines.DataSetReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
     if as_json:
         print_json(report.to_dict())
@@ -55,7 +89,7 @@ def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
     if report.bad_rows:
         rows.append(["left out", f"{report.bad_rows}, see {report.bad_rows_file}"])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_table(title, ["", ""], rows)
+    print_facts(title, rows)
 
 
 def read_sides(
@@ -63,12 +97,11 @@ def read_sides(
     ids: str | None,
     models: Mapping[str, str | None],
     *,
-    engine: Engine | None,
-    sample: int,
+    runner: SampleOptions | None,
     random_state: int,
     needs_rows: Mapping[str, object],
 ) -> dict[str, dict[str, Embeddings]]:
-    """Read the files of both models, by side and modality; with an engine, a sample of the same items of data sets.
+    """Read the files of both models, by side and modality; with a runner, a sample of the same items of data sets.
 
     ``needs_rows``: values of the options, by flag, that need all rows.
     """
@@ -82,13 +115,13 @@ def read_sides(
         if spec is not None
     }
     out: dict[str, dict[str, Embeddings]] = {side: {} for side in specs}
-    if engine is None:
+    if runner is None:
         for (side, modality), (spec, space) in given.items():
             out[side][modality] = read(spec, ids, space)
         return out
     from congruence.engines import open_dataset, read_sample
 
-    check_positive(sample, "sample", integer=True)
+    sample, engine = check_positive(runner.sample, "sample", integer=True), runner.open()
     data = {key: open_dataset(spec, ids=ids, space=space) for key, (spec, space) in given.items()}
     most = max((dataset.rows for dataset in data.values()), default=1)
     share = min(1.0, sample / most)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.encoders import Encoder
 
 
 def option(default: Any, help: str, *flags: str, panel: str | None = None, metavar: str | None = None) -> Any:
@@ -22,34 +28,58 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Report as JSON.")
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Random seed.")]
 AllowZeroRows: TypeAlias = Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")]
-Engine: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        help="Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
-    ),
-]
-RayAddress: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running Ray cluster: auto, host:port or ray://host:port. By default RAY_ADDRESS, or "
-        "else a local cluster that ends with the command."
-    ),
-]
-Workers: TypeAlias = Annotated[int | None, typer.Option(help="Largest number of tasks at a time, with --engine ray.")]
-Gpus: TypeAlias = Annotated[float, typer.Option(help="Share of a GPU that each task requests, with --engine ray.")]
-Sample: TypeAlias = Annotated[
-    int, typer.Option(help="Number of items to sample by id, the same from all data sets, with --engine ray.")
-]
-BadRows: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Parquet file to write rows without a usable vector to; they are left out of the output. Without this "
-        "option the first such row stops the command. Data sets only."
-    ),
-]
 
-#: Values of ``--normalize``.
-NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose options are its own and the fields of the dataclasses that it takes: a dataclass declares
+    options that belong together, and the command gets their values as an instance of it.
+    """
+    groups: dict[str, Any] = {}
+    hints: dict[str, tuple[object, object]] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            hints[parameter.name] = kind, parameter.default
+            continue
+        groups[parameter.name] = kind
+        types = get_type_hints(kind, include_extras=True)
+        hints |= {field.name: (types[field.name], field.default) for field in fields(kind)}
+
+    @wraps(command)
+    def grouped(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    grouped.__annotations__ = {name: annotation for name, (annotation, _) in hints.items()}
+    grouped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, keyword, default=default, annotation=a) for name, (a, default) in hints.items()]
+    )
+    return grouped
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How an encoder is loaded."""
+
+    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu.")
+    dtype: str = option("auto", "Data type of the encoder: auto, float32, float16 or bfloat16.")
+    revision: str | None = option(None, "Branch, tag or commit of the model on the Hugging Face Hub.")
+    pooling: str | None = option(None, "Pooling over tokens: cls, mean, cls_mean or last.")
+    normalize: bool | None = option(None, "Scale rows to unit norm, or not; by default as the model does.")
+    torch_weights: bool = option(False, "Accept weights that are not in safetensors.", "--torch-weights")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``load_encoder`` and of ``EncoderOptions``."""
+        values = dict(vars(self))
+        return {"safetensors_only": not values.pop("torch_weights"), **values}
+
+    def load(self, name: str, modality: str | None, **others: Any) -> Encoder:
+        """Load an encoder."""
+        from congruence.encoders import load_encoder
+
+        return load_encoder(name, modality, **self.arguments(), **others)
 
 
 class PlainValues:

@@ -9,7 +9,7 @@ from congruence.cli._base import number, print_table, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from congruence.evaluation import Scores
+    from congruence.evaluation import Score, Scores
     from congruence.evaluation.comparison import Comparison
     from congruence.evaluation.thresholds import Translation
 
@@ -26,42 +26,22 @@ COMPARED = (
     "result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
 )
 
+#: First columns of tables of scores.
+_COMPARED = ("metric", "query", "against")
+
 
 def print_scores(scores: Scores, title: str) -> None:
     """Print an evaluation: ranking scores with chance, then cosines and distances with their controls."""
     ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
     distances = [row for row in scores.rows if row.metric in ("cosine", "distance")]
     if ranked:
-        rows = [
-            [
-                *(row.metric, row.query, row.against),
-                *map(number, (row.before, row.after, row.chance, row.source, row.target)),
-                str(row.n),
-            ]
-            for row in ranked
-        ]
-        columns = [
-            "metric",
-            "query",
-            "against",
-            "unmapped",
-            "mapped",
-            "chance",
-            "source alone",
-            "target alone",
-            "items",
-        ]
-        print_table(title, columns, rows)
+        rows = [_line(row, row.before, row.after, row.chance, row.source, row.target) for row in ranked]
+        print_table(title, [*_COMPARED, "unmapped", "mapped", "chance", "source alone", "target alone", "items"], rows)
     if distances:
         rows = [
-            [
-                *(row.metric, row.query, row.against),
-                *map(number, (row.before, row.after, row.control_constant, row.control_random_rotation)),
-                str(row.n),
-            ]
-            for row in distances
+            _line(row, row.before, row.after, row.control_constant, row.control_random_rotation) for row in distances
         ]
-        columns = ["metric", "query", "against", "unmapped", "mapped", "constant", "random rotation", "items"]
+        columns = [*_COMPARED, "unmapped", "mapped", "constant", "random rotation", "items"]
         print_table("mapped rows and those of the target", columns, rows)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
@@ -70,13 +50,17 @@ def print_scores(scores: Scores, title: str) -> None:
         say(note)
 
 
+def _line(row: Score, *values: float | None) -> list[str]:
+    return [row.metric, row.query, row.against, *map(number, values), str(row.n)]
+
+
 def print_comparison(comparison: Comparison) -> None:
     """Print paired differences between maps, one table for each map that the first is compared with."""
     for second in dict.fromkeys(row.second_name for row in comparison.rows):
         rows = [row for row in comparison.rows if row.second_name == second]
         print_table(
             f"{rows[0].first_name} against {second}, query by query; {comparison.level:.0%} intervals",
-            ["metric", "query", "against", "first", "second", "difference", "better / worse", "p", "p, Holm", "items"],
+            [*_COMPARED, "first", "second", "difference", "better / worse", "p", "p, Holm", "items"],
             [
                 [
                     *(row.metric, row.query, row.against),
@@ -135,15 +119,5 @@ def print_thresholds(translated: Sequence[Translation]) -> None:
         ]
         for row in translated
     ]
-    columns = [
-        "threshold",
-        "becomes",
-        "FPR, old",
-        "FPR, unchanged",
-        "FPR",
-        "95 %",
-        "recall, old",
-        "recall, unchanged",
-        "recall",
-    ]
-    print_table("thresholds, cross-validated over queries", columns, rows)
+    rates = ["FPR, old", "FPR, unchanged", "FPR", "95 %", "recall, old", "recall, unchanged", "recall"]
+    print_table("thresholds, cross-validated over queries", ["threshold", "becomes", *rates], rows)

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import atomic_path, check_output
-from congruence.cli._base import number, print_json, print_table, refuse_options, say
+from congruence.cli._base import check_new, check_plot, number, print_facts, print_json, refuse_options, say
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.errors import ParameterError
 
@@ -42,18 +42,14 @@ def command(
         refuse_options(needs_file, "with --texts, whose order is fixed")
         _write_texts(n, out, force, as_json)
         return
-    from congruence.stores import check_output_place, open_source, read_column
+    from congruence.stores import open_source, read_column
     from congruence.upgrade.anchors import check_anchors_output, choose_anchors
 
     check_anchors_output(out)
     source = open_source(file, ids=False if ids == "none" else ids)
-    check_output_place(source, out)
+    check_new(out, source, force=force)
     if plot is not None:
-        from congruence.report.pictures import check_suffix
-
-        check_suffix(plot)
-        check_output(plot, force=force)
-        check_output_place(source, plot)
+        check_plot(plot, source, force=force)
     anchors = choose_anchors(
         source, n, method, labels=None if labels is None else read_column(labels), max_rows=max_rows, random_state=seed
     )
@@ -61,7 +57,7 @@ def command(
     if plot is not None:
         from congruence.report.pictures import write_figure
 
-        write_figure(plot, anchors.plot().figure, f"Anchors of {file}", force=force)  # type: ignore[arg-type]
+        write_figure(plot, anchors.plot(), f"Anchors of {file}", force=force)
     fit_command = _fit_command(file, ids, anchors, out)
     if as_json:
         print_json({"store": file, "output": out, "plot": plot, "next": fit_command, **anchors.to_dict()})
@@ -82,7 +78,6 @@ def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str 
 
 
 def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> None:
-
     drawn = "" if anchors.n_candidates == anchors.n_rows else f", chosen among {anchors.n_candidates:,}"
     left_out = [
         f"{count:,} {reason}"
@@ -98,7 +93,7 @@ def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> No
         ["variance they cover", f"{number(covered)} (as many random rows {number(by_random)})"],
         ["written to", out],
     ]
-    print_table("Anchors", ["", ""], rows)
+    print_facts("Anchors", rows)
     if fit_command is None:
         say(
             "Encode these rows' items with the new model. For congruence fit, write the anchors with their "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_both, number, print_json, print_table, read, refuse_options, say
-from congruence.cli._options import NORMALIZE, Force, Json, Seed, argument, option
+from congruence.cli._base import check_both, number, print_json, print_table, read, refuse_options, say, unit_rows
+from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.cli._scores import print_thresholds
 from congruence.errors import ParameterError
 
@@ -51,7 +51,6 @@ def command(
     thresholds.
     """
     from congruence import Bridge
-    from congruence._utils.validation import check_choice
     from congruence.embeddings import Space
     from congruence.evaluation.judgments import read_qrels
     from congruence.persist import check_map_output
@@ -66,9 +65,7 @@ def command(
         check_map_output(out, force=force)  # checked before the work starts
     bridge = Bridge.load(map_path)
     if normalize is not None or (modality is not None and modality != bridge.modality):
-        if normalize is not None:
-            check_choice(normalize, NORMALIZE, "normalize")
-        unit = bridge.normalize if normalize is None else NORMALIZE[normalize]
+        unit = bridge.normalize if normalize is None else unit_rows(normalize)
         bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
     new_queries = read(queries, ids, Space(modality=modality))
     rows = read(index, ids, Space())
@@ -111,7 +108,6 @@ def command(
 
 
 def _print_scores(scores: BridgeScores) -> None:
-
     names = list(scores.systems[0].scores)
     title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
     if scores.candidates is not None:

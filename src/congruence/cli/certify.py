@@ -9,8 +9,8 @@ import typer
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._base import number, print_json, print_table, progress, read, refuse_options, say
-from congruence.cli._engines import make_engine, read_sides, runs_by_fragments
-from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
+from congruence.cli._engines import SampleOptions, read_sides
+from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.errors import IdError, InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from congruence.upgrade.certify import Certificate, Estimate
 
 
+@with_groups
 def command(
     data: str | None = argument(
         None, "Bundle (.parquet) of both models' embeddings, or a built-in sample: photos, emoji."
     ),
+    *,
     source_image: str | None = option(None, "Anchor images in the source model: a file, or file:key."),
     source_text: str | None = option(None, "Anchor texts in the source model."),
     target_image: str | None = option(None, "The same images in the target model."),
@@ -68,10 +70,7 @@ def command(
     folds: int = option(10, "Number of cross-validation folds of the anchors."),
     repeats: int = option(10, "Number of random orders of the anchors for the learning curve."),
     seed: Seed = 0,
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
-    sample: Sample = 20_000,
+    runner: SampleOptions,
     report: str | None = option(None, "HTML file to write the certificate to."),
     force: Force = False,
     exit_code: bool = option(False, "Exit with code 1 unless the verdict is to map.", "--exit-code"),
@@ -95,15 +94,14 @@ def command(
     }
     specs = (*anchor_specs.values(), *query_specs.values())
     files = [spec for side in specs for spec in side.values() if spec]
-    by_fragments = runs_by_fragments(engine, " ".join(files), "", {"--address": address, "--workers": workers})
+    by_fragments = runner.by_fragments(*files)
 
     def read_models(specs: dict[str, dict[str, str | None]]) -> Sides:
         sides = read_sides(
             specs,
             ids,
             models,
-            engine=make_engine(engine, address, workers, 0) if by_fragments else None,
-            sample=sample,
+            runner=runner if by_fragments else None,
             random_state=seed,
             needs_rows={"--labels": labels, "--query-labels": query_labels},
         )
@@ -114,7 +112,7 @@ def command(
         sides = read_models(anchor_specs)
     elif by_fragments:
         raise ParameterError(
-            f"Got a bundle, {data}, for --engine {engine}; expected data sets.",
+            f"Got a bundle, {data}, for --engine {runner.engine}; expected data sets.",
             "Pass --source-image, --target-image and the like, or leave out --engine.",
         )
     else:
@@ -155,9 +153,9 @@ def command(
             callback=callback,
         )
     if report is not None:
-        from congruence.report import write_certificate
+        from congruence.report import render_certificate, write_page
 
-        write_certificate(report, certificate, force=force)
+        write_page(report, render_certificate(certificate), force=force)
     if as_json:
         print_json(certificate.to_dict())
     else:

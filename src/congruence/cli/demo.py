@@ -95,7 +95,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     )
     from congruence.datasets import load_sample
     from congruence.persist import check_map_output
-    from congruence.report import write_story
+    from congruence.report import render_story, write_page
 
     if not 0.01 <= share <= 1:
         raise ParameterError(f"Got --share {share:g}; expected .01 to 1.", "Pass --share .1, for example.")
@@ -124,7 +124,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         },
     }
     if report:
-        write_story(out, story, force=True)
+        write_page(out, render_story(story), force=True)
     if as_json:
         facts = {key: value for key, value in story.items() if key != "examples"}  # without pictures
         print_json(facts | {"page": out if report else None})

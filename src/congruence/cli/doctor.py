@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from congruence._utils.atomic import check_output
-from congruence.cli._base import check_table_name, number, print_json, print_table, read, say, write_table
+from congruence.cli._base import (
+    check_new,
+    check_table_name,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    read,
+    say,
+    split_named,
+    write_table,
+)
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.compare.origins import OriginReport
+    from congruence.embeddings import Embeddings
     from congruence.stores import Source
 
 
@@ -43,17 +54,18 @@ def command(
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
     from congruence.maps import load
-    from congruence.stores import check_output_place, open_source
+    from congruence.stores import open_source
 
     source = open_source(store, ids=ids)
     if rows is not None:
         check_table_name(rows, "--rows")
-        check_output(rows, force=force)
-        check_output_place(source, rows)
-    known_rows = {}
-    for name, spec in _parse_known(known or []):
+        check_new(rows, source, force=force)
+    known_rows: dict[str, Embeddings] = {}
+    for name, spec in (split_named(entry, "--known", "NAME=FILE", "old=old.npy") for entry in known or []):
+        if name in known_rows:
+            raise ParameterError(f"Got --known {name}=… twice; expected each name once.", "Pass another name.")
         if rows is not None:
-            check_output_place(open_source(spec, ids=False), rows)
+            check_new(rows, open_source(spec, ids=False), force=force)
         known_rows[name] = read(spec, False, Space())
     detector = OriginDetector(fdr, random_state=seed).fit(known_rows, {spec: load(spec) for spec in maps or []})
     report = detector.examine(source)
@@ -73,26 +85,12 @@ def command(
         raise typer.Exit(1)
 
 
-def _parse_known(known: list[str]) -> list[tuple[str, str]]:
-    """Split ``NAME=FILE``. Raises ParameterError for another form, or a name that is given twice."""
-    specs: dict[str, str] = {}
-    for text in known:
-        name, equals, spec = text.partition("=")
-        if not (name and equals and spec):
-            raise ParameterError(f"Got --known {text}; expected NAME=FILE.", "Pass --known old=old.npy, for example.")
-        if name in specs:
-            raise ParameterError(f"Got --known {name}=… twice; expected each name once.", "Pass another name.")
-        specs[name] = spec
-    return list(specs.items())
-
-
 def _print(store: str, report: OriginReport) -> None:
-
     facts = [["rows", f"{report.n:,} × {report.width}"], ["of unit norm", f"{report.unit:.1%}"]]
     facts += [["with NaN or infinity", f"{len(report.not_finite):,}"]] * bool(report.not_finite)
     facts += [["all zeros", f"{len(report.zero):,}"]] * bool(report.zero)
     facts += [[f"mapped by {name}", f"{count:,}"] for name, count in report.mapped.items()]
-    print_table(store, ["", ""], facts)
+    print_facts(store, facts)
     if report.names:
         lines = [
             [name, f"{count:,}", f"{count / report.n:.1%}", f"{recognized:.1%}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._base import number, print_facts, print_json, read
 from congruence.cli._options import Json, Seed, argument, option
 from congruence.errors import ParameterError
 
@@ -52,7 +52,7 @@ def command(
                 ["distance, median and largest", f"{comparison.median:.2g}, {comparison.largest:.2g}"],
                 ["largest change of a cosine", f"{comparison.angles:.2g}"],
             ]
-            print_table("Canaries", ["", ""], rows)
+            print_facts("Canaries", rows)
     else:
         monitor = DriftMonitor(alpha=alpha, random_state=seed).fit(read(reference, False, Space()))
         report = None
@@ -73,6 +73,6 @@ def command(
                 ["evidence now, alarm at", f"{number(report.evidence, 1)}, {number(report.threshold, 1)}"],
                 *([f"  by {name}", number(value, 1)] for name, value in report.by_score.items()),
             ]
-            print_table(f"Stream, false alarms below {alpha:g}", ["", ""], rows)
+            print_facts(f"Stream, false alarms below {alpha:g}", rows)
     if changed and exit_code:
         raise typer.Exit(1)

@@ -6,17 +6,19 @@ import sys
 
 import typer
 
-from congruence.cli._base import check_not_input, number, print_json, print_table, progress, refuse_options
-from congruence.cli._engines import make_engine, print_data_set, runs_by_fragments
-from congruence.cli._options import BadRows, Engine, Force, Gpus, Json, RayAddress, Workers, argument, option
+from congruence.cli._base import check_not_input, number, print_facts, print_json, progress, refuse_options
+from congruence.cli._engines import JobOptions, print_data_set
+from congruence.cli._options import Force, Json, ModelOptions, argument, option, with_groups
 from congruence.errors import ParameterError
 
 
+@with_groups
 def command(
     encoder: str = argument(..., "Model name or path: hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…."),
     inputs: str = argument(
         ..., "Folder of images, .csv, .jsonl, .parquet or .txt file, or a data set.", metavar="INPUT"
     ),
+    *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
     modality: str | None = option(None, "image or text, if INPUT does not determine it."),
     column: str | None = option(None, "Column of texts, or of image paths."),
@@ -24,21 +26,12 @@ def command(
     split: str = option("test", "Split of a data set; for SugarCrepe: captions or negatives."),
     root: str | None = option(None, "Folder that contains the data set."),
     batch_size: int = option(64, "Number of items per batch."),
-    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
-    dtype: str = option("auto", "Data type of the encoder: auto, float32, float16 or bfloat16."),
-    revision: str | None = option(None, "Branch, tag or commit of the model on the Hugging Face Hub."),
+    model_options: ModelOptions,
     layer: str | None = option(None, "Number of the hidden layer to pool, or all."),
-    pooling: str | None = option(None, "Pooling over tokens: cls, mean, cls_mean or last."),
-    normalize: bool | None = option(None, "Scale rows to unit norm, or not; by default as the model does."),
-    torch_weights: bool = option(False, "Accept weights that are not in safetensors.", "--torch-weights"),
     on_error: str = option("fail", "What to do with items that cannot be encoded: fail or skip."),
     cache: str | None = option(None, "Folder that caches vectors by encoder and content."),
     shard_size: int | None = option(None, "Number of items per part of an output folder."),
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
-    gpus: Gpus = 0,
-    bad_rows: BadRows = None,
+    runner: JobOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +41,6 @@ def command(
     the encoder once.
     """
     from congruence.embed import embed, open_items
-    from congruence.encoders import load_encoder
 
     chosen: int | str | None = layer
     if layer is not None and layer != "all":
@@ -59,11 +51,7 @@ def command(
                 f"Got --layer {layer}; expected a whole number or all.",
                 "Pass --layer -1 for the last layer, or --layer all.",
             ) from None
-    if runs_by_fragments(
-        engine, inputs, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
-    ):
-        from dataclasses import replace
-
+    if runner.by_fragments(inputs, out):
         from congruence.encoders import EncoderOptions
         from congruence.engines import embed_dataset, open_itemset
 
@@ -77,18 +65,15 @@ def command(
         }
         instead = "Leave it out, or embed local files with --engine local."
         refuse_options(local, "for a data set that is encoded by fragments", instead)
-        options = EncoderOptions(
-            encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights
-        )
         data = open_itemset(inputs, column=column, id_column=id_column, modality=modality)
         with progress("embedding", data.rows, as_json) as callback:
             job = embed_dataset(
-                replace(options, modality=data.modality),
+                EncoderOptions(encoder, data.modality, layer=chosen, **model_options.arguments()),
                 data,
                 out,
-                engine=make_engine(engine, address, workers, gpus),
+                engine=runner.open(),
                 batch_size=batch_size,
-                bad_rows=bad_rows,
+                bad_rows=runner.bad_rows,
                 force=force,
                 callback=callback,
             )
@@ -96,17 +81,7 @@ def command(
         return
     check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
-    model = load_encoder(
-        encoder,
-        items.modality,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        layer=chosen,
-        pooling=pooling,
-        normalize=normalize,
-        safetensors_only=not torch_weights,
-    )
+    model = model_options.load(encoder, items.modality, layer=chosen)
     try:
         with progress("embedding", len(items), as_json) as callback:
             report = embed(
@@ -143,4 +118,4 @@ def command(
         rows.insert(2, ["layers", str(report.layers)])
     if report.ids:
         rows.append(["ids", report.ids])
-    print_table("embedded", ["", ""], rows)
+    print_facts("embedded", rows)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from congruence._utils.atomic import check_output
-from congruence._utils.optional import require
-from congruence.cli._base import print_json, read_groups, refuse_options
-from congruence.cli._engines import make_engine, read_sides, runs_by_fragments
-from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
+from congruence.cli._base import check_page, print_json, read_groups, refuse_options
+from congruence.cli._engines import SampleOptions, read_sides
+from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
+    from congruence.maps import Map
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a saved map.", metavar="MAP"),
+    *,
     source_image: str | None = option(None, "Images in the source model."),
     source_text: str | None = option(None, "Texts in the source model."),
     target_image: str | None = option(None, "Images in the target model."),
@@ -37,10 +38,7 @@ def command(
     groups: str | None = option(
         None, "With --against: file:column with a group of each item, or none; by default identical items."
     ),
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
-    sample: Sample = 20_000,
+    runner: SampleOptions,
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,
@@ -48,17 +46,14 @@ def command(
 ) -> None:
     """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
     import congruence
-    from congruence._utils.ids import id_texts
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap
-    from congruence.splits import Split
 
     if not against:
         needs_other = {"--groups": groups, "--fitted-rows": fitted_rows != "refuse"}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
     if report is not None:  # checked before the work starts
-        check_output(report, force=force)
-        require("matplotlib", extra="plot")
+        check_page(report, force=force)
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
@@ -66,14 +61,12 @@ def command(
         "source": {"image": source_image, "text": source_text},
         "target": {"image": target_image, "text": target_text},
     }
-    inputs = " ".join(spec for files in specs.values() for spec in files.values() if spec)
-    by_fragments = runs_by_fragments(engine, inputs, "", {"--address": address, "--workers": workers})
+    by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
     sides = read_sides(
         specs,
         ids,
         {},
-        engine=make_engine(engine, address, workers, 0) if by_fragments else None,
-        sample=sample,
+        runner=runner if by_fragments else None,
         random_state=seed,
         needs_rows={
             "--labels": labels,
@@ -85,24 +78,8 @@ def command(
     text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
     if held_out:
-        rule = mapping.scores_.get("holdout")
-        if rule is None:
-            raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones.",
-                "Fit the map with --holdout, or leave out --held-out.",
-            )
-        split = Split.from_dict(rule)
-        fitted = mapping.source_space_.modality
-        if isinstance(mapping, HeadsMap) and mapping.target_space_.modality != fitted:
-            fitted = "image"  # if both images and texts were fitted, the labels belong to the images
         for items in sides.values():
-            for m in items:
-                # If ids name classes, a class held out in one modality must be held out in the other too.
-                if m == fitted or fitted is None or labels is None:
-                    names = id_texts(items[m].ids)
-                    if m == "text" and text_labels and isinstance(mapping, HeadsMap):
-                        names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text belongs to its image
-                    items[m] = items[m].take(split.held_out(names))
+            items |= _held_out(mapping, items, image_labels is not None, text_labels or {})
     comparison = None
     if against:
         comparison = compare_maps(
@@ -127,13 +104,12 @@ def command(
     )
     if report is not None:
         from congruence.datasets import Bundle
-        from congruence.report import summarize, write_report
+        from congruence.report import render, summarize, write_page
 
         classes = {m: by_id for m, by_id in (("image", image_labels), ("text", text_labels)) if by_id}
         bundle = Bundle(all_items["source"], all_items["target"], classes=classes)
-        write_report(
-            report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
-        )
+        summary = summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison)
+        write_page(report, render(summary), force=force)
     if as_json:
         differences = {} if comparison is None else {"comparison": comparison.to_dict()}
         print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **differences})
@@ -141,6 +117,35 @@ def command(
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
         if comparison is not None:
             print_comparison(comparison)
+
+
+def _held_out(
+    mapping: Map, items: dict[str, Embeddings], labeled: bool, image_of: dict[str, str]
+) -> dict[str, Embeddings]:
+    """Return the items that the map was not fitted on; ``image_of`` has the image of each text."""
+    from congruence._utils.ids import id_texts
+    from congruence.maps import HeadsMap
+    from congruence.splits import Split
+
+    rule = mapping.scores_.get("holdout")
+    if rule is None:
+        raise InputError(
+            "Got --held-out for a map fitted on all pairs; expected held-out ones.",
+            "Fit the map with --holdout, or leave out --held-out.",
+        )
+    split, two_sided = Split.from_dict(rule), isinstance(mapping, HeadsMap)
+    fitted = mapping.source_space_.modality
+    if two_sided and mapping.target_space_.modality != fitted:
+        fitted = "image"  # if both images and texts were fitted, the labels belong to the images
+    out = {}
+    for modality, rows in items.items():
+        # If ids name classes, a class held out in one modality must be held out in the other too.
+        if modality == fitted or fitted is None or not labeled:
+            names = id_texts(rows.ids)
+            if modality == "text" and two_sided:
+                names = id_texts([image_of.get(i, i) for i in names.tolist()])  # a text belongs to its image
+            out[modality] = rows.take(split.held_out(names))
+    return out
 
 
 def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import print_json, say
+from congruence.cli._base import inverse_of, print_json, say, unit_rows
 from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import ParameterError
 
@@ -39,10 +39,8 @@ def command(
     """
     import congruence
     from congruence._utils.validation import check_choice
-    from congruence.cli._options import NORMALIZE
     from congruence.integrations import export_faiss, export_onnx
     from congruence.integrations.model_folder import check_model_output
-    from congruence.maps import OrthogonalMap
 
     if to in ("torch", "pytorch"):
         raise ParameterError(
@@ -50,7 +48,7 @@ def command(
             "Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file.",
         )
     check_choice(to, tuple(FORMATS), "to")
-    check_choice(normalize, tuple(NORMALIZE), "normalize")
+    unit = unit_rows(normalize)
     for name, value in (("index", index), ("model", model), ("side", side)):
         if value is not None and name not in FORMATS[to]:
             formats = " or ".join(key for key, names in FORMATS.items() if name in names)
@@ -65,11 +63,7 @@ def command(
         check_output(out, force=force)
     mapping = congruence.load(map_path)
     if inverse:
-        if not isinstance(mapping, OrthogonalMap):
-            kind = "bridge" if isinstance(mapping, congruence.Bridge) else f"{mapping.kind} map"
-            raise ParameterError(f"Got --inverse for a {kind}; expected an orthogonal map.", "Leave out --inverse.")
-        mapping = mapping.inverse()
-    unit = NORMALIZE[normalize]
+        mapping = inverse_of(mapping)
     side = side or "source"
     report: dict[str, object] = {"output": out, "format": to}
     if to == "faiss":

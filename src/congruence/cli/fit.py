@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import check_both, number, print_json, print_table, read, read_groups, refuse_options
-from congruence.cli._engines import make_engine, runs_by_fragments
-from congruence.cli._options import AllowZeroRows, Engine, Force, Json, RayAddress, Seed, Workers, argument, option
+from congruence.cli._base import check_both, number, print_facts, print_json, read, read_groups, refuse_options
+from congruence.cli._engines import EngineOptions
+from congruence.cli._options import AllowZeroRows, Force, Json, Seed, argument, option, with_groups
 from congruence.cli._scores import held_out_rows
 from congruence.errors import IdError, InputError, ParameterError, UnpairedError
 
@@ -17,19 +18,56 @@ if TYPE_CHECKING:
     from congruence.maps import Map
 
 
+@dataclass(frozen=True)
+class MethodOptions:
+    """The method, and its parameters."""
+
+    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca.")
+    center: bool = option(True, "Map the source mean to the target mean, or subtract both (procrustes, cca).")
+    shrinkage: str | None = option(None, "auto, full (as in the paper), covered, wiener, soft or cv (orthogonal).")
+    shrinkage_strength: float | None = option(None, "Strength of the wiener and soft shrinkage (orthogonal).")
+    allow_reflection: bool = option(
+        True, "Allow reflections, or only determinant 1 (orthogonal).", "--allow-reflection/--no-reflection"
+    )
+    ridge: str | None = option(None, "Ridge penalty (linear, cca), or cv, to choose it by cross-validation (linear).")
+    n_components: int | None = option(None, "Width of the joint space (procrustes, cca).")
+
+    def parameters(self, method: str) -> dict[str, Any]:
+        """Return the parameters that were given; refuse those that the method does not have."""
+        from congruence._utils.validation import check_choice
+        from congruence.maps import METHODS
+
+        check_choice(method, ("auto", *METHODS), "method")
+        given = {name: value for name, value in vars(self).items() if name != "method" and value is not None}
+        given = {name: value for name, value in given.items() if value is not True}  # both switches are on by default
+        if self.ridge is not None and self.ridge != "cv":
+            try:
+                given["ridge"] = float(self.ridge)
+            except ValueError:
+                raise ParameterError(
+                    f"Got --ridge {self.ridge!r}; expected a number or cv.",
+                    "Pass --ridge 1.0, for example, or --ridge cv.",
+                ) from None
+        if method == "mlp":
+            given["verbose"] = True
+        defaults = METHODS["orthogonal" if method == "auto" else method]().get_params()
+        if unknown := [name for name in given if name not in defaults]:
+            off = {"center": "--no-center", "allow_reflection": "--no-reflection"}
+            flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
+            raise ParameterError(
+                f"Got {flag} for method {method!r}, which has no such option; expected options of that method.",
+                "Leave it out, or pass another --method.",
+            )
+        return given
+
+
+@with_groups
 def command(
     source: str = argument(..., "Anchors in the source model: a file, or file:key."),
     target: str = argument(..., "The same items in the target model."),
+    *,
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
-    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
-    center: bool = option(True, "Map the source mean to the target mean, or subtract both (procrustes, cca)."),
-    shrinkage: str | None = option(None, "auto, full (as in the paper), covered, wiener, soft or cv (orthogonal)."),
-    shrinkage_strength: float | None = option(None, "Strength of the wiener and soft shrinkage (orthogonal)."),
-    allow_reflection: bool = option(
-        True, "Allow reflections, or only determinant 1 (orthogonal).", "--allow-reflection/--no-reflection"
-    ),
-    ridge: str | None = option(None, "Ridge penalty (linear, cca), or cv, to choose it by cross-validation (linear)."),
-    n_components: int | None = option(None, "Width of the joint space (procrustes, cca)."),
+    how: MethodOptions,
     single_modality: bool = option(False, "Only the anchors' modality will be mapped (auto).", "--single-modality"),
     modality: str | None = option(None, "Modality of the anchors: image, text, etc."),
     target_modality: str | None = option(None, "Modality of the target's rows, if it differs (procrustes, cca)."),
@@ -58,9 +96,7 @@ def command(
     strict: bool = option(False, "Exit with code 2 if the pairing check fails.", "--strict"),
     missing: str = option("drop", "What to do with ids found in only one file: drop or error."),
     allow_zero_rows: AllowZeroRows = False,
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
+    runner: EngineOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +112,7 @@ def command(
     )
     if no_pairs:
         needs_pairs = {
-            "--method": method not in ("auto", "orthogonal"),
+            "--method": how.method not in ("auto", "orthogonal"),
             "--holdout": holdout,
             "--means": means,
             "--ids": ids,
@@ -84,26 +120,12 @@ def command(
             "--unpaired-target": unpaired_target,
         }
         refuse_options(needs_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
-        options = _parameters("orthogonal", center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
-        if not allow_reflection:
-            options["allow_reflection"] = False
-        files = [
-            read(spec, False, space, allow_zero_rows) for spec, space in zip((source, target), spaces, strict=True)
-        ]
-        _fit_unpaired(
-            files, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
-        )
+        options = {**how.parameters("orthogonal"), "random_state": seed}
+        files = [read(*given, allow_zero_rows) for given in ((source, False, spaces[0]), (target, False, spaces[1]))]
+        _fit_unpaired(files, modality, options, out, strict=strict, force=force, as_json=as_json)
         return
-    parameters = _parameters(
-        method,
-        center,
-        ridge,
-        shrinkage=shrinkage,
-        shrinkage_strength=shrinkage_strength,
-        allow_reflection=None if allow_reflection else False,
-        n_components=n_components,
-    )
-    if runs_by_fragments(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
+    parameters = how.parameters(how.method)
+    if runner.by_fragments(source, target):
         from congruence.engines import fit_dataset, open_pairs
 
         needs_rows = {
@@ -122,8 +144,8 @@ def command(
         pairs = open_pairs(
             source, target, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
         )
-        runner = make_engine(engine, address, workers, 0)
-        mapping = fit_dataset(pairs, method, engine=runner, modality=modality, check=check, strict=strict, **parameters)
+        parameters |= {"engine": runner.open(), "modality": modality, "check": check, "strict": strict}
+        mapping = fit_dataset(pairs, how.method, **parameters)
         mapping.save(out, force=force)
         _report(mapping, out, "fragments", as_json)
         return
@@ -140,7 +162,7 @@ def command(
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
         *anchors,
-        method,
+        how.method,
         modality=None if target_modality else modality,
         means=others or None,
         unpaired=_read_pools(unpaired_source, unpaired_target, None if paired_by == "position" else ids, modality),
@@ -155,36 +177,6 @@ def command(
     )
     mapping.save(out, force=force)
     _report(mapping, out, paired_by, as_json)
-
-
-def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
-    """Collect the given options of the chosen method; refuse options of other methods."""
-    from congruence._utils.validation import check_choice
-    from congruence.maps import METHODS
-
-    check_choice(method, ("auto", *METHODS), "method")
-    parameters = {name: value for name, value in options.items() if value is not None}
-    if not center:
-        parameters["center"] = False
-    if ridge is not None:
-        try:
-            parameters["ridge"] = ridge if ridge == "cv" else float(ridge)
-        except ValueError:
-            raise ParameterError(
-                f"Got --ridge {ridge!r}; expected a number or cv.", "Pass --ridge 1.0, for example, or --ridge cv."
-            ) from None
-    if method == "mlp":
-        parameters["verbose"] = True
-    defaults = METHODS["orthogonal" if method == "auto" else method]().get_params()
-    unknown = [name for name in parameters if name not in defaults]
-    if unknown:
-        off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
-        flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
-        raise ParameterError(
-            f"Got {flag} for method {method!r}, which has no such option; expected options of that method.",
-            "Leave it out, or pass another --method.",
-        )
-    return parameters
 
 
 def _parse_means(entry: str) -> tuple[str, list[str]]:
@@ -229,8 +221,6 @@ def _fit_unpaired(
     """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search
     failed.
     """
-    from dataclasses import replace
-
     from congruence import UnpairedMap
     from congruence.maps.evidence import alignment_rows
 
@@ -252,7 +242,7 @@ def _fit_unpaired(
         *alignment_rows(alignment.to_dict()),
         ["written to", out],
     ]
-    print_table("UnpairedMap", ["", ""], rows)
+    print_facts("UnpairedMap", rows)
 
 
 def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
@@ -291,7 +281,7 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         answers = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}
         rows.append(["anchors look paired", answers.get(state, state)])
     rows.append(["written to", out])
-    print_table(f"{type(mapping).__name__}", ["", ""], rows)
+    print_facts(type(mapping).__name__, rows)
 
 
 def read_anchors(

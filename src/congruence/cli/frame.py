@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_json, print_table, read
-from congruence.cli._options import AllowZeroRows, Force, Json, argument, option
+from congruence.cli._base import number, print_facts, print_json, print_table, read
+from congruence.cli._options import AllowZeroRows, Force, Json, argument, option, with_groups
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -16,18 +17,27 @@ if TYPE_CHECKING:
 _MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name is taken from the key or file."
 
 
-def fit(
-    models: list[str] = argument(..., f"Anchors of two or more models: {_MODELS}"),
-    out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
-    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
+@dataclass(frozen=True)
+class AnchorOptions:
+    """How the anchors of models are read."""
+
+    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc.")
     ids: str | None = option(
         None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
-    ),
+    )
+    allow_zero_rows: AllowZeroRows = False
+
+
+@with_groups
+def fit(
+    models: list[str] = argument(..., f"Anchors of two or more models: {_MODELS}"),
+    *,
+    out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
+    anchors: AnchorOptions,
     center: bool = option(True, "Map means to means."),
     shrinkage: str = option(
         "auto", "How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."
     ),
-    allow_zero_rows: AllowZeroRows = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -36,20 +46,18 @@ def fit(
     from congruence.persist import check_map_output
 
     check_map_output(out, force=force)
-    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, ids, modality, allow_zero_rows))
+    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, anchors))
     frame.save(out, force=force)
     _report(frame, out, as_json)
 
 
+@with_groups
 def add(
     frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
     models: list[str] = argument(..., f"Anchors of one or more models: {_MODELS}"),
+    *,
     out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
-    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
-    ids: str | None = option(
-        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
-    ),
-    allow_zero_rows: AllowZeroRows = False,
+    anchors: AnchorOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +67,7 @@ def add(
 
     check_map_output(out, force=force)
     frame = CanonicalFrame.load(frame_path)
-    for name, rows in _read(models, ids, modality, allow_zero_rows).items():
+    for name, rows in _read(models, anchors).items():
         frame.add(name, rows)
     frame.save(out, force=force)
     _report(frame, out, as_json)
@@ -92,17 +100,18 @@ def take(
         ["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"],
         ["written to", out],
     ]
-    print_table("Map through a frame", ["", ""], rows)
+    print_facts("Map through a frame", rows)
 
 
-def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
+def _read(specs: list[str], options: AnchorOptions) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli.fit import find_ids
     from congruence.embeddings import MODALITIES, Space
 
-    if modality is not None:
-        check_choice(modality, MODALITIES, "modality")
+    ids = options.ids
+    if options.modality is not None:
+        check_choice(options.modality, MODALITIES, "modality")
     parsed = [_parse(spec) for spec in specs]
     column: str | bool | None = False if ids == "none" else ids
     id_columns = [find_ids(spec) for _, _, _, spec in parsed] if ids is None else []
@@ -111,7 +120,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
     for k, (name, own_modality, is_named, spec) in enumerate(parsed):
         if ids is None:
             column = id_columns[k][1] if by_id else False
-        rows_modality = own_modality or modality
+        rows_modality = own_modality or options.modality
         by_modality = models.setdefault(name, {})
         if rows_modality in by_modality:
             raise ParameterError(
@@ -120,7 +129,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
                 f"Write {name}:image=FILE and {name}:text=FILE, or give each model a name.",
             )
         space = Space(model=name if is_named else None, modality=rows_modality)
-        by_modality[rows_modality] = read(spec, column, space, allow_zero_rows)
+        by_modality[rows_modality] = read(spec, column, space, options.allow_zero_rows)
     out: dict[str, Any] = {}
     for name, by_modality in models.items():
         if None in by_modality and len(by_modality) > 1:
@@ -154,7 +163,6 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
 
 
 def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
-
     facts = frame.describe()
     if as_json:
         print_json({"output": out, **facts})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import load_map, print_json, print_table
+from congruence.cli._base import load_map, print_facts, print_json
 from congruence.cli._options import Json, argument
 from congruence.cli._scores import held_out_rows
 from congruence.errors import CorruptFileError
@@ -31,7 +31,7 @@ def command(
         print_json(facts if bridge is None else {**bridge.describe(), "map": facts})
         return
     if bridge is not None:
-        print_table("Bridge", ["", ""], _of_bridge(bridge))
+        print_facts("Bridge", _of_bridge(bridge))
     rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
     try:
         rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
@@ -47,7 +47,7 @@ def command(
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
         rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])
-    print_table(type(mapping).__name__, ["", ""], rows)
+    print_facts(type(mapping).__name__, rows)
 
 
 def _of_bridge(bridge: Bridge) -> list[list[str]]:

@@ -8,19 +8,30 @@ import os
 import sys
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
+from zipfile import BadZipFile
 
 import typer
 
-from congruence._utils.atomic import check_output
-from congruence.cli._base import Bars, number, print_json, print_table, say, say_error
-from congruence.cli._engines import make_engine, runs_by_fragments
-from congruence.cli._options import NORMALIZE, AllowZeroRows, Json, RayAddress, Workers, argument, option
+from congruence.cli._base import (
+    Bars,
+    check_plot,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    say_error,
+    unit_rows,
+)
+from congruence.cli._engines import EngineOptions
+from congruence.cli._options import AllowZeroRows, Json, argument, option, with_groups
 from congruence.cli._scores import print_thresholds
 from congruence.errors import CorruptFileError, FileError, ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
@@ -39,6 +50,152 @@ ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds
 QUESTIONS = {"drop-old": "Remove the old vectors for good?", "discard": "Remove the new vectors?"}
 
 
+@dataclass(frozen=True)
+class VectorOptions:
+    """Which vectors are migrated."""
+
+    table: str | None = option(None, "Table or collection, if the address does not name it.", panel=VECTORS)
+    column: str | None = option(None, "Column of the vectors, or the named vector.", panel=VECTORS)
+    ids: str | None = option(None, "Column of the ids; by default the primary key. For .npy, a file.", panel=VECTORS)
+    modality_column: str | None = option(
+        None, "Column of each row's modality (for .npy or FAISS, a file), whose own means are then used.", panel=VECTORS
+    )
+    rows: str | None = option(None, "Only these rows: a condition in the database's own language.", panel=VECTORS)
+
+
+@dataclass(frozen=True)
+class StoredOptions:
+    """How new vectors are stored."""
+
+    normalize: str = option(
+        "auto", "Scale the new vectors to unit norm: auto (as the target's at the fit), yes or no.", panel=STORED
+    )
+    element_type: str | None = option(
+        None,
+        "Type of the new vectors: float32, float16, int8 or binary; by default that of the old ones.",
+        panel=STORED,
+    )
+    ranges: str | None = option(
+        None,
+        "For int8: .npy (2, components), the least and largest value of each; by default from a sample.",
+        panel=STORED,
+    )
+    old_ranges: str | None = option(None, "The ranges with which old int8 vectors were quantized.", panel=STORED)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``Migration``, whose files are read here."""
+        ranges, old_ranges = (None if path is None else _read_ranges(path) for path in (self.ranges, self.old_ranges))
+        return {
+            "normalize": unit_rows(self.normalize),
+            "element_type": self.element_type,
+            "ranges": ranges,
+            "old_ranges": old_ranges,
+        }
+
+
+@dataclass(frozen=True)
+class ThresholdOptions:
+    """Options for the thresholds of an application."""
+
+    threshold: list[float] | None = option(
+        None, "For thresholds: a threshold of the old model to translate; may be repeated.", panel=THRESHOLDS
+    )
+    queries: str | None = option(
+        None,
+        "For thresholds: queries in the new model; without them rows are compared with each other.",
+        panel=THRESHOLDS,
+    )
+    queries_old: str | None = option(None, "For thresholds: the same queries in the old model.", panel=THRESHOLDS)
+
+    def check(self, action: str) -> None:
+        """Check the options before anything is read."""
+        _refuse_misplaced("--threshold", bool(self.threshold), action, "thresholds")
+        if action == "thresholds" and not self.threshold:
+            raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
+
+
+@dataclass(frozen=True)
+class ReembedOptions:
+    """Which rows are re-embedded, and how."""
+
+    among: str | None = option(None, "Modality of the rows to re-embed, or to search for thresholds.", panel=REEMBED)
+    progressive: bool = option(
+        False,
+        "With run: also switch, and re-embed the rows that the map is least sure of.",
+        "--progressive",
+        panel=REEMBED,
+    )
+    encode: str | None = option(
+        None,
+        "How to encode: a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
+        panel=REEMBED,
+    )
+    items: str | None = option(
+        None, "With an encoder: table or folder of the items, as for embed, with the ids of the rows.", panel=REEMBED
+    )
+    texts: str | None = option(
+        None,
+        "Texts in the old model (a vocabulary, tags, queries), to choose what needs re-embedding most.",
+        panel=REEMBED,
+    )
+    new_texts: str | None = option(None, "The same texts in the new model.", panel=REEMBED)
+    batch: int = option(1000, "Number of rows to re-embed before the map is refitted.", panel=REEMBED)
+    budget: int | None = option(None, "Number of rows to re-embed in total.", panel=REEMBED)
+    share: float | None = option(None, "Share of the rows to re-embed in total, e.g. .1.", panel=REEMBED)
+    until: float | None = option(
+        None, "Stop when the whole 95 % interval of the agreement is above this value, e.g. .99.", panel=REEMBED
+    )
+    plot: str | None = option(None, "Plot quality against the share re-embedded: .svg, .png or .pdf.", panel=REEMBED)
+    encode_rate: float | None = option(None, "Items per second that the new model encodes, to compare.", panel=BEFORE)
+    price: float | None = option(None, "Price of encoding one item, to compare with re-embedding.", panel=BEFORE)
+
+    def check(self, action: str) -> None:
+        """Check the options before anything is read."""
+        _refuse_misplaced("--progressive", self.progressive, action, "run")
+        if not self.progressive and action != "reembed":
+            _refuse_misplaced("--encode", self.encode is not None, action, "reembed")
+            return
+        if self.encode is None:
+            raise ParameterError(
+                "Got no --encode, which says how to encode rows with the new model.",
+                "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
+            )
+        if self.budget is not None and self.share is not None:
+            raise ParameterError(
+                f"Got --budget {self.budget} and --share {self.share}; expected one of the two.", "Leave out one."
+            )
+        for name in ("budget", "share", "until", "batch"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ParameterError(argument=name, got=value, expected="a number above 0")
+            if value is not None and value > 1 and name in ("share", "until"):
+                raise ParameterError(argument=name, got=value, expected="at most 1", fix=f"Pass --{name} .9.")
+        if self.budget is None and self.share is None and self.until is None:
+            raise ParameterError(
+                "Got no --budget, --share or --until; expected one of them, which says when to stop.",
+                "Pass --share .1, for example.",
+            )
+        if (self.texts is None) != (self.new_texts is None):
+            raise ParameterError(
+                "Got texts of one model only; expected the same texts encoded by both.",
+                "Pass --texts and --new-texts, or neither.",
+            )
+        if self.plot is not None:
+            check_plot(self.plot, force=False)
+
+
+@dataclass(frozen=True)
+class PassOptions(EngineOptions):
+    """Where the passes over the rows run."""
+
+    engine: str = option(
+        "local",
+        "local, or ray, for run, switch and rollback of files or LanceDB tables that all workers reach.",
+        panel="On many machines",
+    )
+
+
+@with_groups
 def command(
     where: str = argument(
         ...,
@@ -52,88 +209,27 @@ def command(
         "rollback, reembed, thresholds, status, drop-old or discard.",
         metavar="[ACTION]",
     ),
+    *,
     map_path: str | None = option(None, "Folder of a saved map. Later steps take it from the journal.", "--map"),
-    table: str | None = option(None, "Table or collection, if the address does not name it.", panel=VECTORS),
-    column: str | None = option(None, "Column of the vectors, or the named vector.", panel=VECTORS),
-    ids: str | None = option(None, "Column of the ids; by default the primary key. For .npy, a file.", panel=VECTORS),
+    which: VectorOptions,
     modality: str | None = option(None, "Modality of all rows: image, text, audio, video, other.", panel=VECTORS),
-    modality_column: str | None = option(
-        None, "Column of each row's modality (for .npy or FAISS, a file), whose own means are then used.", panel=VECTORS
-    ),
-    rows: str | None = option(None, "Only these rows: a condition in the database's own language.", panel=VECTORS),
     journal: str | None = option(None, "Folder of the journal; by default migration-… here.", panel=VECTORS),
     certificate: str | None = option(
         None, "JSON of congruence certify, printed first; run obeys its verdict.", panel=BEFORE
     ),
-    normalize: str = option(
-        "auto", "Scale the new vectors to unit norm: auto (as the target's at the fit), yes or no.", panel=STORED
-    ),
-    element_type: str | None = option(
-        None,
-        "Type of the new vectors: float32, float16, int8 or binary; by default that of the old ones.",
-        panel=STORED,
-    ),
-    ranges: str | None = option(
-        None,
-        "For int8: .npy (2, components), the least and largest value of each; by default from a sample.",
-        panel=STORED,
-    ),
-    old_ranges: str | None = option(None, "The ranges with which old int8 vectors were quantized.", panel=STORED),
-    encode_rate: float | None = option(None, "Items per second that the new model encodes, to compare.", panel=BEFORE),
-    price: float | None = option(None, "Price of encoding one item, to compare with re-embedding.", panel=BEFORE),
+    stored: StoredOptions,
     heldout: str | None = option(
         None, "For verify: rows in the new model, with their ids, that the map was not fitted on.", panel="verify"
     ),
     least_recall: float = option(0.9, "For verify: smallest recall of the index against exact search.", panel="verify"),
-    threshold: list[float] | None = option(
-        None, "For thresholds: a threshold of the old model to translate; may be repeated.", panel=THRESHOLDS
-    ),
-    queries: str | None = option(
-        None,
-        "For thresholds: queries in the new model; without them rows are compared with each other.",
-        panel=THRESHOLDS,
-    ),
-    queries_old: str | None = option(None, "For thresholds: the same queries in the old model.", panel=THRESHOLDS),
-    among: str | None = option(None, "Modality of the rows to re-embed, or to search for thresholds.", panel=REEMBED),
-    progressive: bool = option(
-        False,
-        "With run: also switch, and re-embed the rows that the map is least sure of.",
-        "--progressive",
-        panel=REEMBED,
-    ),
-    encode: str | None = option(
-        None,
-        "How to encode: a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
-        panel=REEMBED,
-    ),
-    items: str | None = option(
-        None, "With an encoder: table or folder of the items, as for embed, with the ids of the rows.", panel=REEMBED
-    ),
-    texts: str | None = option(
-        None,
-        "Texts in the old model (a vocabulary, tags, queries), to choose what needs re-embedding most.",
-        panel=REEMBED,
-    ),
-    new_texts: str | None = option(None, "The same texts in the new model.", panel=REEMBED),
-    batch: int = option(1000, "Number of rows to re-embed before the map is refitted.", panel=REEMBED),
-    budget: int | None = option(None, "Number of rows to re-embed in total.", panel=REEMBED),
-    share: float | None = option(None, "Share of the rows to re-embed in total, e.g. .1.", panel=REEMBED),
-    until: float | None = option(
-        None, "Stop when the whole 95 % interval of the agreement is above this value, e.g. .99.", panel=REEMBED
-    ),
-    plot: str | None = option(None, "Plot quality against the share re-embedded: .svg, .png or .pdf.", panel=REEMBED),
+    thresholds: ThresholdOptions,
+    options: ReembedOptions,
     dry_run: bool = option(False, "The same as plan: change nothing.", "--dry-run", panel=BEFORE),
     resume: bool = option(False, "Resume a run that was stopped.", "--resume"),
     yes: bool = option(False, "Do not ask before anything is written.", "--yes", "-y", panel=BEFORE),
     anyway: bool = option(False, "Run even if the certificate advises against it.", "--anyway", panel=BEFORE),
     allow_zero_rows: AllowZeroRows = False,
-    engine: str = option(
-        "local",
-        "local, or ray, for run, switch and rollback of files or LanceDB tables that all workers reach.",
-        panel="On many machines",
-    ),
-    address: RayAddress = None,
-    workers: Workers = None,
+    runner: PassOptions,
     as_json: Json = False,
 ) -> None:
     """Migrate a live database to a new model, step by step.
@@ -150,47 +246,36 @@ def command(
     # Before anything else: every user of the machine can list the arguments.
     hide_arguments(Address.parse(where).secrets)
     check_choice(action, ACTIONS, "action")
-    check_choice(normalize, tuple(NORMALIZE), "normalize")
-    reembeds = progressive or action == "reembed"
+    unit_rows(stored.normalize)  # refused before the database is opened
+    reembeds = options.progressive or action == "reembed"
     _refuse_misplaced("--dry-run", dry_run, action, "run", "plan")
-    _refuse_misplaced("--threshold", bool(threshold), action, "thresholds")
-    _refuse_misplaced("--progressive", progressive, action, "run")
-    _refuse_misplaced("--encode", encode is not None and not reembeds, action, "reembed")
-    if action == "thresholds" and not threshold:
-        raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
+    thresholds.check(action)
+    options.check(action)
     if dry_run:
         action = "plan"
-    options = ReembedOptions(
-        encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price
-    )
-    if reembeds:
-        options.check()
-    runner = _engine(engine, address, workers, action, reembeds)
+    engine = _engine(runner, "reembed" if reembeds else action)
     verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)
-    database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
+    database = open_database(where, **vars(which))
     with closing(database):
         migration = Migration(
             database,
             mapping,
             journal=journal,
             modality=modality,
-            normalize=NORMALIZE[normalize],
-            element_type=element_type,
-            ranges=None if ranges is None else _read_ranges(ranges),
-            old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
+            **stored.arguments(),
             allow_zero_rows=allow_zero_rows,
-            engine=runner,
+            engine=engine,
         )
         migration.retry.log = say_error
         if action == "status":
             _show_status(migration, as_json)
             return
         if action == "thresholds":
-            _translate_thresholds(migration, threshold or [], queries, queries_old, among, as_json)
+            _translate_thresholds(migration, thresholds, options.among, as_json)
             return
         if action == "plan" or (action == "run" and not resume):
-            planned = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
+            planned = migration.plan(certificate=verdict, encode_rate=options.encode_rate, price=options.price)
             if not as_json or action == "plan":
                 print_json(planned.to_dict()) if as_json else _print_plan(planned)
             if action == "plan":
@@ -207,11 +292,10 @@ def command(
                 _run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
             if action in ("run", "verify"):
                 result = _verify(migration, bars, heldout, least_recall, as_json)
-                if result["passed"] and progressive:
+                if result["passed"] and options.progressive:
                     result |= _run_progressive(migration, options, bars, as_json)
                 elif migration.journal is not None and migration.journal.state == "verified":
-                    names = {"table": table, "column": column, "ids": ids, "modality-column": modality_column}
-                    said = [f"Next: {shell_command(where, 'switch', **names, rows=rows, journal=journal)}"]
+                    said = [f"Next: {shell_command(where, 'switch', **vars(which), journal=journal)}"]
             elif action == "reembed":
                 result = _run_reembed(migration, options, bars, as_json)
             else:
@@ -236,20 +320,13 @@ def _show_status(migration: Migration, as_json: bool) -> None:
     print_json(status) if as_json else _print_status(status)
 
 
-def _translate_thresholds(
-    migration: Migration,
-    thresholds: list[float],
-    queries: str | None,
-    queries_old: str | None,
-    among: str | None,
-    as_json: bool,
-) -> None:
+def _translate_thresholds(migration: Migration, given: ThresholdOptions, among: str | None, as_json: bool) -> None:
     """Print similarity thresholds of the old model in terms of the new one."""
     from congruence.stores import read_embeddings
 
-    new, old = (None if spec is None else read_embeddings(spec) for spec in (queries, queries_old))
+    new, old = (None if spec is None else read_embeddings(spec) for spec in (given.queries, given.queries_old))
     fitted = migration.fit_thresholds(new, old, among=among)
-    translated = [fitted.translate(value) for value in thresholds]
+    translated = [fitted.translate(value) for value in given.threshold or []]
     if as_json:
         lines = [row.to_dict() for row in translated]
         print_json({"action": "thresholds", **fitted.describe(), "thresholds": lines})
@@ -315,54 +392,49 @@ def shell_command(where: str, action: str, **options: str | None) -> str:
     address = Address.parse(where)
     words = ["congruence", "migrate", address.shown if address.secrets else where, action]
     for name, value in options.items():
-        words += [] if value is None else [f"--{name}", value]
+        words += [] if value is None else [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
 
 
 def _read_certificate(path: str) -> dict[str, object]:
     import json
 
-    try:
-        with open(path, "rb") as file:
-            certificate = json.loads(file.read(64 * 2**20).decode("utf-8"))
-            if isinstance(certificate, dict):
-                return certificate
-    except OSError as error:
-        raise FileError(f"The certificate {path} cannot be read ({error.strerror}).", "Check the path.") from None
-    except (ValueError, RecursionError):
-        pass
-    raise CorruptFileError(
-        f"{path} is not a JSON object.", "Save the output of congruence certify --json to a file, and pass this file."
-    )
+    fix = "Save the output of congruence certify --json to a file, and pass this file."
+    read = lambda file: json.loads(file.read(64 * 2**20).decode("utf-8"))  # noqa: E731
+    return _read(path, "certificate", read, dict, "a JSON object", fix)
 
 
 def _read_ranges(path: str) -> np.ndarray:
     import numpy as np
 
+    fix = "Write an array of shape (2, components) with numpy.save, and pass its file."
+    # An .npz file is an archive of arrays, and no array itself.
+    return _read(path, "ranges", partial(np.load, allow_pickle=False), np.ndarray, "an .npy file", fix)
+
+
+def _read(path: str, name: str, read: Callable[[BinaryIO], Any], kind: type, expected: str, fix: str) -> Any:
+    """Return the content of a file that a user names, if it is of a kind."""
     try:
-        ranges = np.load(path, allow_pickle=False)
-        if isinstance(ranges, np.ndarray):  # an .npz file is an archive of arrays
-            return ranges
+        with open(path, "rb") as file:
+            if isinstance(content := read(file), kind):
+                return content
     except OSError as error:
-        raise FileError(f"The ranges {path} cannot be read ({error.strerror}).", "Check the path.") from None
-    except (ValueError, EOFError):
+        raise FileError(f"The {name} {path} cannot be read ({error.strerror}).", "Check the path.") from None
+    except (ValueError, EOFError, RecursionError, BadZipFile):  # of JSON, and of an array or archive
         pass
-    raise CorruptFileError(
-        f"{path} is not an .npy file.", "Write an array of shape (2, components) with numpy.save, and pass its file."
-    )
+    raise CorruptFileError(f"{path} is not {expected}.", fix)
 
 
-def _engine(engine: str, address: str | None, workers: int | None, action: str, reembeds: bool) -> Engine | None:
+def _engine(runner: PassOptions, action: str) -> Engine | None:
     """Return what runs a migration's passes; None for this process."""
-    if not runs_by_fragments(engine, "", "", {"--address": address, "--workers": workers}):
+    if not runner.by_fragments():
         return None
-    if reembeds or action not in ("run", "switch", "rollback"):
+    if action not in ("run", "switch", "rollback"):
         raise ParameterError(
-            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected it for run, switch or rollback "
-            "only.",
+            f"Got --engine {runner.engine} for {action}; expected it for run, switch or rollback only.",
             "Leave it out.",
         )
-    return make_engine(engine, address, workers, 0)
+    return runner.open()
 
 
 def _run(
@@ -385,57 +457,6 @@ def _run(
 
 
 # ------------------------------------------------------------------ re-embedding
-
-
-@dataclass(frozen=True)
-class ReembedOptions:
-    """Options of ``migrate`` for re-embedding."""
-
-    encode: str | None
-    items: str | None
-    texts: str | None
-    new_texts: str | None
-    among: str | None
-    batch: int
-    budget: int | None
-    share: float | None
-    until: float | None
-    plot: str | None
-    encode_rate: float | None
-    price: float | None
-
-    def check(self) -> None:
-        """Check the options before anything is read."""
-        from congruence.report.pictures import check_suffix
-
-        if self.encode is None:
-            raise ParameterError(
-                "Got no --encode, which says how to encode rows with the new model.",
-                "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
-            )
-        if self.budget is not None and self.share is not None:
-            raise ParameterError(
-                f"Got --budget {self.budget} and --share {self.share}; expected one of the two.", "Leave out one."
-            )
-        for name in ("budget", "share", "until", "batch"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ParameterError(argument=name, got=value, expected="a number above 0")
-            if value is not None and value > 1 and name in ("share", "until"):
-                raise ParameterError(argument=name, got=value, expected="at most 1", fix=f"Pass --{name} .9.")
-        if self.budget is None and self.share is None and self.until is None:
-            raise ParameterError(
-                "Got no --budget, --share or --until; expected one of them, which says when to stop.",
-                "Pass --share .1, for example.",
-            )
-        if (self.texts is None) != (self.new_texts is None):
-            raise ParameterError(
-                "Got texts of one model only; expected the same texts encoded by both.",
-                "Pass --texts and --new-texts, or neither.",
-            )
-        if self.plot is not None:
-            check_suffix(self.plot)
-            check_output(self.plot)
 
 
 def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
@@ -524,9 +545,7 @@ def _run_reembed(migration: Migration, options: ReembedOptions, bars: Bars, as_j
         if options.plot is not None:
             from congruence.report.pictures import write_figure
 
-            figure = done.plot().get_figure(root=True)
-            assert figure is not None
-            write_figure(options.plot, figure, "quality by the share re-embedded", force=True)
+            write_figure(options.plot, done.plot(), "quality by the share re-embedded", force=True)
             result["plot"] = options.plot
     if not as_json:
         for line in lines:
@@ -573,7 +592,7 @@ def _print_plan(planned: Plan) -> None:
         facts.append(["time to re-embed instead", f"{number(planned.encode_minutes, 1)} min"])
     if planned.encode_cost is not None:
         facts.append(["price of re-embedding", f"{planned.encode_cost:,.2f}"])
-    print_table(f"{planned.place} ({planned.kind})", ["", ""], facts)
+    print_facts(f"{planned.place} ({planned.kind})", facts)
     marks = {"good": "ok", "bad": "NO", "unknown": "?"}
     checks = [[line["check"], marks[line["outcome"]], line["detail"]] for line in planned.checks]
     print_table("Checks", ["", "", ""], checks)
@@ -604,7 +623,7 @@ def _print_verification(verification: Verification, migration: Migration) -> Non
             number(scores[key], k) for key, k in (("recall@1", 3), ("recall@10", 3), ("chance@10", 4))
         )
         facts.append(["held-out vectors", f"recall@1 {first}, @10 {tenth} (chance {chance})"])
-    print_table("verified" if verification.passed else "NOT verified", ["", ""], facts)
+    print_facts("verified" if verification.passed else "NOT verified", facts)
     for problem in verification.problems:
         say(problem)
     if rule := migration.mapper.new.describe():
@@ -621,6 +640,6 @@ def _print_status(status: dict[str, Any]) -> None:
         facts.append(["rows", f"{status['rows_mapped']:,} of {status['rows']:,} mapped"])
     if "reembedded" in status:
         facts.append(["re-embedded", f"{status['reembedded']:,} rows"])
-    print_table(status["place"], ["", ""], facts)
+    print_facts(status["place"], facts)
     for event in status.get("events", []):
         say(f"{event['at'].replace('T', ' ')}  {event['what']}")

@@ -4,7 +4,7 @@ machine.
 
 from __future__ import annotations
 
-from congruence.cli._base import print_json, print_table, say
+from congruence.cli._base import print_facts, print_json, print_table, say
 from congruence.cli._options import Json, argument, option
 from congruence.errors import ParameterError
 
@@ -75,7 +75,7 @@ def command(
         ["cost of machines", f"{plan.cost_machines:,.2f}"],
         ["cost of requests", f"{plan.cost_requests:,.2f}"],
     ]
-    print_table(f"{int(rows):,} × {dim} → {width}", ["", ""], facts)
+    print_facts(f"{int(rows):,} × {dim} → {width}", facts)
     print_table(
         "limits, the most heavily loaded first",
         ["", "load", "limit", "share"],

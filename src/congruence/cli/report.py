@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import check_output
-from congruence.cli._base import load_map, print_json, read, refuse_options, say
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say
+from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -15,21 +16,34 @@ if TYPE_CHECKING:
     from congruence.maps import HeadsMap
 
 
+@dataclass(frozen=True)
+class PairOptions:
+    """Options of joint-space maps."""
+
+    pairs: str | None = option(None, "Joint-space maps: SOURCE,TARGET, the files of the training, or others.")
+    negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs.")
+    groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key).")
+    tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key).")
+    texts: str | None = option(
+        None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
+    )
+    sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files.")
+    categories: str | None = option(None, "SugarCrepe's files to use, separated by commas; by default all.")
+    pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups.")
+    note: str | None = option(None, "Joint-space maps: a sentence to show below the title.")
+
+    def refuse(self, names: str, why: str, fix: str = "Leave it out.") -> None:
+        """Refuse the first of these options that was given."""
+        refuse_options({f"--{name}": getattr(self, name) for name in names.split()}, why, fix)
+
+
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a saved map or bridge, or of a migration's journal.", metavar="MAP"),
     data: str | None = argument(None, "Bundle (.parquet) of both models' embeddings, or a sample: photos, emoji."),
+    *,
     out: str = option("report.html", "HTML file to write.", "--out", "-o"),
-    pairs: str | None = option(None, "Joint-space maps: SOURCE,TARGET, the files of the training, or others."),
-    negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs."),
-    groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key)."),
-    tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key)."),
-    texts: str | None = option(
-        None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
-    ),
-    sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files."),
-    categories: str | None = option(None, "SugarCrepe's files to use, separated by commas; by default all."),
-    pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups."),
-    note: str | None = option(None, "Joint-space maps: a sentence to show below the title."),
+    rows: PairOptions,
     held_out: bool | None = option(
         None, "Only items that the map was not fitted on (default if it records them), or all.", "--held-out/--all"
     ),
@@ -40,14 +54,15 @@ def command(
     """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
     from congruence.maps import HeadsMap
 
-    check_output(out, force=force)  # checked before the work starts
-    if _is_journal(map_path):
-        from congruence.report import read_migration, read_reembedding, write_migration
+    check_page(out, force=force)
+    from congruence import report
 
+    if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
         if data is not None:
             raise ParameterError("Got DATA for the journal of a migration.", "Leave it out, or pass a map's folder.")
-        migration = read_migration(map_path)
-        write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
+        migration = report.read_migration(map_path)
+        html = report.render_migration(migration, reembedding=report.read_reembedding(map_path))
+        report.write_page(out, html, force=force)
         if as_json:
             print_json(migration)
         else:
@@ -56,39 +71,25 @@ def command(
         return
     # Only the map of a bridge is scored here; congruence bridge evaluates the bridge itself.
     mapping, _ = load_map(map_path)
-    pair_options = {
-        "--pairs": pairs,
-        "--negatives": negatives,
-        "--groups": groups,
-        "--tasks": tasks,
-        "--texts": texts,
-        "--sugarcrepe": sugarcrepe,
-        "--categories": categories,
-        "--pictures": pictures,
-        "--note": note,
-    }
     if isinstance(mapping, HeadsMap):
-        from congruence.report import write_training
-
-        if data is not None or pairs is None:
+        if data is not None or rows.pairs is None:
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
                 "Pass --pairs SOURCE,TARGET, as in the training.",
             )
-        options = {flag.removeprefix("--"): value for flag, value in pair_options.items()}
-        summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
-        write_training(out, summary, force=force)
+        summary = summarize_files(mapping, rows, held_out=held_out, seed=seed)
+        html = report.render_training(summary)
     else:
         from congruence.datasets import open_bundle
-        from congruence.report import summarize, write_report
 
         why = f"for a map into the target's space ({mapping.kind})"
-        refuse_options(pair_options, why, "Leave it out, and pass DATA after the map.")
+        rows.refuse(" ".join(vars(rows)), why, "Leave it out, and pass DATA after the map.")
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
-        summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
-        write_report(out, summary, force=force)
+        summary = report.summarize(mapping, bundle, held_out=held_out, random_state=seed)
+        html = report.render(summary)
+    report.write_page(out, html, force=force)
     if as_json:
         print_json(summary)
     else:
@@ -96,58 +97,38 @@ def command(
         say(f"Report: {out}")
 
 
-def _is_journal(folder: str) -> bool:
-    """Return whether a folder belongs to a migration; a map's folder has no journal."""
-    from pathlib import Path
-
-    return (Path(folder) / "journal.json").is_file()
-
-
-def summarize_files(
-    mapping: HeadsMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
-) -> dict[str, Any]:
-    """Read the files and score the map.
-
-    ``options``: values of the command's options for joint-space maps, by name.
-    """
+def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | None, seed: int) -> dict[str, Any]:
+    """Read the files and score the map."""
     from congruence.embeddings import Embeddings, Space
     from congruence.report import summarize_training
     from congruence.stores import read_column
 
-    X, Y = (read(file, None, Space()) for file in _two_files(options["pairs"], "--pairs"))
+    X, Y = (read(file, None, Space()) for file in _two_files(given.pairs, "--pairs"))
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
-    flags = {f"--{name}": value for name, value in options.items()}
-
-    def refuse(names: str, why: str, fix: str = "Leave it out.") -> None:
-        refuse_options({flag: flags[flag] for flag in names.split()}, why, fix)
-
-    if options["sugarcrepe"] is None:
-        refuse("--categories", "without --sugarcrepe")
+    if given.sugarcrepe is None:
+        given.refuse("categories", "without --sugarcrepe")
     else:
-        refuse("--groups --tasks --texts", "together with --sugarcrepe, which has its own")
-    if options["negatives"] is None:
-        refuse("--tasks --texts --sugarcrepe --pictures", "without --negatives", "Pass the wrong captions.")
-    if options["groups"] is None and options["sugarcrepe"] is None:
-        refuse("--pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
-    groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
+        given.refuse("groups tasks texts", "together with --sugarcrepe, which has its own")
+    if given.negatives is None:
+        given.refuse("tasks texts sugarcrepe pictures", "without --negatives", "Pass the wrong captions.")
+    if given.groups is None and given.sugarcrepe is None:
+        given.refuse("pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
     texts = None
-    if options["texts"] is not None:
-        caption, wrong = _two_files(options["texts"], "--texts")
+    if given.texts is not None:
+        caption, wrong = _two_files(given.texts, "--texts")
         texts = read_column(caption), read_column(wrong)
     return summarize_training(
         mapping,
         X,
         Y,
-        None if options["negatives"] is None else read(options["negatives"], None, Space()),
-        groups=groups,
-        tasks=tasks,
+        None if given.negatives is None else read(given.negatives, None, Space()),
+        groups=None if given.groups is None else read_column(given.groups),
+        tasks=None if given.tasks is None else read_column(given.tasks),
         texts=texts,
-        items=None
-        if options["sugarcrepe"] is None
-        else _sugarcrepe_items(options["sugarcrepe"], options["categories"], Y),
-        pictures=options["pictures"],
-        note=options["note"],
+        items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, given.categories, Y),
+        pictures=given.pictures,
+        note=given.note,
         held_out=held_out,
         random_state=seed,
     )

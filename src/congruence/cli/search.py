@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from congruence._utils.atomic import check_output
 from congruence.cli._base import (
     check_both,
+    check_new,
     check_table_name,
     print_json,
     print_table,
@@ -53,7 +53,7 @@ def command(
 
     from congruence import Bridge
     from congruence.embeddings import Space
-    from congruence.stores import check_output_place, open_source
+    from congruence.stores import open_source
     from congruence.upgrade.bridge import search_mixed
 
     check_both("--background-old", "--background-new", background_old, background_new)
@@ -62,10 +62,8 @@ def command(
         refuse_options(needs_new, "without --new", "Pass --new with the part of the new model, or leave it out.")
     if out is not None:
         check_table_name(out, "--out")
-        check_output(out, force=force)  # checked before the work starts
-        for spec in (queries, old, new, background_old, background_new) if force else ():
-            if spec is not None:
-                check_output_place(open_source(spec, ids=False), out)  # never overwrite an input
+        specs = [spec for spec in (queries, old, new, background_old, background_new) if spec is not None]
+        check_new(out, *(open_source(spec, ids=False) for spec in specs if force), force=force)
     bridge = Bridge.load(map_path)
     id_column = False if ids == "none" else ids
     new_queries = read(queries, id_column, Space(modality=modality))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from congruence._utils.optional import require
 from congruence.cli._base import print_json, say
-from congruence.cli._options import Json, argument, option
+from congruence.cli._options import Json, ModelOptions, argument, option, with_groups
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a saved bridge or map.", metavar="MAP"),
+    *,
     encoder: str = option(..., "Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:…."),
     modality: str = option("text", "Modality whose means the map uses for texts."),
     space: str = option("target", "Space of the served vectors: target (the index's) or source (the encoder's own)."),
@@ -25,20 +27,13 @@ def command(
     max_waiting: int = option(256, "Largest number of requests at a time; further ones get a 503."),
     timeout: float = option(30.0, "Seconds after which a request is answered with a 504."),
     batch_size: int = option(32, "Number of texts that the encoder processes at a time."),
-    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
-    dtype: str = option("auto", "Data type of the encoder: auto, float32, float16 or bfloat16."),
-    revision: str | None = option(None, "Branch, tag or commit of the model on the Hugging Face Hub."),
-    pooling: str | None = option(None, "Pooling over tokens: cls, mean, cls_mean or last."),
-    normalize: bool | None = option(
-        None, "Scale the encoder's rows to unit norm, or not; by default as the model does."
-    ),
-    torch_weights: bool = option(False, "Accept weights that are not in safetensors.", "--torch-weights"),
+    model_options: ModelOptions,
     check_space: bool = option(True, "Refuse an encoder whose name differs from the map's source model."),
     as_json: Json = False,
 ) -> None:
     """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
-    from congruence.encoders import load_encoder
-    from congruence.integrations.server import LOOPBACK, Limits, check_host, create_app, listen, read_key, serve
+    from congruence.integrations.process import check_host, listen, read_key, serve
+    from congruence.integrations.server import LOOPBACK, Limits, create_app
     from congruence.upgrade.bridge import Bridge
 
     api_key = read_key(api_key_env, api_key_file)
@@ -47,16 +42,7 @@ def command(
         require(module, extra="serve")
     bridge = Bridge.load(map_path)
     with listen(host, port) as socket:
-        model = load_encoder(
-            encoder,
-            "text",
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            pooling=pooling,
-            normalize=normalize,
-            safetensors_only=not torch_weights,
-        )
+        model = model_options.load(encoder, "text")
         app = create_app(
             bridge,
             model,
@@ -75,13 +61,8 @@ def command(
 
         def ready() -> None:
             if as_json:
-                facts = {
-                    "url": url,
-                    "models": list(service.names),
-                    "dim": service.vectors.dim,
-                    "key": api_key is not None,
-                }
-                print_json({**facts, "space": service.vectors.space.to_dict()})
+                facts = {"url": url, "models": list(service.names), "dim": service.vectors.dim}
+                print_json({**facts, "key": api_key is not None, "space": service.vectors.space.to_dict()})
             else:
                 say(f"serving {service.names[0]} ({service.vectors.dim}-d) at {url}; Ctrl-C stops it.")
 

@@ -2,146 +2,123 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import check_output
 from congruence._utils.display import visible
-from congruence.cli._base import number, print_json, print_table, progress, read
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._base import check_plot, number, print_json, print_table, progress, read
+from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from congruence.compare.layers import LayerComparison
+    from congruence.compare.spaces import Similarities
     from congruence.embeddings import Embeddings
 
 
+@dataclass(frozen=True)
+class Options:
+    """What is compared, and how."""
+
+    metric: list[str] | None = option(None, "Name of a metric, or all; may be repeated. By default one of each family.")
+    layers: bool = option(False, "Compare every matrix of one file or folder with every one of the other.", "--layers")
+    ids: str | None = option(None, "Key, column or file of the ids, in both files.")
+    target_ids: str | None = option(None, "Key, column or file of the second file's ids, if different.")
+    permutations: int = option(200, "Number of random re-pairings.")
+    halves: int = option(20, "Number of random halves for the interval; not used with --layers.")
+    max_rows: int | None = option(None, "If there are more rows, use a random sample of this size.")
+    seed: Seed = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that both comparisons have."""
+        return {"permutations": self.permutations, "max_rows": self.max_rows, "random_state": self.seed}
+
+
+@with_groups
 def command(
     first: str = argument(..., "Items in one model: a file, or file:key."),
     second: str = argument(..., "The same items in another model."),
-    metric: list[str] | None = option(
-        None, "Name of a metric, or all; may be repeated. By default one of each family."
-    ),
-    layers: bool = option(False, "Compare every matrix of one file or folder with every one of the other.", "--layers"),
-    ids: str | None = option(None, "Key, column or file of the ids, in both files."),
-    target_ids: str | None = option(None, "Key, column or file of the second file's ids, if different."),
-    permutations: int = option(200, "Number of random re-pairings."),
-    halves: int = option(20, "Number of random halves for the interval; not used with --layers."),
-    max_rows: int | None = option(None, "If there are more rows, use a random sample of this size."),
-    seed: Seed = 0,
+    *,
+    options: Options,
     plot: str | None = option(None, "Plot the scores, or with --layers the heat map: .svg, .png or .pdf."),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
+    if plot is not None:
+        check_plot(plot, force=force)
+    compare: Callable[..., tuple[Any, dict[str, object]]] = _compare_layers if options.layers else _compare_spaces
+    show: Callable[..., None] = _print_heatmap if options.layers else _print_scores
+    result, data = compare(first, second, options, as_json)
+    if plot is not None:
+        from congruence.report import write_layers, write_similarities
+
+        write = write_layers if options.layers else write_similarities
+        write(plot, result, f"{Path(first).name} and {Path(second).name}", force=force)
+    if as_json:
+        print_json({"first": first, "second": second, **data, "plot": plot})
+    else:
+        show(result, options)
+
+
+def _compare_spaces(first: str, second: str, options: Options, quiet: bool) -> tuple[Similarities, dict[str, object]]:
+    """Return the scores, also as plain data."""
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
     from congruence.metrics import BETWEEN_SPACES
 
-    if plot is not None:
-        _check_plot(plot, force)
-    if layers:
-        _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
-        return
-    pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
-    chosen = list(BETWEEN_SPACES) if metric == ["all"] else metric or list(DEFAULT)
-    with progress("comparing", len(chosen), as_json) as callback:
-        scores = compare_spaces(
-            pairs.source.vectors,
-            pairs.target.vectors,
-            chosen,
-            permutations=permutations,
-            halves=halves,
-            max_rows=max_rows,
-            random_state=seed,
-            callback=callback,
-        )
-    if plot is not None:
-        from congruence.report import write_similarities
+    pairs = Pairs.join(read(first, options.ids, Space()), read(second, options.target_ids or options.ids, Space()))
+    chosen = list(BETWEEN_SPACES) if options.metric == ["all"] else options.metric or list(DEFAULT)
+    with progress("comparing", len(chosen), quiet) as callback:
+        X, Y = pairs.source.vectors, pairs.target.vectors
+        scores = compare_spaces(X, Y, chosen, halves=options.halves, callback=callback, **options.arguments())
+    return scores, {"scores": [score.to_dict() for score in scores]}
 
-        write_similarities(plot, scores, _title(first, second), force=force)
-    if as_json:
-        print_json({"first": first, "second": second, "scores": [score.to_dict() for score in scores], "plot": plot})
-        return
+
+def _print_scores(scores: Similarities, options: Options) -> None:
     rows = [
         [
             score.metric,
             number(score.value),
             f"{number(score.low)} … {number(score.high)}",
             f"{number(score.null_mean)} ± {number(score.null_sd)}",
-            number(score.p_value),
-            number(score.adjusted_p_value),
-            number(score.held_out),
+            *map(number, (score.p_value, score.adjusted_p_value, score.held_out)),
             "" if score.larger_is_closer else "smaller is closer",
         ]
         for score in scores
     ]
-    print_table(
-        f"{scores[0].n} items, {permutations} re-pairings",
-        ["metric", "score", "95 %", "by chance", "p", "p, best of all", "held out", ""],
-        rows,
-    )
+    title = f"{scores[0].n} items, {options.permutations} re-pairings"
+    print_table(title, ["metric", "score", "95 %", "by chance", "p", "p, best of all", "held out", ""], rows)
 
 
-def _check_plot(plot: str, force: bool) -> None:
-    """Check before the work starts that the plot can be written."""
-    from congruence.report.pictures import check_suffix
-
-    check_suffix(plot)
-    check_output(plot, force=force)
-
-
-def _title(first: str, second: str) -> str:
-    from pathlib import Path
-
-    return f"{Path(first).name} and {Path(second).name}"
-
-
-def _layers(
-    first: str,
-    second: str,
-    metric: list[str] | None,
-    ids: str | None,
-    target_ids: str | None,
-    permutations: int,
-    max_rows: int | None,
-    seed: int,
-    plot: str | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Compare every layer with every layer."""
+def _compare_layers(
+    first: str, second: str, options: Options, quiet: bool
+) -> tuple[LayerComparison, dict[str, object]]:
+    """Compare every layer with every layer, and return the scores, also as plain data."""
     from congruence._utils.ids import id_rows
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
     from congruence.metrics import between_spaces
 
-    if metric is not None and (len(metric) > 1 or metric == ["all"]):
+    metric = options.metric or ["linear_cka"]
+    if len(metric) > 1 or metric == ["all"]:
         raise ParameterError(
             f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers.",
             "Pass --metric once.",
         )
-    chosen = metric[0] if metric else "linear_cka"
-    between_spaces(chosen)  # an unknown metric is reported before the work starts
-    x_layers, y_layers = _read_layers(first, ids), _read_layers(second, target_ids or ids)
-    pairs = Pairs.join(next(iter(x_layers.values())), next(iter(y_layers.values())))
-    with progress("re-pairing", permutations, as_json) as callback:
-        comparison = compare_layers(
-            {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in x_layers.items()},
-            {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in y_layers.items()},
-            chosen,
-            permutations=permutations,
-            max_rows=max_rows,
-            random_state=seed,
-            callback=callback,
-        )
-    if plot is not None:
-        from congruence.report import write_layers
-
-        write_layers(plot, comparison, _title(first, second), force=force)
-    if as_json:
-        print_json({"first": first, "second": second, "layers": comparison.to_dict(), "plot": plot})
-    else:
-        _print_heatmap(comparison)
+    between_spaces(metric[0])  # an unknown metric is reported before the work starts
+    sides = _read_layers(first, options.ids), _read_layers(second, options.target_ids or options.ids)
+    pairs = Pairs.join(*(next(iter(layers.values())) for layers in sides))
+    X, Y = (
+        {name: layer.vectors[id_rows(layer.ids, rows.ids)] for name, layer in layers.items()}
+        for layers, rows in zip(sides, (pairs.source, pairs.target), strict=True)
+    )
+    with progress("re-pairing", options.permutations, quiet) as callback:
+        comparison = compare_layers(X, Y, metric[0], callback=callback, **options.arguments())
+    return comparison, {"layers": comparison.to_dict()}
 
 
 def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
@@ -164,7 +141,7 @@ def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
 _WHITE = 0.86
 
 
-def _print_heatmap(comparison: LayerComparison) -> None:
+def _print_heatmap(comparison: LayerComparison, options: Options) -> None:
     """Print the scores as a table, colored if the terminal supports color."""
     import sys
 
@@ -189,7 +166,7 @@ def _print_heatmap(comparison: LayerComparison) -> None:
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
     console.print(
-        f"[bold]{comparison.metric}, {comparison.n} items, {comparison.permutations} re-pairings[/]; stronger "
+        f"[bold]{comparison.metric}, {comparison.n} items, {options.permutations} re-pairings[/]; stronger "
         "color: further above chance"
     )
     console.print(table)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import check_output
-from congruence._utils.optional import require
-from congruence.cli._base import checkpoint_folder, number, print_json, print_table
+from congruence.cli._base import (
+    check_page,
+    checkpoint_folder,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    split_named,
+)
 from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import CorruptFileError, ParameterError
 
@@ -71,8 +77,7 @@ def command(
         )
     check_map_output(out, force=force)
     if report is not None:
-        check_output(report, force=force)
-        require("matplotlib", extra="plot")
+        check_page(report, force=force)
     changes: dict[str, object] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),
@@ -82,13 +87,8 @@ def command(
         "test": None if test is None else _held_out(test, "--test"),
         "keep_pairs": keep_pairs,
         "overlap": overlap,
-        "parameters": {name: _value(text) for name, text in (_split(entry, "--set") for entry in parameters or [])}
-        or None,
-        "grid": {
-            name: [_value(part) for part in text.split(",")]
-            for name, text in (_split(entry, "--grid") for entry in grid or [])
-        }
-        or None,
+        "parameters": {name: _value(text) for name, text in _named(parameters, "--set")} or None,
+        "grid": {name: [_value(part) for part in text.split(",")] for name, text in _named(grid, "--grid")} or None,
         "seed": seed,
         "groups": groups,
         "negatives": negatives,
@@ -106,26 +106,22 @@ def command(
         )
         run.map.save(out, force=force)
     if report is not None:
-        from congruence.report import summarize_training, write_training
+        from congruence.report import render_training, summarize_training, write_page
 
         items = run.items
         source, target = items.sides()
         summary = summarize_training(run.map, source, target, items.negatives, groups=items.groups, tasks=items.tasks)
-        write_training(report, summary, force=force)
+        write_page(report, render_training(summary), force=force)
     if as_json:
         print_json({"output": out, **run.map.describe()})
     else:
         _print(run, recipe, out)
 
 
-def _split(entry: str, option: str) -> tuple[str, str]:
-    """Split ``NAME=VALUE``. Raises ParameterError for another form."""
-    name, equals, text = entry.partition("=")
-    if not (name and equals and text):
-        raise ParameterError(
-            f"Got {option} {entry!r}; expected NAME=VALUE.", f"Pass {option} max_steps=500, for example."
-        )
-    return name.replace("-", "_"), text
+def _named(entries: list[str] | None, flag: str) -> list[tuple[str, str]]:
+    """Split each ``NAME=VALUE``."""
+    pairs = (split_named(entry, flag, "NAME=VALUE", "max_steps=500") for entry in entries or [])
+    return [(name.replace("-", "_"), text) for name, text in pairs]
 
 
 def _value(text: str) -> object:
@@ -163,7 +159,6 @@ def _print_grid_point(criterion: str, point: dict[str, object], score: float) ->
 
 
 def _print(run: Run, recipe: Recipe, out: str) -> None:
-
     facts, mapping, scores = run.map.facts_, run.map, run.map.scores_
     rows = [
         ["source", f"{mapping.source_space_}"],
@@ -196,7 +191,7 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
     if "test_pairs" in scores:
         rows += _test_rows(scores)
     rows.append(["written to", out])
-    print_table(recipe.method, ["", ""], rows)
+    print_facts(recipe.method, rows)
     if scores.get("test_tasks", {}).keys() - {"all"}:
         _print_tasks(scores)
 
@@ -222,7 +217,6 @@ def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
 
 
 def _print_tasks(scores: dict[str, Any]) -> None:
-
     lines = [
         [task, str(line["n"]), number(line["binary"]), number(line["choice"]), str(line["ties"])]
         for task, line in scores["test_tasks"].items()

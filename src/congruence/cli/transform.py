@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import load_map, number, print_json, print_table, progress
-from congruence.cli._engines import make_engine, print_data_set, runs_by_fragments
-from congruence.cli._options import (
-    NORMALIZE,
-    AllowZeroRows,
-    BadRows,
-    Engine,
-    Force,
-    Gpus,
-    Json,
-    RayAddress,
-    Workers,
-    argument,
-    option,
-)
-from congruence.errors import ParameterError
+from congruence.cli._base import inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
+from congruence.cli._engines import JobOptions, print_data_set
+from congruence.cli._options import AllowZeroRows, Force, Json, argument, option, with_groups
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a saved map, or of a bridge, which maps queries.", metavar="MAP"),
     vectors: str = argument(..., "Vectors to map: a file, file:key, or a folder of parts.", metavar="IN"),
+    *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
     inverse: bool = option(False, "Map from the map's target back to its source.", "--inverse"),
@@ -44,11 +33,7 @@ def command(
     revision: str | None = option(None, "Revision of that model, which is checked against the map."),
     check_space: bool = option(True, "Refuse vectors of another space than the map's source."),
     allow_zero_rows: AllowZeroRows = False,
-    engine: Engine = "local",
-    address: RayAddress = None,
-    workers: Workers = None,
-    gpus: Gpus = 0,
-    bad_rows: BadRows = None,
+    runner: JobOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -62,33 +47,18 @@ def command(
 
     from congruence._utils.validation import check_choice
     from congruence.embeddings import Space
-    from congruence.maps import OrthogonalMap
     from congruence.stores import Source, open_source
     from congruence.upgrade.transform import transform_file
 
+    unit = unit_rows(normalize)
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "dtype")
-    check_choice(normalize, tuple(NORMALIZE), "normalize")
     mapping, bridge = load_map(map_path)
-    unit = NORMALIZE[normalize]
-    if bridge is not None:
-        if inverse:
-            raise ParameterError(
-                f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to "
-                f"{bridge.target} only.",
-                "Leave out --inverse, or pass the folder of the map that it was made from.",
-            )
-        unit = bridge.normalize if unit == "auto" else unit
     if inverse:
-        if not isinstance(mapping, OrthogonalMap):
-            raise ParameterError(
-                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse.",
-                "Fit a map from the target to the source instead, and leave out --inverse.",
-            )
-        mapping = mapping.inverse()
-    if runs_by_fragments(
-        engine, vectors, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
-    ):
+        mapping = inverse_of(mapping if bridge is None else bridge)
+    if bridge is not None and unit == "auto":
+        unit = bridge.normalize
+    if runner.by_fragments(vectors, out):
         from congruence.engines import open_dataset
 
         source: Source | DataSet = open_dataset(vectors, ids=ids, space=Space(model, revision))
@@ -111,15 +81,8 @@ def command(
         from congruence.engines import transform_dataset
 
         with progress("mapping", source.rows, as_json) as callback:
-            job = transform_dataset(
-                mapping,
-                source,
-                out,
-                engine=make_engine(engine, address, workers, gpus),
-                bad_rows=bad_rows,
-                callback=callback,
-                **options,
-            )
+            options |= {"engine": runner.open(), "bad_rows": runner.bad_rows, "callback": callback}
+            job = transform_dataset(mapping, source, out, **options)
         print_data_set("mapped", job, as_json=as_json)
         return
     with progress("mapping", source.n, as_json) as callback:
@@ -132,4 +95,4 @@ def command(
     if report.covered_share is not None:
         rows.append(["variance in covered directions", number(report.covered_share)])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_table("mapped", ["", ""], rows)
+    print_facts("mapped", rows)

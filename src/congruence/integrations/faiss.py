@@ -80,11 +80,10 @@ def to_faiss_index(
 
     Parameters
     ----------
-    mapping : AffineMap or Bridge
+    mapping, modality
+        As for ``to_faiss``.
     index : faiss.Index, optional
         An index of any kind with the target's width; by default an empty ``IndexFlatIP``.
-    modality : str, optional
-        Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Add a ``NormalizationTransform``; "auto" does so if the target's rows had unit norm at the fit.
 
@@ -139,7 +138,8 @@ def export_faiss(
 
     Parameters
     ----------
-    mapping : AffineMap or Bridge
+    mapping
+        As for ``to_faiss``.
     path : path-like
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
         in front, for ``faiss.read_index`` (see ``to_faiss_index``). Otherwise only the affine map, for
@@ -148,16 +148,10 @@ def export_faiss(
         An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged
         into the new file. By default an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and
         later).
-    modality : str, optional
-        Modality whose means are used; by default the modality the map was fitted on.
-    normalize : {"auto", True, False}, default="auto"
-        Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
+    modality, normalize
+        As for ``to_faiss_index``.
     force : bool, default=False
         Replace an existing file, but never that of ``index``.
-
-    Returns
-    -------
-    Path
 
     Raises
     ------

@@ -98,20 +98,7 @@ def export_onnx(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write the map as an ONNX file.
-
-    Parameters
-    ----------
-    mapping : Map or Bridge
-    path : path-like
-    modality, normalize, side
-        As for ``to_onnx``.
-    force : bool, default=False
-        Replace an existing file.
-
-    Returns
-    -------
-    Path
+    """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``.
 
     Raises
     ------

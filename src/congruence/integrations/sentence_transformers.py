@@ -179,19 +179,14 @@ def export_sentence_transformers(
 
     Parameters
     ----------
-    mapping : Map or Bridge
+    mapping, modality, normalize, side
+        As for ``MapModule``.
     model : SentenceTransformer, or its name or folder
         A model is loaded without running code from its folder.
     path : path-like
-        Path of the new folder.
-    modality, normalize, side
-        As for ``MapModule``.
+        Path of the new folder, which is returned.
     force : bool, default=False
         Replace a folder that this function wrote; nothing else is replaced.
-
-    Returns
-    -------
-    Path
 
     Raises
     ------

@@ -5,31 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import ipaddress
 import json
 import logging
-import os
-import signal
-import socket
-import threading
 import time
 import traceback
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive
 from congruence._version import __version__
-from congruence.errors import FileError, ParameterError
+from congruence.errors import ParameterError
+from congruence.integrations.batching import Batcher, StoppedError
 from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
 
 require("fastapi", extra="serve")
@@ -41,12 +34,6 @@ from starlette.requests import ClientDisconnect  # noqa: E402
 
 #: Host names to which a server without a key responds.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-#: Minimum number of characters of a key; a shorter one could be guessed.
-SHORTEST_KEY = 16
-
-#: Maximum number of concurrent connections; uvicorn refuses further ones before it reads from them.
-CONNECTIONS = 1024
 
 #: Paths with metrics of their own; all other paths are counted together as "other".
 PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")
@@ -158,18 +145,19 @@ _TEXT = {"type": "string"}
 _FIELDS = {
     "model": _TEXT,
     "input": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
-    "encoding_format": {"enum": ["float", "base64"], "default": "float"},
+    "encoding_format": {"enum": ["float", "base64", None], "default": "float"},
     "dimensions": {"type": "integer"},
-    "user": _TEXT,
 }
 _BODY = {"schema": {"type": "object", "required": ["model", "input"], "properties": _FIELDS}}
 
 #: Schema of a request's body, for the application's OpenAPI document.
 SCHEMA = {"requestBody": {"required": True, "content": {"application/json": _BODY}}}
 
-#: Error types of the API by HTTP status; the type of any other status is ``invalid_request_error``.
+#: Error types of the API by HTTP status, and headers; the type of any other status is ``invalid_request_error``.
 KINDS = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
 KINDS[504] = KINDS[408]
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+HEADERS[408] = {"Connection": "close"}  # the rest of the body may still arrive
 
 #: Refusals by code: HTTP status, field of the request, what is wrong, and what to send. None repeats what was sent.
 REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
@@ -203,12 +191,18 @@ REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
     "body_timeout": (408, None, "The body is incomplete after {:g} s.", "Send it again."),
     "timeout": (504, None, "The texts were not encoded within {:g} s.", "Send fewer, or fewer requests at a time."),
     "closed": (499, None, "The client closed the connection.", "Wait for the answer."),
-}
-
-#: What is wrong with a request that no route takes, by HTTP status.
-_UNROUTED = {
-    404: "This path does not exist. Set the client's base_url to …/v1; see /openapi.json.",
-    405: "This method does not fit the path. Send POST to /v1/embeddings, and GET to all others.",
+    "invalid_request": (400, None, "The request is invalid.", "See /openapi.json."),
+    "unknown_path": (404, None, "This path does not exist.", "Set the client's base_url to …/v1; see /openapi.json."),
+    "wrong_method": (
+        *(405, None, "This method does not fit the path."),
+        "Send POST to /v1/embeddings, and GET to all others.",
+    ),
+    "wrong_host": (
+        *(421, None, "The host name is not one of this machine."),
+        "Send to localhost, or start the server with a key.",
+    ),
+    "invalid_api_key": (401, None, "The key is missing or wrong.", "Send it as Authorization: Bearer …."),
+    "internal_error": (500, None, "The server failed.", "Look for request {} in its log."),
 }
 
 #: JSON types in words.
@@ -245,7 +239,7 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     model, texts, dimensions = (content.get(key) for key in ("model", "input", "dimensions"))
     if model not in names:
         raise refusal("model_not_found" if isinstance(model, str) else "model_missing", _either(names))
-    if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
+    if (encoding := content.get("encoding_format")) not in (None, "float", "base64"):  # clients send null, too
         raise refusal("invalid_encoding")
     if dimensions is not None and not (_is_token(dimensions) and dimensions == dim):
         raise refusal("invalid_dimensions", dim)
@@ -291,21 +285,16 @@ def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) ->
     return json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _error(
-    message: str, status: int, code: str | None = None, param: str | None = None, headers: Any = None
-) -> Response:
-    """Return an error in the API's form."""
-    error = {"message": message, "type": KINDS.get(status, "invalid_request_error"), "param": param, "code": code}
-    return JSONResponse({"error": error}, status, headers)
-
-
 async def _refuse(_: Request, error: Any) -> Response:
+    """Return a refusal in the API's form; starlette's own are those of paths and methods."""
+    given = None
     if isinstance(error, HTTPException):
-        message = _UNROUTED.get(error.status_code, "The request is invalid. See /openapi.json.")
-        return _error(message, error.status_code, headers=error.headers)
-    # After a 408, the rest of the body may still arrive.
-    headers = {503: {"Retry-After": "1"}, 408: {"Connection": "close"}}.get(error.status)
-    return _error(str(error), error.status, error.code, error.param, headers)
+        given, status = error.headers, error.status_code
+        error = refusal({404: "unknown_path", 405: "wrong_method"}.get(status, "invalid_request"))
+        error.status = status
+    kind = KINDS.get(error.status, "invalid_request_error")
+    content = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    return JSONResponse({"error": content}, error.status, given or HEADERS.get(error.status))
 
 
 # ------------------------------------------------------------------ requests
@@ -453,30 +442,29 @@ class _Guard:
 
         try:
             # Load balancers request /healthz without a key and under any name, and the answer reveals nothing.
-            refused = None if path == "/healthz" else self._refusal(dict(scope["headers"]))
-            await (refused or self.app)(scope, receive, sending)
+            if path != "/healthz":
+                self._check(dict(scope["headers"]))
+            await self.app(scope, receive, sending)
+        except RequestError as error:
+            await (await _refuse(Request(scope), error))(scope, receive, sending)
         except Exception as error:
             # An error message may quote a text, so it goes neither to the client nor to the log.
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("request %s failed: %s\n%s", request_id, type(error).__name__, frames)
             if not status:
-                message = f"The server failed. Look for request {request_id} in its log."
-                await _error(message, 500, "internal_error")(scope, receive, sending)
+                await (await _refuse(Request(scope), refusal("internal_error", request_id)))(scope, receive, sending)
         finally:
             label = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
             self._metrics.requests.labels(label, str(status)).inc()
             self._metrics.seconds.labels(label).observe(time.monotonic() - began)
 
-    def _refusal(self, headers: Mapping[bytes, bytes]) -> Response | None:
+    def _check(self, headers: Mapping[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").strip().lower()  # without the port, and the brackets of an IPv6 address
         host = host[1:].partition(b"]")[0] if host.startswith(b"[") else host.partition(b":")[0]
         if self._hosts is not None and host not in self._hosts:
-            message = "The host name is not one of this machine. Send to localhost, or start the server with a key."
-            return _error(message, 421, "wrong_host")
+            raise refusal("wrong_host")
         if self._key is not None and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
-            message = "The key is missing or wrong. Send it as Authorization: Bearer …."
-            return _error(message, 401, "invalid_api_key", headers={"www-authenticate": "Bearer"})
-        return None
+            raise refusal("invalid_api_key")
 
 
 class Metrics:
@@ -499,214 +487,3 @@ class Metrics:
         self.tokens = counter("congruence_tokens", "Tokens of all texts encoded for requests.")
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self.page: Callable[[], bytes] = partial(library.generate_latest, own)
-
-
-#: The texts of a request, and its result: their vectors, and the number of all their tokens.
-_Waiting: TypeAlias = "tuple[list[str], Future[tuple[np.ndarray, int]]]"
-
-
-class StoppedError(RuntimeError):
-    """The batcher accepts no more texts because its server is stopping."""
-
-
-class Batcher:
-    """Encodes texts in one thread, and the texts of requests that wait at the same time together.
-
-    ``encode``: takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each;
-    ``max_batch``: maximum number of texts per call, except for a larger request, which is encoded alone; ``window``:
-    seconds for which an idle model waits for more texts; ``callback``: called after each call of ``encode`` with the
-    number of texts and the seconds it took.
-    """
-
-    def __init__(
-        self,
-        encode: Callable[[list[str]], tuple[np.ndarray, list[int]]],
-        *,
-        max_batch: int,
-        window: float,
-        callback: Callable[[int, float], object] = lambda texts, seconds: None,
-    ) -> None:
-        self._encode, self._max, self._window, self._callback = encode, max_batch, window, callback
-        self._queue: deque[_Waiting] = deque()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self.open = True
-
-    @property
-    def waiting(self) -> int:
-        """Number of texts that are not being encoded yet."""
-        with self._changed:
-            return sum(len(texts) for texts, _ in self._queue)
-
-    def submit(self, texts: list[str]) -> Future[tuple[np.ndarray, int]]:
-        """Queue the texts of a request, and return their future vectors, shape (n, dim), and number of tokens.
-
-        If the result is cancelled before its batch starts, the texts are not encoded.
-        """
-        result: Future[tuple[np.ndarray, int]] = Future()
-        with self._changed:
-            if not self.open:
-                raise StoppedError
-            if self._thread is None:  # not in __init__: a server may fork after it was constructed
-                # A daemon, for which a forced exit does not wait; an executor's threads are joined even then.
-                self._thread = threading.Thread(target=self._work, name="congruence-encoder", daemon=True)
-                self._thread.start()
-            self._queue.append((texts, result))
-            self._changed.notify()
-        return result
-
-    def close(self) -> None:
-        """Accept no more texts, and return once those in the queue are encoded."""
-        with self._changed:
-            self.open, thread, self._thread = False, self._thread, None
-            self._changed.notify()
-        if thread is not None:
-            thread.join()
-
-    def reopen(self) -> None:
-        """Accept texts again after ``close``."""
-        self.open = True
-
-    def _work(self) -> None:
-        """Encode the requests that wait, as many at a time as fit in a batch, until the batcher is closed."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or not self.open)
-                if not self._queue:
-                    return
-            self._encode_next()
-
-    def _encode_next(self) -> None:
-        batch: list[_Waiting] = []
-        with self._changed:
-            self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
-            room = self._max
-            while self._queue and (not batch or len(self._queue[0][0]) <= room):
-                texts, result = self._queue.popleft()
-                if result.set_running_or_notify_cancel():
-                    batch.append((texts, result))
-                    room -= len(texts)
-        if batch:
-            self._run(batch)
-
-    def _run(self, batch: list[_Waiting]) -> None:
-        joined = [text for texts, _ in batch for text in texts]
-        began = time.monotonic()
-        try:
-            vectors, tokens = self._encode(joined)
-        except BaseException as error:
-            if len(batch) == 1:
-                batch[0][1].set_exception(error)
-                return
-            for request in batch:  # one of them may be at fault: encode each alone, so that the others succeed
-                self._run([request])
-            return
-        self._callback(len(joined), time.monotonic() - began)
-        start = 0
-        for texts, result in batch:
-            rows = slice(start, start + len(texts))
-            result.set_result((vectors[rows], sum(tokens[rows])))
-            start = rows.stop
-
-
-# ------------------------------------------------------------------ the process
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached only from this machine."""
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def check_host(host: str, api_key: str | None) -> None:
-    """Check that a server that other machines can reach has a key. Raises ParameterError."""
-    if api_key is None and not is_loopback(host):
-        raise ParameterError(
-            f"Got `host={host!r}` without a key, so that everyone on the network could use the model.",
-            "Pass `api_key_env=` or `api_key_file=`, or `host='127.0.0.1'`.",
-        )
-
-
-def read_key(env: str | None = None, file: str | Path | None = None) -> str | None:
-    """Return the key that clients must send, from an environment variable or a file; None if neither is named.
-
-    Raises ParameterError for a key shorter than 16 characters or not printable ASCII; FileError for an unreadable file.
-    """
-    if env is not None and file is not None:
-        raise ParameterError("Got `api_key_env=` and `api_key_file=`; expected at most one of them.", "Leave out one.")
-    if env is not None:
-        if env not in os.environ:
-            raise ParameterError(f"Got `api_key_env={env!r}`, which is not set.", "Export it first.")
-        key, where = os.environ[env].strip(), f"the variable {env}"
-    elif file is not None:
-        try:
-            key, where = Path(file).read_text(encoding="utf-8").strip(), f"the file {file}"
-        except (OSError, ValueError) as error:
-            problem = f"The key cannot be read from {file} ({type(error).__name__})."
-            raise FileError(problem, "Check the path and the permissions.") from None
-    else:
-        return None
-    if len(key) < SHORTEST_KEY or not (key.isascii() and key.isprintable()) or " " in key:
-        raise ParameterError(
-            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII "
-            "without spaces.",
-            "Create one with: python -c 'import secrets; print(secrets.token_urlsafe())'.",
-        )
-    return key
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket, so that the address is reserved while the server loads its model; port 0 is a free one.
-
-    Raises ParameterError if the port is out of range, or the address is in use or not one of this machine.
-    """
-    if not 0 <= port <= 65535:
-        raise ParameterError(argument="port", got=port, expected="0 to 65535", fix="Pass `port=0` for a free one.")
-    name = host.strip("[]")
-    try:
-        family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((name, port), family=family, backlog=CONNECTIONS)
-    except OSError as error:
-        raise ParameterError(
-            f"Got {host} and `port={port}`, which cannot be taken ({os.strerror(error.errno or 0)}).",
-            "Pass another port, or `port=0` for a free one.",
-        ) from None
-
-
-def serve(
-    app: FastAPI, listening: socket.socket, *, timeout: float = 30.0, on_ready: Callable[[], object] | None = None
-) -> None:
-    """Run an application until SIGTERM or SIGINT, and let the requests in progress finish.
-
-    ``listening``: as returned by ``listen``; closed at the end; ``timeout``: seconds that requests in progress may
-    take after a signal, unless a second SIGINT arrives; ``on_ready``: called when connections are accepted.
-    """
-    uvicorn = require("uvicorn", extra="serve")
-
-    class Server(uvicorn.Server):  # type: ignore[name-defined]
-        should_exit: bool
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=sockets)
-            if self.started and on_ready is not None:
-                on_ready()
-
-        def handle_exit(self, number: int, frame: object) -> None:
-            """Stop after a signal; uvicorn's own method would raise it again once the server has stopped."""
-            if self.should_exit and number == signal.SIGINT:
-                self.force_exit = True
-            self.should_exit = True
-
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,  # the access log would contain the query strings of requests
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=max(1, round(timeout)),
-    )
-    with listening:
-        Server(config).run(sockets=[listening])

@@ -167,9 +167,6 @@ def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     return ax
 
 
-_DASHED = (0, (4, 4))
-
-
 def draw_singular_values(
     values: Mapping[int, float],
     ax: Axes | None = None,

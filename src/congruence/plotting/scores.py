@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, WIDTH, canvas, tidy, words
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -33,15 +33,13 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
 
     ``data``: one entry per metric, from ``congruence.compare.spaces.Similarity.to_dict``.
     """
-    with canvas(ax, _size(data)) as ax:
+    with canvas(ax, _size(data), title=annotate and f"Similarity of two spaces, {data[0]['n']:,} rows") as ax:
         names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _bars(ax, data, "re-paired, 95 %")
         intervals = [(row["low"], row["high"]) for row in data]
         _marks(ax, [row["value"] for row in data], "score, 95 %", "after", intervals=intervals)
         _marks(ax, [row["held_out"] for row in data], "held out", "target", marker="D")
         _frame(ax, names, "score")
-        if annotate:
-            explain(ax, f"Similarity of two spaces, {data[0]['n']:,} rows")
     return ax
 
 
@@ -51,7 +49,7 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
     ``data``: rows from ``congruence.evaluation.Scores.to_dict``; distances, which have another scale, are left out.
     """
     rows = [row for row in data if row["metric"] != "distance"]
-    with canvas(ax, _size(rows)) as ax:
+    with canvas(ax, _size(rows), title=annotate and "Scores of the map") as ax:
         sides = [f"{row['query']} → {row['against']}".replace("aligned", "mapped") for row in rows]
         names = [f"{row['metric'].replace('_', ' ')}, {side}" for row, side in zip(rows, sides, strict=True)]
         for row, y in zip(rows, _heights(rows), strict=True):
@@ -64,8 +62,6 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
         _marks(ax, [row["target"] for row in rows], "target alone", "target", marker="D")
         _marks(ax, [row["after"] for row in rows], "mapped", "after")
         _frame(ax, names, "score")
-        if annotate:
-            explain(ax, "Scores of the map")
     return ax
 
 
@@ -79,7 +75,9 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
     for row in data:
         name = ", ".join(part for part in (row["metric"], row["formula"]) if part)
         lines.setdefault(name, {})[row["against"]] = row
-    with canvas(ax, _size(lines)) as ax:
+    with canvas(
+        ax, _size(lines), title=annotate and f"Matches and non-matches, draws of {data[0]['rows']:,} rows"
+    ) as ax:
         kinds = [kind for kind in _OTHERS if any(kind in line for line in lines.values())]
         matches = [next(iter(line.values()))["match_scores"] for line in lines.values()]
         shifts = np.linspace(-0.12, 0.12, len(kinds) + 1)
@@ -90,8 +88,6 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
             )
         _spread(ax, matches, "matching pairs", "after", shifts[0])
         _frame(ax, list(lines), "score")
-        if annotate:
-            explain(ax, f"Matches and non-matches, draws of {data[0]['rows']:,} rows")
     return ax
 
 
@@ -103,15 +99,13 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
         kinds = {"images": data["image"], "texts": data["text"], "total": data["total"]}
-    with canvas(ax, _size(kinds)) as ax:
+    with canvas(ax, _size(kinds), title=annotate and "Distance between the collections") as ax:
         distances = list(kinds.values())
         _marks(ax, [d["floor"] for d in distances], "samples of one collection", "ink", marker="|")
         intervals = [(d["value"] - d["sd"], d["value"] + d["sd"]) for d in distances]
         _marks(ax, [d["value"] for d in distances], "distance, ± sd", "after", intervals=intervals)
         _frame(ax, list(kinds), "sliced Wasserstein distance, turns")
         ax.set_xlim(left=min(0.0, *(low for low, _ in intervals)))
-        if annotate:
-            explain(ax, "Distance between the collections")
     return ax
 
 
@@ -120,14 +114,12 @@ def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 
     ``data``: from ``congruence.compare.pairing.PairingReport.to_dict``, with enough pairs for a null distribution.
     """
-    with canvas(ax, _size([data])) as ax:
+    with canvas(ax, _size([data]), title=annotate and "Alignment of the anchors") as ax:
         _bars(ax, [data], "re-paired, 95 %")
         _marks(ax, [data["alignment"]], "as paired", "after")
         suspects = len(data["suspects"])
         note = f", {suspects:,} of them look wrong" if suspects else ""
         _frame(ax, [f"{data['n_pairs']:,} pairs{note}: {data['state']}"], "mean cosine of held-out pairs")
-        if annotate:
-            explain(ax, "Alignment of the anchors")
     return ax
 
 

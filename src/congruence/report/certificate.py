@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from congruence.report.rendering import fill, svg, write_page
+from congruence.report.rendering import fill, svg
 from congruence.upgrade.certify import ACTIONS, Certificate
 
 _NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
@@ -52,8 +50,3 @@ def render_certificate(certificate: Certificate) -> str:
             "curve": svg(certificate.plot_learning_curve, title=f"{certificate.task} by number of anchors"),
         },
     )
-
-
-def write_certificate(path: str | Path, certificate: Certificate, *, force: bool = False) -> None:
-    """Write a certificate's page."""
-    write_page(path, render_certificate(certificate), force=force)

@@ -8,7 +8,7 @@ from typing import Any
 
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
-from congruence.report.rendering import fill, svg, write_page
+from congruence.report.rendering import fill, svg
 from congruence.upgrade.migrate.journal import Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
@@ -75,17 +75,3 @@ def render_migration(
         picture=picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded"),
         licenses=licenses,
     )
-
-
-def write_migration(
-    path: str | Path,
-    summary: Mapping[str, object],
-    searches: Mapping[str, object] | None = None,
-    *,
-    reembedding: Mapping[str, object] | None = None,
-    licenses: Sequence[str] = (),
-    force: bool = False,
-) -> None:
-    """Write a migration's page; parameters as for ``render_migration``."""
-    html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
-    write_page(path, html, force=force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from congruence._utils.atomic import atomic_path
@@ -35,40 +36,29 @@ def check_suffix(path: str | Path) -> str:
 
 def write_figure(
     path: str | Path,
-    figure: Figure,
+    drawn: Axes | Figure,
     title: str,
     *,
-    description: str = "",
-    tips: Mapping[str, Sequence[str]] | None = None,
-    force: bool = False,
-) -> None:
-    """Write a figure in the palette's colors, atomically; the suffix determines the format.
-
-    ``title``, ``description`` and ``tips`` are used in SVG only, as for ``congruence.report.svg.to_document``.
-    """
-    suffix = check_suffix(path)
-    with atomic_path(path, force=force) as temporary:
-        save_figure(temporary, figure, title, suffix=suffix, description=description, tips=tips)
-
-
-def save_figure(
-    path: Path,
-    figure: Figure,
-    title: str,
-    *,
-    suffix: str | None = None,
     description: str = "",
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
+    force: bool = False,
 ) -> None:
-    """Save a figure in place, not atomically; parameters as for ``write_figure`` and ``to_document``."""
-    suffix = suffix or check_suffix(path)
-    if suffix == ".svg":
-        text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
-        path.write_text(text, encoding="utf-8")
-        return
-    with style():
-        figure.savefig(path, format=suffix[1:], metadata=_METADATA[suffix])
+    """Write a figure, or that of axes, in the palette's colors, atomically; the suffix determines the format.
+
+    ``title``, ``description``, ``tips`` and ``pictures`` are used in SVG only, as for
+    ``congruence.report.svg.to_document``.
+    """
+    suffix = check_suffix(path)
+    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    assert figure is not None
+    with atomic_path(path, force=force) as temporary:
+        if suffix == ".svg":
+            text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
+            temporary.write_text(text, encoding="utf-8")
+            return
+        with style():
+            figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])
 
 
 def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, force: bool = False) -> None:
@@ -76,8 +66,6 @@ def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, f
 
     ``title`` is shown above the plot, and read by screen readers.
     """
-    figure = comparison.plot(title=title).figure
-    assert isinstance(figure, Figure)
     tips = [
         f"{words(name)} and {words(other)}: {comparison.values[i, j]:.3f}, by chance "
         f"{comparison.null_mean[i, j]:.3f} ± {comparison.null_sd[i, j]:.3f}"
@@ -85,16 +73,15 @@ def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, f
         for j, other in enumerate(comparison.y_layers)
     ]
     notes = " ".join(layer_notes(comparison.to_dict()))
-    write_figure(path, figure, words(title), description=notes, tips={"cells": tips}, force=force)
+    plot = comparison.plot(title=title)
+    write_figure(path, plot, words(title), description=notes, tips={"cells": tips}, force=force)
 
 
 def write_similarities(path: str | Path, similarities: Similarities, title: str, *, force: bool = False) -> None:
     """Write the plot of scores and their null distribution; ``title`` is read by screen readers, in SVG only."""
-    figure = similarities.plot().figure
-    assert isinstance(figure, Figure)
     scores = "; ".join(
         f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± "
         f"{row.null_sd:.3f}"
         for row in similarities
     )
-    write_figure(path, figure, words(title), description=scores, force=force)
+    write_figure(path, similarities.plot(), words(title), description=scores, force=force)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
-from congruence.plotting.look import HEIGHT, WIDTH
-from congruence.report.svg import draw_svg
+from congruence.report.svg import to_svg
 
 
 def fill(template: str, **data: object) -> str:
@@ -36,21 +36,17 @@ def templates() -> Environment:
     return environment
 
 
-def write_page(path: str | Path, html: str, *, force: bool) -> None:
-    """Write a rendered page, atomically."""
+def write_page(path: str | Path, html: str, *, force: bool = False) -> None:
+    """Write a rendered page, atomically; only with ``force`` does it replace an existing file."""
     with atomic_path(path, force=force) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
-def svg(
-    draw: Callable[..., object],
-    *data: object,
-    title: str,
-    size: tuple[float, float] = (WIDTH, HEIGHT),
-    **options: object,
-) -> Markup:
+def svg(draw: Callable[..., Axes], *data: object, title: str, **options: object) -> Markup:
     """Return a plot of ``congruence.plotting`` for a page, without title and legend, which the page has as text."""
-    return Markup(draw_svg(lambda ax: draw(*data, ax=ax, annotate=False, **options), title, size))
+    figure = draw(*data, annotate=False, **options).get_figure(root=True)
+    assert figure is not None
+    return Markup(to_svg(figure, title))
 
 
 def _number(value: float | None) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from congruence._version import __version__
 from congruence.plotting import draw_progress
-from congruence.report.rendering import fill, svg, write_page
+from congruence.report.rendering import fill, svg
 
 
 def render_story(story: Mapping[str, Any]) -> str:
@@ -46,8 +45,3 @@ def render_story(story: Mapping[str, Any]) -> str:
         steps={step["name"]: step for step in story["steps"]},
         picture=svg(draw_progress, picture, title="accuracy by the share of photos that is re-embedded"),
     )
-
-
-def write_story(path: str | Path, story: Mapping[str, Any], *, force: bool = False) -> None:
-    """Write the demo's page; ``story`` as for ``render_story``."""
-    write_page(path, render_story(story), force=force)

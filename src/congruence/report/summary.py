@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accura
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
 from congruence.report._base import held_out_ids, map_rows, some_rows, with_means
 from congruence.report.examples import commuting, edits
-from congruence.report.rendering import fill, svg, write_page
+from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
@@ -230,11 +229,6 @@ def render(summary: dict[str, Any]) -> str:
         },
     }
     return fill("report.html", s=summary, plots=plots)
-
-
-def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:
-    """Write a report, from the data of ``congruence.report.summarize``."""
-    write_page(path, render(summary), force=force)
 
 
 #: Largest number of rows in a histogram, and of points in a scatter plot.

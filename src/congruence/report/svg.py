@@ -8,30 +8,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape, unescape
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from congruence._utils.display import visible
 from congruence.errors import ParameterError
-from congruence.plotting.look import COLORS, HEIGHT, WIDTH, new_axes, style
+from congruence.plotting.look import COLORS, style
 
 #: Name of each palette color, by its light value, in which figures are drawn.
 _NAMES = {light: name for name, (light, _) in COLORS.items()}
-
-
-def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
-    """Return a plot as an SVG element for an HTML page, which is as wide as its container.
-
-    ``draw`` draws on the axes that it is passed; ``title`` is a label for screen readers; ``size`` is in points, which
-    are pixels if the plot is shown at its original size.
-    """
-    with style():
-        ax = new_axes(size)
-        draw(ax)
-        figure = ax.figure
-        assert isinstance(figure, Figure)
-        return to_svg(figure, title)
 
 
 def to_svg(figure: Figure, title: str) -> str:

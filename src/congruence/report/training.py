@@ -19,9 +19,9 @@ from congruence.errors import FileError, InputError, ParameterError, ShapeError,
 from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
-from congruence.plotting.training import loss_curves, recalls_size, validation_curve
+from congruence.plotting.training import loss_curves, validation_curve
 from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
-from congruence.report.rendering import fill, svg, write_page
+from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
 from congruence.train.captions import Captions, read_captions
@@ -464,7 +464,7 @@ def render_training(summary: dict[str, Any]) -> str:
     """Return the page of a trained map, from the data of ``congruence.report.summarize_training``."""
     tasks, validation = summary["by_task"], summary["validation"]
     plots = {
-        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
+        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task"),
         "margins": [
             svg(draw_margins, data, title=f"{data['name']}: cosine of the caption minus cosine of the wrong one")
             for data in summary["margins"]
@@ -473,8 +473,3 @@ def render_training(summary: dict[str, Any]) -> str:
         "validation": validation and svg(draw_validation, validation, title="validation score by step"),
     }
     return fill("training.html", s=summary, plots=plots)
-
-
-def write_training(path: str | Path, summary: dict[str, object], *, force: bool = False) -> None:
-    """Write the page of a trained map, from the data of ``congruence.report.summarize_training``."""
-    write_page(path, render_training(summary), force=force)
