@@ -549,7 +549,15 @@ class Map(ABC):
         it, an existing path raises OutputExistsError.
         """
         saved = self._plain()
-        card = write_card(saved, *saved._card_text())
+        card = write_card(
+            *saved._card_text(),
+            kind=type(saved).__name__,
+            tag=saved.kind,
+            models=(saved.source_space_.model, saved.target_space_.model),
+            facts={**saved.facts_, **saved.get_params(deep=False)},
+            scores=saved.scores_,
+            shown=saved._shown,
+        )
         return persist.write_folder(path, saved.state(), saved.config(), card, force=force)
 
     def _plain(self) -> Map:
