@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from congruence._utils.arrays import as_dtype
 from congruence._utils.arrays import has_unit_rows as has_unit_rows
 from congruence._utils.arrays import normalize_rows as normalize_rows
-from congruence._utils.columns import index_ids
+from congruence._utils.columns import index_ids, split_ids
 from congruence._utils.display import as_html, as_text, visible
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._utils.optional import require
@@ -473,7 +473,8 @@ UNNAMED = "other"
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
     """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them.
 
-    The index of a pandas object becomes the ids, unless it is the default one. Without ids rows are paired by position.
+    The ids are a table's column of them, else the index of a pandas object, unless it is the default one. Without ids
+    rows are paired by position.
     """
     return _with_ids(data, name, index_ids(data), allow_zero_rows)
 
@@ -487,7 +488,11 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
             f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
             "Pass one of its values.",
         )
-    ids = None if index is None else as_ids(index)
+    data, column = split_ids(data)
+    if column is not None:
+        ids = as_ids(column, name=f"ids of {name}")
+    else:
+        ids = None if index is None else as_ids(index)
     X = as_matrix(data, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
     return Embeddings._trusted(X, np.arange(len(X)) if ids is None else ids, space, ids is not None)

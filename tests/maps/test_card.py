@@ -79,15 +79,15 @@ def test_the_card_s_example_maps_every_modality_to_rows_like_the_target_s(rotati
     code = re.search(r"```python\n(.*?)```", read(rotation, tmp_path), flags=re.S)[1]
     code = code.replace("path/to/this/folder", str(tmp_path / "map"))
     rows = unit(np.random.default_rng(1).standard_normal((5, 12)))
-    names = {f"{kind}vectors": rows for kind in ("", "image_", "audio_")}
-    *head, texts, images, sounds = code.strip().splitlines()
+    names = {f"{kind}_vectors": rows for kind in ("text", "image", "audio")}
+    *head, images, texts, sounds = code.strip().splitlines()
     exec("\n".join(head), names)
     for line, modality in ((texts, "text"), (images, "image"), (sounds, "audio")):
         exec(line, names)
         expected = rotation.for_modality(modality).transform(rows)
         np.testing.assert_allclose(names["mapped"], unit(expected), atol=1e-6)  # transform alone would not scale them
         assert np.abs(expected - unit(expected)).max() > 0.01
-    assert np.abs(names["mapped"] - unit(rotation.transform(rows))).max() > 0.01
+    assert np.abs(names["mapped"] - unit(rotation.for_modality("text").transform(rows))).max() > 0.01
 
 
 def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(rotation, card, tmp_path):

@@ -207,7 +207,7 @@ def test_half_the_offset_where_the_targets_mean_is_unknown():
     np.testing.assert_allclose(chosen.rotation_, R)
     np.testing.assert_allclose(fixed.for_modality("image").transform(Z), (Z - a) @ R + b)
     np.testing.assert_allclose(chosen.for_modality("image").transform(Z), Z @ R + 0.5 * (b - a @ R))
-    np.testing.assert_allclose(chosen.transform(Z), fixed.transform(Z))
+    np.testing.assert_allclose(chosen.transform(Z, modality="text"), fixed.transform(Z, "text"))
 
 
 def test_the_command_shows_the_choice(here, tmp_path):

@@ -65,6 +65,71 @@ def to_rows(X: object, name: str) -> np.ndarray:
     return _array(to_numpy(X), name)
 
 
+#: Names of columns of ids, in any case; a table with one of them is a table of rows with ids.
+ID_NAMES = ("id", "ids")
+
+
+def split_ids(X: object) -> tuple[object, object]:
+    """Return what holds the vectors, and the column of ids of a table; None where there is no such column.
+
+    It is the column named as one of ``ID_NAMES``, else the one column of text or integers, without repeats, beside a
+    column of vectors.
+    """
+    table = _as_table(X)
+    if table is None:
+        return X, None
+    names = [str(name) for name in (table.columns if hasattr(table, "dtypes") else table.column_names)]
+    named = sorted((name for name in names if name.lower() in ID_NAMES), key=lambda name: len(name))
+    if named and len(names) > 1:
+        return _without(table, named[0]), table[named[0]]
+    if len(names) == 2:
+        held = [_is_vectors(table[name]) for name in names]
+        if sum(held) == 1:
+            other = names[held.index(False)]
+            if _could_be_ids(table[other]):
+                return _without(table, other), table[other]
+    return table, None
+
+
+def _as_table(X: object) -> Any:
+    """Return a pandas frame as it is, any other table as one of Arrow, and None for everything else."""
+    pandas, arrow, datasets = (sys.modules.get(name) for name in ("pandas", "pyarrow", "datasets"))
+    if isinstance(X, np.ndarray) or is_tensor(X):
+        return None
+    if pandas is not None and isinstance(X, pandas.DataFrame):
+        return X if X.columns.nlevels == 1 and X.columns.is_unique else None
+    if datasets is not None and isinstance(X, datasets.Dataset):
+        return X.with_format("arrow")[:]
+    if not (arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch))):
+        if hasattr(X, "to_arrow") and hasattr(X, "columns"):  # polars
+            X = X.to_arrow()
+        elif hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dtype"):  # a column has a type, and stays as it is
+            X = _from_stream(X)
+        else:
+            return None
+    arrow = sys.modules["pyarrow"]
+    tables = arrow.Table, arrow.RecordBatch
+    return X if isinstance(X, tables) and len(set(X.schema.names)) == X.num_columns else None
+
+
+def _without(table: Any, name: str) -> Any:
+    if hasattr(table, "dtypes"):
+        return table.drop(columns=name)
+    return table.select([other for other in table.column_names if other != name])
+
+
+def _is_vectors(column: Any) -> bool:
+    if hasattr(column, "dtype"):
+        return len(column) > 0 and _holds_vectors(column)
+    return _is_list(getattr(column.type, "storage_type", column.type))
+
+
+def _could_be_ids(column: Any) -> bool:
+    """Return whether a column holds text or integers, none of them twice."""
+    values = column.tolist() if hasattr(column, "dtype") else column.to_pylist()
+    return all(type(value) in (str, int) for value in values) and len(set(values)) == len(values)
+
+
 def refuse_sparse(X: object, name: str) -> None:
     """Raise an error for a sparse matrix or tensor."""
     if is_tensor(X):

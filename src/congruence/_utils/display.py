@@ -63,8 +63,8 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
     return "\n".join(lines)
 
 
-def as_html(title: str, facts: Mapping[str, str]) -> str:
-    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped."""
+def as_html(title: str, facts: Mapping[str, str], picture: str = "") -> str:
+    """Return a title, facts and a picture as HTML in the notebook's own colors; all text is escaped."""
     from html import escape  # only notebooks need it
 
     rows = "".join(
@@ -72,4 +72,22 @@ def as_html(title: str, facts: Mapping[str, str]) -> str:
         f'<td style="text-align:left">{escape(visible(value))}</td></tr>'
         for name, value in facts.items()
     )
-    return f"<div><strong>{escape(visible(title))}</strong><table>{rows}</table></div>"
+    return f"<div><strong>{escape(visible(title))}</strong><table>{rows}</table>{picture}</div>"
+
+
+def svg_bars(title: str, bars: Mapping[str, float], chosen: str) -> str:
+    """Return shares by name as horizontal bars in SVG, that of ``chosen`` in full color; all text is escaped."""
+    from html import escape
+
+    drawn = "".join(
+        f'<rect x="0" y="{20 * k + 4}" width="{max(120 * min(share, 1), 1):.1f}" height="12" opacity="'
+        f'{1 if name == chosen else 0.35}"/>'
+        f'<text x="126" y="{20 * k + 14}">{share:.3f}</text><text x="168" y="{20 * k + 14}">{escape(visible(name))}</text>'
+        for k, (name, share) in enumerate(bars.items())
+    )
+    spoken = ", ".join(f"{name} {share:.3f}" for name, share in bars.items())
+    return (
+        f'<svg role="img" aria-label="{escape(visible(f"{title}: {spoken}"), quote=True)}" width="560" '
+        f'height="{20 * len(bars) + 4}" font-size="12" font-family="sans-serif" fill="currentColor">'
+        f"<title>{escape(visible(title))}</title>{drawn}</svg>"
+    )

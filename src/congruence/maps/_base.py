@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import as_given, cast_like, is_tensor, to_numpy, widen
+from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_markdown, as_text
+from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
@@ -43,6 +43,7 @@ from congruence.embeddings import (
 )
 from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps.card import LOADING, write_card
+from congruence.maps.evidence import choice_line
 
 if TYPE_CHECKING:
     import torch
@@ -130,24 +131,33 @@ class Map(ABC):
         return self._n_features_out
 
     @overload
-    def transform(self, X: TensorT) -> TensorT: ...
+    def transform(self, X: TensorT, modality: str | None = None) -> TensorT: ...
     @overload
-    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
-    def transform(self, X: RowsLike) -> Array:
+    def transform(self, X: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
+    def transform(self, X: RowsLike, modality: str | None = None) -> Array:
         """Map source rows into the target space, or into the joint space of a joint-space map.
 
         Parameters
         ----------
         X : array_like or tensor, shape (m, d_source)
             float64 input gives float64 output; float16 and float32 arrays give float32.
+        modality : str, optional
+            Modality whose means are used, by default that which ``Embeddings`` declare. A map that keeps means of
+            several modalities needs one; other maps treat all rows alike.
 
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
             A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision
             is computed in float32.
+
+        Raises
+        ------
+        ModalityError
+            If the map has no means for the modality, or means of several and none is named.
         """
-        out = self._compute(self._map, self._check_source(X), X, "X")
+        mapped = self._for_rows(X, modality)
+        out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
         output = sys.modules.get("sklearn.utils._set_output")
         return out if output is None else output._wrap_data_with_container("transform", out, X, self)
 
@@ -158,6 +168,27 @@ class Map(ABC):
     def transform_target(self, Y: RowsLike) -> Array:
         """Map target rows (m, d_target) to where ``transform`` maps: the identity, except for joint-space maps."""
         return self._compute(self._map_target, self._check_target(Y), Y, "Y")
+
+    predict = transform
+
+    def score(self, X: RowsLike, y: RowsLike, modality: str | None = None) -> float:
+        """Return the share of source rows ``X`` (n, d_source) whose nearest of the target's rows ``y`` (n, d_target) is
+        their own, by cosine, after the map; rows that tie for nearest share the hit.
+        """
+        check_order(X, y)
+        mapped = self._for_rows(X, modality)
+        ours = normalize_rows(to_numpy(mapped._compute(mapped._map, mapped._check_source(X), X, "X")))
+        theirs = normalize_rows(to_numpy(mapped.transform_target(y)))
+        check_same_rows(len(ours), len(theirs), "X", "y")
+        hits = 0.0
+        for part in blocks(len(ours), 8 * len(theirs)):
+            own = np.einsum("ij,ij->i", ours[part], theirs[part])[:, None]
+            near = ours[part] @ theirs.T
+            near[np.arange(len(own)), np.arange(len(theirs))[part]] = own[:, 0]
+            eps = 8 * np.finfo(near.dtype).eps  # equal rows may differ in the last digits of a product
+            tied = np.count_nonzero(near >= own - eps, axis=1)
+            hits += float(((near <= own + eps).all(axis=1) / tied).sum())
+        return hits / len(ours)
 
     def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
         """Fit the map on rows ``X`` and the target's rows ``y``, and return the mapped rows."""
@@ -311,9 +342,19 @@ class Map(ABC):
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
 
-    def for_modality(self, modality: str | None) -> Self:
-        """Return the map to use for a modality: the map itself, unless the method keeps means for each modality."""
+    def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
+        """Return the map to use for a modality: the map itself, unless the method keeps means for each modality.
+
+        With ``ask``, None is refused by a map that has means of several and was not told which to use.
+        """
+        if modality is not None:
+            check_choice(modality, MODALITIES, "modality")
         return self
+
+    def _for_rows(self, rows: object, modality: str | None) -> Self:
+        """Return the map for rows of a modality: the one named, else the one they declare."""
+        declared = rows.space.modality if isinstance(rows, Embeddings) else None
+        return self.for_modality(modality or declared, ask=True)
 
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
         """Return whether ``transform_embeddings``, ``transform_file`` and exports scale mapped rows to unit norm.
@@ -421,7 +462,7 @@ class Map(ABC):
     def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
         """Return the map and the side to use for vectors of a space; what is known of a tensor's space is its width."""
         self._check_side(side or "source")
-        mapped = self.for_modality(modality)
+        mapped = self.for_modality(modality, ask=True)
         if not tensor:
             check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
         return mapped, "source"
@@ -460,7 +501,7 @@ class Map(ABC):
         Parameters
         ----------
         modality : str, optional
-            Modality whose means are used; by default the map's own (``source_space_.modality``), as for ``transform``.
+            Modality whose means are used, as for ``transform``.
         normalize : {"auto", True, False}, default="auto"
             Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, default="source"
@@ -474,7 +515,7 @@ class Map(ABC):
             a ``linear`` layer is merged into its bias.
         """
         self._check_side(side)
-        chosen = self.for_modality(modality)
+        chosen = self.for_modality(modality, ask=True)
         unit = chosen.gives_unit_rows(normalize)
         layers = fold_centers(chosen._layers_of(side))
         return [*layers, {"kind": "normalize"}] if unit else layers
@@ -549,7 +590,15 @@ class Map(ABC):
         it, an existing path raises OutputExistsError.
         """
         saved = self._plain()
-        card = write_card(saved, *saved._card_text())
+        card = write_card(
+            *saved._card_text(),
+            kind=type(saved).__name__,
+            tag=saved.kind,
+            models=(saved.source_space_.model, saved.target_space_.model),
+            facts={**saved.facts_, **saved.get_params(deep=False)},
+            scores=saved.scores_,
+            shown=saved._shown,
+        )
         return persist.write_folder(path, saved.state(), saved.config(), card, force=force)
 
     def _plain(self) -> Map:
@@ -561,13 +610,15 @@ class Map(ABC):
         source, target = self.source_space_, self.target_space_
         title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
         unit = "  # unit rows, as the target's are" if target.normalized else ""
-        fitted, known = self.facts_.get("modality"), self.facts_.get("modalities")
-        others = [name for name in MODALITIES if isinstance(known, list) and name in known and name != fitted]
+        known = self.facts_.get("modalities")
+        names = [name for name in MODALITIES if isinstance(known, list) and name in known]
+        calls = [f'mapping.transform_embeddings({name}_vectors, modality="{name}")' for name in names]
+        if len(names) < 2:
+            calls = ["mapping.transform_embeddings(vectors)"]
         text = [
             f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
             *LOADING,
-            f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
-            *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in others),
+            *(f"mapped = {call}.vectors{unit if call == calls[0] else ''}" for call in calls),
             "```",
         ]
         return title, text
@@ -670,12 +721,32 @@ class Map(ABC):
         return as_text(call, self._shown()) if "facts_" in vars(self) else call
 
     def _repr_html_(self) -> str:
-        return as_html(type(self).__name__, self._shown()) if "facts_" in vars(self) else as_html(repr(self), {})
+        if "facts_" not in vars(self):
+            return as_html(repr(self), {})
+        return as_html(type(self).__name__, self._shown(), self._picture())
+
+    def _picture(self) -> str:
+        """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
+        try:
+            choice = self.scores_.get("choice") or {}
+            tried = {candidate["name"]: float(candidate["score"]) for candidate in choice.get("tried", ())}
+            if tried:
+                return svg_bars("Mean reciprocal rank of left-out pairs by map", tried, choice["name"])
+        except (AttributeError, KeyError, TypeError, ValueError):  # a record that another program wrote
+            return ""
+        if "directions" not in self.facts_:
+            return ""
+        covered = "directions covered by the pairs"
+        return svg_bars("Share of directions", {covered: self.facts_["rank"] / self.facts_["directions"]}, covered)
 
     def _shown(self) -> dict[str, str]:
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
+        if isinstance(choice := self.scores_.get("choice"), Mapping):
+            facts["chosen"] = choice_line(choice)
         pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
+        if "paired_by" in self.scores_:
+            pairs += f" by {self.scores_['paired_by']}"
         for name in ("refinement", "alignment"):
             record = self.scores_.get(name)
             if isinstance(record, dict):

@@ -6,13 +6,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from congruence._utils.display import as_markdown, visible
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
-
-if TYPE_CHECKING:
-    from congruence.maps._base import Map
 
 #: First lines of the example on a card.
 LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load("path/to/this/folder")')
@@ -50,21 +47,28 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 _UNREADABLE = "This record is not of the form that congruence writes."
 
 
-def write_card(mapping: Map, title: str, text: list[str]) -> str:
+def write_card(
+    title: str,
+    text: list[str],
+    *,
+    kind: str,
+    tag: str,
+    models: tuple[str | None, str | None],
+    facts: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    shown: Callable[[], Mapping[str, str]],
+) -> str:
     """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call
-    it.
+    it, ``kind`` names its class, ``tag`` its method, and ``shown`` returns the entries of its display.
     """
-    scores, facts = mapping.scores_, {**mapping.facts_, **mapping.get_params(deep=False)}
-    source, target = mapping.source_space_, mapping.target_space_
     refined, aligned = scores.get("refinement"), scores.get("alignment")
-    kind = type(mapping).__name__
     if isinstance(refined, Mapping) and refined.get("improves") is True:
         kind = f"{kind} refined with unpaired rows"
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
-    name = f"{source.model or 'source'} → {target.model or 'target'}"
-    lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
-    lines += _section(_display, mapping)
+    name = f"{models[0] or 'source'} → {models[1] or 'target'}"
+    lines = [*front_matter(name, (tag,), scores), f"# {kind}: {title}", "", *text]
+    lines += _section(_display, shown)
     lines += _section(_means, facts)
     for record, write in (
         ("pairing", _pairing),
@@ -87,9 +91,9 @@ def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _display(mapping: Map) -> list[str]:
+def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
-    entries = mapping._shown()
+    entries = shown()
     return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
 
 

@@ -35,6 +35,21 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
+def choice_line(choice: Mapping[str, Any]) -> str:
+    """Return in a few words which map was chosen, and why."""
+    tried = choice["tried"]
+    if not tried:
+        return f"{choice['name']}: {choice['evidence']}"
+    score = {candidate["name"]: candidate["score"] for candidate in tried}
+    best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
+    left_out = f"reciprocal rank {score[choice['name']]:.3f} on {choice['n_pairs']:,} left-out {choice['evidence']}"
+    if choice["name"] == best["name"]:
+        return f"{choice['name']}, best of {len(tried)}: {left_out}" + "".join(
+            f", next {other['score']:.3f}" for other in others[:1]
+        )
+    return f"{choice['name']}, as good as the best of {len(tried)} ({best['score']:.3f}): {left_out}"
+
+
 def choice_sentence(choice: Mapping[str, Any]) -> str:
     """Return sentences that state which map was chosen, from which candidates, on what evidence, and by what margin."""
     tried = choice["tried"]

@@ -279,8 +279,8 @@ class CanonicalFrame:
         source, target : str
             Names of models.
         modality : str, optional
-            Modality whose means the map uses initially; it has the means of every modality that both models know. By
-            default the first modality that both have rows of.
+            Modality whose means the map uses. It keeps the means of every modality that both models know, and without
+            this asks for one where there are several.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
@@ -303,6 +303,7 @@ class CanonicalFrame:
             {q: pair for q, pair in table.items() if q and self.center},
             (replace(a.space, modality=active), replace(b.space, modality=active)),
             modality=active,
+            told=modality is not None,
             n_pairs=min(a.n_anchors, b.n_anchors),
             center=self.center,
         )

@@ -130,6 +130,7 @@ class OrthogonalMap(AffineMap):
     """
 
     kind: ClassVar[str] = "orthogonal"
+    _told = False  # whether a call chose the modality whose means are in use
 
     center: bool = True
     shrinkage: str = "auto"
@@ -284,7 +285,7 @@ class OrthogonalMap(AffineMap):
             check_seed(self.random_state)
         self.moments_ = {}
         self.given_means_: dict[str, GivenMeans] = {}
-        for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active"):
+        for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active", "_told"):
             self.__dict__.pop(name, None)
 
     def _refuse_cv(self) -> None:
@@ -447,6 +448,7 @@ class OrthogonalMap(AffineMap):
             "mean_gain": float(self.gains_.mean()),
             "modality": self.modality_,
             "modalities": sorted(self.modality_means_),
+            "modality_chosen": self._told,
         }
         if self.given_means_:
             facts["mean_rows"] = {name: [m.n_source, m.n_target] for name, m in self.given_means_.items()}
@@ -459,6 +461,7 @@ class OrthogonalMap(AffineMap):
         *,
         modality: str | None = None,
         offset: float = 1.0,
+        use: bool = True,
     ) -> Self:
         """Return a map with the same rotation and the means of another modality.
 
@@ -474,6 +477,8 @@ class OrthogonalMap(AffineMap):
         offset : float, default=1.0
             Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
             it is the same function, with 0 a rotation about the origin.
+        use : bool, default=True
+            Whether the new map maps rows about these means; otherwise it keeps them for rows of their modality.
 
         Notes
         -----
@@ -493,19 +498,30 @@ class OrthogonalMap(AffineMap):
         given = {}
         if modality is not None:
             given[check_choice(modality, MODALITIES, "modality")] = GivenMeans(a, b, n_source, n_target)
-        return self._with_means((a, b), modality, given)
+        if use:
+            return self._with_means((a, b), modality, given)
+        return self._with_means((self.source_mean_, self.target_mean_), self.modality_, given, told=self._told)
 
-    def for_modality(self, modality: str | None) -> Self:
+    def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
         """Return the map with the means of one of its modalities; of ``None``, the map itself.
 
-        A map fitted without the name of a modality accepts any; otherwise one without means raises ModalityError.
+        A map fitted without the name of a modality accepts any; otherwise one without means raises ModalityError. So
+        does None with ``ask``, if there are means of several modalities and no call of this method chose one.
         """
         self.check_fitted()
-        if modality is None or modality == self.modality_:
+        if modality is None:
+            if ask and not self._told and len(self.modality_means_) > 1:
+                known = sorted(self.modality_means_)
+                raise ModalityError(
+                    f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
+                    f"Pass `modality={known[0]!r}`, for example.",
+                )
             return self
         check_choice(modality, MODALITIES, "modality")
-        if modality in self.modality_means_:
+        if modality in self.modality_means_ and (modality != self.modality_ or not self._told):
             return self._with_means(self.modality_means_[modality], modality, {})
+        if modality == self.modality_:
+            return self
         if not self.center or (self.modality_ is None and not self.modality_means_):
             return self
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
@@ -569,17 +585,19 @@ class OrthogonalMap(AffineMap):
             b = known.target + (a - known.source) @ self.rotation_
         means = (a, b) if modality == self.modality_ else (self.source_mean_, self.target_mean_)
         given = {modality: GivenMeans(a, b, n_source, n_target)}
-        new_map = self._with_means(means, self.modality_, given)
+        new_map = self._with_means(means, self.modality_, given, told=self._told)
         new_map.source_space_, new_map.target_space_ = self.source_space_, self.target_space_
         return new_map
 
-    def _with_means(self, means: Means, modality: str | None, given: Mapping[str, GivenMeans]) -> Self:
+    def _with_means(
+        self, means: Means, modality: str | None, given: Mapping[str, GivenMeans], *, told: bool = True
+    ) -> Self:
         """Return this map with other means in use, and with given means added to its table."""
         new = self._like()
         new.source_mean_, new.target_mean_ = means
         new.modality_means_ |= {name: (one.source, one.target) for name, one in given.items()}
         new.given_means_ |= given
-        new.modality_ = modality
+        new.modality_, new._told = modality, told
         new.source_space_ = replace(self.source_space_, modality=modality)
         new.target_space_ = replace(self.target_space_, modality=modality)
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
@@ -589,7 +607,7 @@ class OrthogonalMap(AffineMap):
         """Return a map with the parameters and fitted attributes of this one, without scores."""
         new = type(self)(**self.get_params())
         new.n_features_in_, new.scores_, new.moments_ = self.n_features_in_, {}, self.moments_
-        new.given_means_ = dict(self.given_means_)
+        new.given_means_, new._told = dict(self.given_means_), self._told
         new.source_space_, new.target_space_ = self.source_space_, self.target_space_
         for name in _SOLVED:
             setattr(new, name, getattr(self, name))
@@ -603,20 +621,20 @@ class OrthogonalMap(AffineMap):
         return self.rotation_
 
     @overload
-    def inverse_transform(self, Z: TensorT) -> TensorT: ...
+    def inverse_transform(self, Z: TensorT, modality: str | None = None) -> TensorT: ...
     @overload
-    def inverse_transform(self, Z: ArrayLike | ArrowStream) -> np.ndarray: ...
-    def inverse_transform(self, Z: RowsLike) -> Array:
+    def inverse_transform(self, Z: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
+    def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
         """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
         If the map is an isometry, this exactly inverts ``transform``; otherwise the components that
-        ``transform`` removed or shrank are not restored.
+        ``transform`` removed or shrank are not restored. ``modality`` as for ``transform``.
         """
-        self.check_fitted()
+        mapped = self._for_rows(Z, modality)
         A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
         transposed = self.rotation_.T
-        out = A @ cast_like(transposed, A) + cast_like(self.source_mean_ - self.target_mean_ @ transposed, A)
+        out = A @ cast_like(transposed, A) + cast_like(mapped.source_mean_ - mapped.target_mean_ @ transposed, A)
         return as_given(out, Z)
 
     def inverse(self) -> Self:
@@ -661,6 +679,7 @@ class OrthogonalMap(AffineMap):
             },
             (self.source_space_, other.target_space_),
             modality=self.modality_,
+            told=self._told or other._told,
             n_pairs=min(self.n_pairs_, other.n_pairs_),
             **self.get_params(),
         )
@@ -681,6 +700,7 @@ class OrthogonalMap(AffineMap):
         spaces: tuple[Space, Space],
         *,
         modality: str | None,
+        told: bool,
         n_pairs: int,
         **parameters: Any,
     ) -> Self:
@@ -689,7 +709,7 @@ class OrthogonalMap(AffineMap):
         new.moments_, new.given_means_, new.scores_ = {}, {}, {}
         new.rotation_, new.n_features_in_ = rotation, len(rotation)
         new.source_mean_, new.target_mean_ = means
-        new.modality_means_, new.modality_ = dict(table), modality
+        new.modality_means_, new.modality_, new._told = dict(table), modality, told
         new.source_space_, new.target_space_ = spaces
         new.gains_ = new.singular_values_ = np.linalg.svd(rotation, compute_uv=False)
         new.rank_, new.mean_directions_ = int(np.count_nonzero(new.gains_ > 1e-8)), 0
@@ -703,6 +723,7 @@ class OrthogonalMap(AffineMap):
         The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated
         arbitrarily. A row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
         """
+        mean = self._for_rows(X, None).source_mean_
         A = to_numpy(self._check_source(X))
         kept = self.rank_ + self.mean_directions_
         # Under "full" the rotation does not show which directions were covered.
@@ -711,7 +732,7 @@ class OrthogonalMap(AffineMap):
         else:
             matrix, max_rank = self.rotation_, kept
         basis = cross_svd(matrix, max_rank=max_rank, complete=False).U[:, :kept]
-        centered = A - self.source_mean_
+        centered = A - mean
         total = np.einsum("ij,ij->i", centered, centered)
         covered = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
@@ -780,6 +801,7 @@ class OrthogonalMap(AffineMap):
             self.given_means_[name] = GivenMeans(*self.modality_means_[name], *counts)
         self.rank_, self.n_pairs_ = facts["rank"], facts["n_pairs"]
         self.mean_directions_, self.modality_ = facts["mean_directions"], facts.get("modality")
+        self._told = facts.get("modality_chosen") is True
         self.n_features_in_ = len(self.rotation_)
         self.facts_ = dict(facts)
 

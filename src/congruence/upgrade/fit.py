@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
+from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
-from congruence._utils.validation import check_choice, check_same_rows, check_seed
+from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
-from congruence.errors import ModalityError, ParameterError
+from congruence.errors import DegenerateWarning, ModalityError, ParameterError
 from congruence.maps import METHODS, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
 
-Means: TypeAlias = dict[str, tuple[Embeddings, Embeddings | None]]
+#: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
+Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
+
+#: What ``means`` holds for a modality.
+MeansOf: TypeAlias = "tuple[RowsLike, RowsLike | None] | Mapping[str, RowsLike | None]"
+
+#: Fewer pairs than this get a warning that says what they determine.
+FEW = 10
 
 
 def fit(
@@ -28,7 +37,7 @@ def fit(
     method: str = "auto",
     *,
     modality: str | None = None,
-    means: Mapping[str, tuple[RowsLike, RowsLike | None]] | None = None,
+    means: Mapping[str, MeansOf] | None = None,
     unpaired: tuple[RowsLike, RowsLike] | None = None,
     holdout: float | int = 0,
     random_state: int = 0,
@@ -45,9 +54,9 @@ def fit(
     ----------
     source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
-        captions). ``Embeddings`` with ids on both sides are paired by id, and two pandas objects by
-        their indexes unless both are the default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are
-        paired by position and must be equally long.
+        captions). ``Embeddings`` and tables (pandas, polars, Arrow, Hugging Face data sets) with a column of ids on
+        both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1, 2, ….
+        Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
     method : str, default="auto"
         A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation, about the means or about the origin, chosen
         by cross-validated retrieval of the pairs (``congruence.upgrade.choose.choose_map``). Linear maps are
@@ -55,9 +64,9 @@ def fit(
         map degrades that modality, or with ``single_modality``.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
-    means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities, of which only the means are used, so that the map can also be applied to these
-        modalities. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
+    means : mapping of str to (array_like, array_like or None), optional
+        Rows of other modalities in source and target, or their means (d,), so that the map can also be applied to these
+        modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
         its offset (``recenter``).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
@@ -97,9 +106,9 @@ def fit(
 
     Warns
     -----
-    PairingWarning, DuplicateWarning, AlignmentWarning
+    PairingWarning, DuplicateWarning, DegenerateWarning, AlignmentWarning
         If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
-        together in the split; if unpaired rows did not improve the map, which was then fitted on the anchors alone.
+        together in the split; if there are fewer than ten pairs; if unpaired rows did not improve the map, which was then fitted on the anchors alone.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")
@@ -126,7 +135,19 @@ def fit(
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
     others = _read_means(means or {}, split)
-    scores: dict[str, object] = {"n_pairs": len(train)}
+    by_id = source.has_ids and target.has_ids
+    scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
+    if len(train) < FEW:
+        most = min(train.source.dim, train.target.dim)
+        known = min(len(train) - 1, most)
+        warnings.warn(
+            DegenerateWarning(
+                f"Got {len(train)} pairs, which determine at most {known} of {most} directions ({known / most:.0%}); "
+                "what vectors have in the others is lost, and too few are left to measure how good the map is.",
+                "Pass more pairs; some hundred are usual.",
+            ),
+            stacklevel=2,
+        )
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
@@ -218,14 +239,33 @@ def _modalities(
     return (declared[0], declared[0]) if declared else (None, None)
 
 
-def _read_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split) -> Means:
+def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
     """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
+
+    def read(rows: RowsLike, name: str) -> Embeddings | np.ndarray:
+        if not isinstance(rows, Embeddings) and (vector := to_rows(rows, name)).ndim == 1:
+            return as_matrix(vector[None], name, allow_zero_rows=True)[0]
+        given = as_embeddings(rows, name)
+        return given.take(~split.held_out(given.ids))
+
     out: Means = {}
-    for name, (a, b) in means.items():
-        ours = as_embeddings(a, f"means[{name!r}][0]")
-        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        kept = None if theirs is None else theirs.take(~split.held_out(theirs.ids))
-        out[name] = ours.take(~split.held_out(ours.ids)), kept
+    for name, of in means.items():
+        if isinstance(of, Mapping):
+            if not {"source"} <= set(of) <= {"source", "target"}:
+                raise ParameterError(
+                    f"Got keys {', '.join(map(repr, of))} in means[{name!r}].", "Pass {'source': rows, 'target': rows}."
+                )
+            of = of["source"], of.get("target")
+        if not isinstance(of, (tuple, list)) or len(of) != 2:
+            raise ParameterError(
+                f"Got one value for means[{name!r}]; expected one of each side.",
+                "Pass (source rows, target rows), with None where the target has none.",
+            )
+        ours, theirs = of
+        out[name] = (
+            read(ours, f"means[{name!r}][0]"),
+            None if theirs is None else read(theirs, f"means[{name!r}][1]"),
+        )
     return out
 
 
@@ -240,7 +280,7 @@ def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> O
     for name, (ours, theirs) in means.items():
         if not len(ours) or (theirs is not None and not len(theirs)):
             raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
-        model = model.recenter(ours, theirs, modality=name, offset=offset).for_modality(fitted)
+        model = model.recenter(ours, theirs, modality=name, offset=offset, use=False)
     return model
 
 
@@ -257,10 +297,13 @@ def _of_items(means: Means, train: Pairs) -> list[Other]:
     out = []
     place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
     for name, (rows, theirs) in means.items():
-        if rows.dim == train.source.dim and rows.has_ids and train.source.has_ids:
+        if isinstance(rows, np.ndarray) or not (rows.has_ids and train.source.has_ids):
+            continue
+        if rows.dim == train.source.dim:
             anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
             if np.count_nonzero(anchors >= 0) >= FEWEST:
-                out.append(Other(name, anchors, rows.vectors, None if theirs is None else theirs.mean))
+                mean = theirs.mean if isinstance(theirs, Embeddings) else theirs
+                out.append(Other(name, anchors, rows.vectors, mean))
     return out
 
 
