@@ -35,22 +35,15 @@ _EXPONENTS = (0.2, 0.5, 0.8)
 class CanaryReport:
     """Comparison of two encodings of the same items (canaries).
 
-    Attributes
-    ----------
-    n : int
-        Number of canaries compared.
-    changed : bool
-        Whether a canary moved by more than the tolerance.
-    kind : {"none", "norms", "rotation", "model"}
-        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions
-        changed, but not the cosines between canaries (up to a tenth of the tolerance), so a map can undo the change.
-        "model": anything else.
-    moved : float
-        Share of the canaries that moved by more than the tolerance.
-    largest, median : float
-        Largest and median distance ‖new − old‖ / ‖old‖.
-    angles : float
-        Largest change of a cosine between two canaries; NaN for a single canary or if the width has changed.
+    - ``n``: Number of canaries compared.
+    - ``changed``: Whether a canary moved by more than the tolerance.
+    - ``kind``: "none", "norms", "rotation", "model". What explains the change. "none": no change. "norms": only the
+      norms changed. "rotation": the directions changed, but not the cosines between canaries (up to a tenth of the
+      tolerance), so a map can undo the change. "model": anything else.
+    - ``moved``: Share of the canaries that moved by more than the tolerance.
+    - ``largest``, ``median``: Largest and median distance ‖new − old‖ / ‖old‖.
+    - ``angles``: Largest change of a cosine between two canaries; NaN for a single canary or if the width has
+      changed.
     """
 
     n: int
@@ -122,21 +115,13 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 class DriftReport:
     """Evidence from a stream so far.
 
-    Attributes
-    ----------
-    n : int
-        Number of vectors seen.
-    alarm : bool
-        Whether the evidence has reached 1 / alpha at any vector.
-    alarm_at : int or None
-        Number of vectors seen at that point.
-    evidence : float
-        Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
-    by_score : dict of str to float
-        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread``
-        (Mahalanobis distance).
-    threshold : float
-        log(1 / alpha).
+    - ``n``: Number of vectors seen.
+    - ``alarm``: Whether the evidence has reached 1 / alpha at any vector.
+    - ``alarm_at``: Number of vectors seen at that point.
+    - ``evidence``: Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
+    - ``by_score``: The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and
+      ``spread`` (Mahalanobis distance).
+    - ``threshold``: log(1 / alpha).
     """
 
     n: int

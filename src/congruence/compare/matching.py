@@ -51,30 +51,23 @@ FORMULAS = {
 class Separation:
     """One metric's scores of matching pairs compared with those of one kind of non-match.
 
-    Attributes
-    ----------
-    definition : {"jam", "congruence", "both"}
-        Source of the definition: the JAM paper, ``congruence.metrics.METRICS``, or both, if they agree.
-    formula : str
-        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA,
-        CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
-    against : {"noise", "shuffled", "unrelated", "hard"}
-    match, other : float
-        Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over ``permutations`` draws.
-    match_scores, other_scores : tuple of float
-        Scores on random subsets of rows; the i-th entries of both use the same images.
-    effect_size : float
-        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score
-        closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and
-        is not a test.
-    auc : float
-        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no
-        distinction.
-    p_value : float
-        One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 / (permutations +
-        1).
-    n, rows, permutations : int
-        Total number of rows, rows per subset, and number of randomizations.
+    - ``definition``: "jam", "congruence", "both". Source of the definition: the JAM paper,
+      ``congruence.metrics.METRICS``, or both, if they agree.
+    - ``formula``: What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or
+      ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
+    - ``against``: "noise", "shuffled", "unrelated", "hard".
+    - ``match``, ``other``: Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over
+      ``permutations`` draws.
+    - ``match_scores``, ``other_scores``: Scores on random subsets of rows; the i-th entries of both use the same
+      images.
+    - ``effect_size``: Difference of their means divided by their pooled standard deviation (Cohen's d), positive if
+      matches score closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of
+      this size, and is not a test.
+    - ``auc``: Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5
+      means no distinction.
+    - ``p_value``: One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 /
+      (permutations + 1).
+    - ``n``, ``rows``, ``permutations``: Total number of rows, rows per subset, and number of randomizations.
     """
 
     metric: str

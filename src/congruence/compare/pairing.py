@@ -49,27 +49,18 @@ _LINK = 0.5
 class PairingReport:
     """Result of ``check_pairing``.
 
-    Attributes
-    ----------
-    alignment : float
-        Mean cosine of held-out pairs after centering and rotation.
-    null_mean, null_sd : float
-        Mean and standard deviation of the alignment when the held-out rows are paired at random.
-    p_value : float
-        Probability of an alignment at least this good if the rows are not paired.
-    share_wrong : float
-        Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
-    decided : bool
-        Whether there were enough pairs for a conclusion.
-    looks_paired : bool
-        Whether a link between the two sides was found; also True if there were too few pairs to test.
-    suspects : tuple of str
-        Ids (or row numbers) of pairs that look wrong, most suspicious first.
-    suspect_probability : tuple of float
-        Estimated probability that each of these pairs is wrong.
-    state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of
-        the two tests found a link; ``decided`` is then False.
+    - ``alignment``: Mean cosine of held-out pairs after centering and rotation.
+    - ``null_mean``, ``null_sd``: Mean and standard deviation of the alignment when the held-out rows are paired at
+      random.
+    - ``p_value``: Probability of an alignment at least this good if the rows are not paired.
+    - ``share_wrong``: Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
+    - ``decided``: Whether there were enough pairs for a conclusion.
+    - ``looks_paired``: Whether a link between the two sides was found; also True if there were too few pairs to test.
+    - ``suspects``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
+    - ``suspect_probability``: Estimated probability that each of these pairs is wrong.
+    - ``state``: "paired", "not paired", "cannot tell", "too few". ``"cannot tell"`` means that no link was found but
+      one too weak to be detected may exist, or that only one of the two tests found a link; ``decided`` is then
+      False.
     """
 
     n_pairs: int

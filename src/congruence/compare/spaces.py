@@ -26,24 +26,17 @@ DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 class Similarity:
     """A similarity score and its distribution by chance.
 
-    Attributes
-    ----------
-    null_mean, null_sd : float
-        Mean and standard deviation of the score over random re-pairings of the rows.
-    p_value : float
-        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations +
-        1).
-    adjusted_p_value : float
-        The same share for the closest score over *all* metrics measured together, each standardized by its own mean and
-        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the
-        best metric.
-    low, high : float
-        Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
-    held_out : float or None
-        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample,
-        these scores are the result of an optimization, and rise with the number of dimensions whatever the data.
-    n : int
-        Number of rows.
+    - ``null_mean``, ``null_sd``: Mean and standard deviation of the score over random re-pairings of the rows.
+    - ``p_value``: Share of re-pairings, including the actual one, that score at least as close: never below 1 /
+      (permutations + 1).
+    - ``adjusted_p_value``: The same share for the closest score over *all* metrics measured together, each
+      standardized by its own mean and standard deviation over all re-pairings, including the actual pairing (Westfall
+      and Young 1993). Valid for the best metric.
+    - ``low``, ``high``: Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
+    - ``held_out``: For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half.
+      In-sample, these scores are the result of an optimization, and rise with the number of dimensions whatever the
+      data.
+    - ``n``: Number of rows.
     """
 
     metric: str

@@ -51,29 +51,17 @@ _Fetched: TypeAlias = tuple[int, str | None, object]
 class EmbedReport:
     """Summary of a call to ``embed``.
 
-    Attributes
-    ----------
-    output : str
-        Path of the output.
-    ids : str or None
-        Path of the file of ids, if the output's format cannot store them.
-    encoder, fingerprint : str
-        Name and fingerprint of the encoder.
-    items : str
-        Origin of the items.
-    rows, dim : int
-        Number of rows and width of the output; with several layers, of each layer.
-    layers : int
-        Number of layers; 1 unless the encoder returns all layers.
-    encoded, cached, resumed : int
-        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch),
-        and that an earlier run had finished.
-    failures : list of dict
-        ``id`` and ``error`` of each item that was left out.
-    failures_file : str or None
-        Path of the list of failures; None if there are none.
-    seconds : float
-        Duration of the run.
+    - ``output``: Path of the output.
+    - ``ids``: Path of the file of ids, if the output's format cannot store them.
+    - ``encoder``, ``fingerprint``: Name and fingerprint of the encoder.
+    - ``items``: Origin of the items.
+    - ``rows``, ``dim``: Number of rows and width of the output; with several layers, of each layer.
+    - ``layers``: Number of layers; 1 unless the encoder returns all layers.
+    - ``encoded``, ``cached``, ``resumed``: Number of rows that the model encoded, that came from the cache (or from
+      an identical item in the same batch), and that an earlier run had finished.
+    - ``failures``: ``id`` and ``error`` of each item that was left out.
+    - ``failures_file``: Path of the list of failures; None if there are none.
+    - ``seconds``: Duration of the run.
     """
 
     output: str

@@ -83,15 +83,10 @@ class EncoderOptions:
 class Encoder(ABC):
     """A frozen model that turns items into vectors.
 
-    Attributes
-    ----------
-    space : Space
-        Name, revision, modality, width, and whether rows are scaled to unit norm.
-    fingerprint : str
-        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling,
-        normalization, precision. Together with ``item_digest`` it identifies an embedding.
-    n_layers : int or None
-        Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
+    - ``space``: Name, revision, modality, width, and whether rows are scaled to unit norm.
+    - ``fingerprint``: Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer,
+      pooling, normalization, precision. Together with ``item_digest`` it identifies an embedding.
+    - ``n_layers``: Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
 
     space: Space

@@ -45,24 +45,17 @@ def _one_space(*_: object) -> Any:
 class Metric:
     """A measure of agreement with its declared properties, which tests verify.
 
-    Attributes
-    ----------
-    fn : callable
-        ``fn(X, Y)`` on paired rows; its name is the metric's.
-    range : tuple of float
-        Smallest and largest possible value.
-    invariances : frozenset of str
-        Keys of ``INVARIANCES``.
-    reference : str
-        Source of the definition.
-    prepare, compare, reorder : callable
-        The same value in steps, so that random re-pairings reuse the first: ``prepare(A, name)`` computes from checked
-        rows what depends on one side only (a basis, a Gram matrix, a table of neighbors), ``compare(first, second)``
-        is the value, and ``reorder(side, order)`` equals preparing ``A[order]``.
-    cost : str
-        Number of operations, up to a constant, for n rows of width d.
-    one_space : bool
-        Whether both sides must be in the same space, and so have the same width. Such a metric has no steps.
+    - ``fn``: ``fn(X, Y)`` on paired rows; its name is the metric's.
+    - ``range``: Smallest and largest possible value.
+    - ``invariances``: Keys of ``INVARIANCES``.
+    - ``reference``: Source of the definition.
+    - ``prepare``, ``compare``, ``reorder``: The same value in steps, so that random re-pairings reuse the first:
+      ``prepare(A, name)`` computes from checked rows what depends on one side only (a basis, a Gram matrix, a table
+      of neighbors), ``compare(first, second)`` is the value, and ``reorder(side, order)`` equals preparing
+      ``A[order]``.
+    - ``cost``: Number of operations, up to a constant, for n rows of width d.
+    - ``one_space``: Whether both sides must be in the same space, and so have the same width. Such a metric has no
+      steps.
     """
 
     fn: Callable[..., float | Array]

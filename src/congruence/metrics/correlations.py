@@ -310,16 +310,12 @@ def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -
 class CCAFit:
     """Canonical directions of two spaces, to be evaluated on rows they were not fitted on.
 
-    Attributes
-    ----------
-    x_mean : ndarray of float64, shape (d_x,)
-    y_mean : ndarray of float64, shape (d_y,)
-    x_projection : ndarray of float64, shape (d_x, k)
-        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of
-        the fit.
-    y_projection : ndarray of float64, shape (d_y, k)
-    correlations : ndarray of float64, shape (k,)
-        Canonical correlations on the rows of the fit, descending.
+    - ``x_mean``, shape (d_x,)
+    - ``y_mean``, shape (d_y,)
+    - ``x_projection``, shape (d_x, k): ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they
+      have unit variance on the rows of the fit.
+    - ``y_projection``, shape (d_y, k)
+    - ``correlations``, shape (k,): Canonical correlations on the rows of the fit, descending.
     """
 
     x_mean: np.ndarray = field(repr=False)

@@ -10,16 +10,11 @@ import numpy as np
 class Chance(NamedTuple):
     """Null distribution and p-values of scores; each array has the shape of the scores.
 
-    Attributes
-    ----------
-    mean, sd : ndarray, shape of the scores
-        Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
-    p_value : ndarray, shape of the scores
-        Share of the permutations + 1 pairings, including the actual one, whose score is at least as close, ties
-        included. Never below 1 / (permutations + 1).
-    adjusted_p_value : ndarray, shape of the scores
-        The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard
-        deviation over the permutations + 1 pairings.
+    - ``mean``, ``sd``: Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
+    - ``p_value``: Share of the permutations + 1 pairings, including the actual one, whose score is at least as close,
+      ties included. Never below 1 / (permutations + 1).
+    - ``adjusted_p_value``: The same share for the closest of *all* scores in a pairing, each standardized by its mean
+      and standard deviation over the permutations + 1 pairings.
     """
 
     mean: np.ndarray

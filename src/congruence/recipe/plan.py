@@ -41,42 +41,27 @@ def takes(method: object, parameter: str) -> bool:
 class Recipe:
     """A training run of ``congruence train``.
 
-    Attributes
-    ----------
-    method : str
-        A key of ``congruence.train.METHODS``.
-    pairs : tuple of two str
-        Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise
-        by position.
-    unpaired_source, unpaired_target : tuple of str
-        Files of rows without a partner.
-    validation : float, int or tuple of two str, optional
-        Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files of other pairs;
-        0 for none. By default 0.1, for JAM 0.15.
-    test : float, int or tuple of two str, optional
-        Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By default 0,
-        for JAM 0.15.
-    keep_pairs : int, optional
-        Train on this many of the remaining pairs; the others lose their partner and join the unpaired rows. Use it to
-        find out how many pairs are needed.
-    overlap : float, optional
-        With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool too. By default
-        0: only one side of each pair that is not kept is used, as with data that were never paired; 1 uses both sides
-        of each.
-    parameters : mapping
-        Parameters of the method.
-    grid : mapping of str to list
-        Values of parameters to choose among, by retrieval on the validation pairs.
-    seed : int, optional
-        Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
-    groups : str
-        Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``,
-        those with identical vectors on either side (``congruence.splits.duplicate_groups``); ``"none"``; or a file
-        with one label, such as the image, per row of the target's file.
-    negatives : str, optional
-        JAM: file of wrong captions, one or several for each row of the target.
-    tasks : str, optional
-        JAM: file with the kind of each wrong caption, to report scores by kind.
+    - ``method``: A key of ``congruence.train.METHODS``.
+    - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
+      ids, otherwise by position.
+    - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
+    - ``validation``: Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files
+      of other pairs; 0 for none. By default 0.1, for JAM 0.15.
+    - ``test``: Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By
+      default 0, for JAM 0.15.
+    - ``keep_pairs``: Train on this many of the remaining pairs; the others lose their partner and join the unpaired
+      rows. Use it to find out how many pairs are needed.
+    - ``overlap``: With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool
+      too. By default 0: only one side of each pair that is not kept is used, as with data that were never paired; 1
+      uses both sides of each.
+    - ``parameters``: Parameters of the method.
+    - ``grid``: Values of parameters to choose among, by retrieval on the validation pairs.
+    - ``seed``: Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
+    - ``groups``: Which pairs stay in the same part of the split, and count as hits for each other in retrieval:
+      ``"identical"``, those with identical vectors on either side (``congruence.splits.duplicate_groups``);
+      ``"none"``; or a file with one label, such as the image, per row of the target's file.
+    - ``negatives``: JAM: file of wrong captions, one or several for each row of the target.
+    - ``tasks``: JAM: file with the kind of each wrong caption, to report scores by kind.
     """
 
     method: str

@@ -33,29 +33,19 @@ SCHEDULES = ("cosine", "constant")
 class Schedule:
     """Length, learning rate and other settings of a training run.
 
-    Attributes
-    ----------
-    optimizer : {"lion", "adamw"}
-    learning_rate : float
-        The highest learning rate.
-    warmup : int
-        Number of steps over which the learning rate rises.
-    schedule : {"cosine", "constant"}
-        Learning rate after the warmup.
-    clip : float or None
-        Largest norm of the gradient of all parameters.
-    validate_every, patience : int, int or None
-        Steps between validations, and number of validations without improvement after which training ends. Step 0 is
-        validated, too.
-    log_every : int
-        Steps between recorded losses.
-    checkpoint_every : int
-        Steps between checkpoints.
-    precision : {"auto", "float32", "bfloat16"}
-        Precision in which the heads multiply; weights and losses are float32. ``"auto"`` uses bfloat16 on processors
-        that have instructions for it; on others it is ten times slower than float32.
-    device : str
-        ``"auto"`` uses cuda or mps if available.
+    - ``optimizer``: "lion", "adamw".
+    - ``learning_rate``: The highest learning rate.
+    - ``warmup``: Number of steps over which the learning rate rises.
+    - ``schedule``: "cosine", "constant". Learning rate after the warmup.
+    - ``clip``: Largest norm of the gradient of all parameters.
+    - ``validate_every``, ``patience``: Steps between validations, and number of validations without improvement after
+      which training ends. Step 0 is validated, too.
+    - ``log_every``: Steps between recorded losses.
+    - ``checkpoint_every``: Steps between checkpoints.
+    - ``precision``: "auto", "float32", "bfloat16". Precision in which the heads multiply; weights and losses are
+      float32. ``"auto"`` uses bfloat16 on processors that have instructions for it; on others it is ten times slower
+      than float32.
+    - ``device``: ``"auto"`` uses cuda or mps if available.
     """
 
     max_steps: int = 2000

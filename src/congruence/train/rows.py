@@ -22,10 +22,7 @@ from congruence.errors import DtypeError, InputError
 class Rows(Protocol):
     """Vectors of one space from which batches can be drawn.
 
-    Attributes
-    ----------
-    dim : int
-        Their width.
+    - ``dim``: Their width.
     """
 
     dim: int

@@ -37,30 +37,21 @@ SETTLED = 4
 class SinkhornResult:
     """An entropic transport plan stored in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
 
-    Attributes
-    ----------
-    u : array, shape (n,)
-        Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of affinity.
-    v : array, shape (m,)
-        The same for columns.
-    epsilon : float
-        Weight of the entropy, in units of affinity.
-    mass : {"unit", "bistochastic"}
-        Sum of P: 1 or n.
-    marginal_error : float
-        L1 distance of the row sums from their marginals plus that of the column sums, for the plan of mass 1: from 0 to
-        4. For an unbalanced plan: L1 distance of the row sums from those that the potentials imply,
-        r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the mass.
-    n_iter : int
-        Number of iterations; each updates rows and columns.
-    converged : bool
-        Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
-    row_marginal, column_marginal : array of float64, shapes (n,) and (m,)
-        Sums of the plan of mass 1: in an unbalanced plan, rows without a near partner have little mass.
-    rho : float
-        Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
-    log_mass : float
-        Natural logarithm of an unbalanced plan's sum before normalization.
+    - ``u``, shape (n,): Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of
+      affinity.
+    - ``v``, shape (m,): The same for columns.
+    - ``epsilon``: Weight of the entropy, in units of affinity.
+    - ``mass``: "unit", "bistochastic". Sum of P: 1 or n.
+    - ``marginal_error``: L1 distance of the row sums from their marginals plus that of the column sums, for the plan
+      of mass 1: from 0 to 4. For an unbalanced plan: L1 distance of the row sums from those that the potentials
+      imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the
+      mass.
+    - ``n_iter``: Number of iterations; each updates rows and columns.
+    - ``converged``: Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
+    - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1: in an unbalanced plan,
+      rows without a near partner have little mass.
+    - ``rho``: Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
+    - ``log_mass``: Natural logarithm of an unbalanced plan's sum before normalization.
     """
 
     u: Array

@@ -42,20 +42,14 @@ GRADIENT_ERROR = 0.01
 class Convergence:
     """Convergence of the iterations for the two plans of a KLOT.
 
-    Attributes
-    ----------
-    marginal_error, marginal_error_teacher : float
-        L1 distance of the row sums of the student's and of the teacher's plan from their marginals, for mass 1: from 0
-        to 2. The column sums are exact. Computed during the last iteration at no extra cost, so the final plan is at
-        least this accurate.
-    n_iter, n_iter_teacher : int
-        Number of iterations.
-    difference : float
-        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the affinities. The
-        maximum, 2, if the GPU kernels do not report it.
-    settled : float
-        Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and the rounding
-        error.
+    - ``marginal_error``, ``marginal_error_teacher``: L1 distance of the row sums of the student's and of the
+      teacher's plan from their marginals, for mass 1: from 0 to 2. The column sums are exact. Computed during the
+      last iteration at no extra cost, so the final plan is at least this accurate.
+    - ``n_iter``, ``n_iter_teacher``: Number of iterations.
+    - ``difference``: ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the
+      affinities. The maximum, 2, if the GPU kernels do not report it.
+    - ``settled``: Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and
+      the rounding error.
     """
 
     marginal_error: float

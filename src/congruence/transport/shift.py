@@ -21,13 +21,9 @@ if TYPE_CHECKING:
 class Distance:
     """A sliced Wasserstein distance averaged over several draws, in turns of the circle.
 
-    Attributes
-    ----------
-    value, sd : float
-        Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
-    floor : float
-        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at
-        random: the distance expected between two samples of one collection.
+    - ``value``, ``sd``: Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
+    - ``floor``: The mean of the same distance between two clouds of the same sizes into which all sampled rows are
+      split at random: the distance expected between two samples of one collection.
     """
 
     value: float
@@ -39,12 +35,8 @@ class Distance:
 class DistributionShift:
     """Distances between an unpaired and a paired collection.
 
-    Attributes
-    ----------
-    text : Distance or None
-        None if no texts were given.
-    total : Distance
-        Their sum, draw by draw.
+    - ``text``: None if no texts were given.
+    - ``total``: Their sum, draw by draw.
     """
 
     image: Distance
