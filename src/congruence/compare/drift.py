@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Pairs, as_embeddings, as_pair
 from congruence.errors import InputError, ParameterError
@@ -32,7 +33,7 @@ _EXPONENTS = (0.2, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
-class CanaryReport:
+class CanaryReport(PlainData):
     """Comparison of two encodings of the same items (canaries).
 
     - ``n``: Number of canaries compared.
@@ -53,10 +54,6 @@ class CanaryReport:
     largest: float
     median: float
     angles: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
@@ -112,7 +109,7 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 
 
 @dataclass(frozen=True)
-class DriftReport:
+class DriftReport(PlainData):
     """Evidence from a stream so far.
 
     - ``n``: Number of vectors seen.
@@ -130,10 +127,6 @@ class DriftReport:
     evidence: float
     by_score: dict[str, float]
     threshold: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class DriftMonitor:

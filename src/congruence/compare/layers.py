@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.compare.spaces import FEWEST_ROWS, draw_rows
@@ -24,7 +25,7 @@ Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
 
 
 @dataclass(frozen=True, eq=False)
-class LayerComparison:
+class LayerComparison(PlainData):
     """Scores of L × M pairs of layers, and the best score that a search over them finds by chance.
 
     - ``x_layers``, ``y_layers``: Names of the L and of the M layers.
@@ -44,6 +45,8 @@ class LayerComparison:
       scores: the best score expected by chance.
     - ``n``: Number of rows.
     """
+
+    _also = ("z_scores",)
 
     metric: str
     x_layers: tuple[str, ...]
@@ -78,11 +81,8 @@ class LayerComparison:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""
-        data = {field.name: getattr(self, field.name) for field in fields(self)} | {"z_scores": self.z_scores}
-        return {
-            key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
-            for key, value in data.items()
-        }
+        data = super().to_dict()
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
 
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map, colored by how far they are above chance, on ``ax`` or new axes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import (
     as_matrix,
@@ -48,7 +49,7 @@ FORMULAS = {
 
 
 @dataclass(frozen=True)
-class Separation:
+class Separation(PlainData):
     """One metric's scores of matching pairs compared with those of one kind of non-match.
 
     - ``definition``: "jam", "congruence", "both". Source of the definition: the JAM paper,
@@ -85,10 +86,6 @@ class Separation:
     n: int
     rows: int
     permutations: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class Separations(list[Separation]):

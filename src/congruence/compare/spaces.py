@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
@@ -23,7 +24,7 @@ DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 
 
 @dataclass(frozen=True)
-class Similarity:
+class Similarity(PlainData):
     """A similarity score and its distribution by chance.
 
     - ``null_mean``, ``null_sd``: Mean and standard deviation of the score over random re-pairings of the rows.
@@ -51,10 +52,6 @@ class Similarity:
     larger_is_closer: bool
     n: int
     permutations: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class Similarities(list[Similarity]):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
+from congruence._utils.plain import PlainData
 from congruence._utils.records import from_record, to_record
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
@@ -48,7 +49,7 @@ _Fetched: TypeAlias = tuple[int, str | None, object]
 
 
 @dataclass(frozen=True)
-class EmbedReport:
+class EmbedReport(PlainData):
     """Summary of a call to ``embed``.
 
     - ``output``: Path of the output.
@@ -78,10 +79,6 @@ class EmbedReport:
     failures: list[dict[str, str]]
     failures_file: str | None
     seconds: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
 
 
 def embed(

@@ -90,9 +90,8 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
 def native_pair(
     X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
 ) -> tuple[ArrayNamespace, Array, Array]:
-    """Validate two matrices with paired rows and any widths, and return their array namespace and them.
-
-    A torch tensor stays a tensor, on its device and in its graph; all other input becomes NumPy.
+    """Validate two matrices with paired rows and any widths, and return their array namespace and them; a torch tensor
+    stays one, on its device and in its graph.
     """
     check_order(X, Y)
     A: Array
@@ -137,8 +136,8 @@ def equal_rows(name: str, n: int) -> InputError:
 def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) -> Array:
     """Return n − 1 orthonormal contrasts of A's rows, without constant columns, by default with a largest entry of 1.
 
-    Up to that scale, inner products of columns are those of the centered columns, but without the zero singular value
-    of the centered matrix: with fewer rows than columns, that zero breaks the gradient of its decomposition.
+    Inner products of columns are those of the centered columns, but without the zero singular value of the centered
+    matrix, which breaks the gradient of its decomposition if there are fewer rows than columns.
     """
     n = A.shape[0]
     # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
@@ -155,10 +154,7 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) ->
 
 
 def from_contrasts(contrast: Array) -> np.ndarray:
-    """Return the centered rows, shape (n, d), of contrasts, shape (n − 1, d); inner products of columns are the same.
-
-    Reordering these rows reorders the items, which contrasts do not allow.
-    """
+    """Return the centered rows (n, d) of contrasts (n − 1, d), which can be reordered as the items."""
     C = to_numpy(contrast)
     n, total = len(C) + 1, C.sum(axis=0)
     return np.vstack([total / n**0.5, C - total / (n - n**0.5)])

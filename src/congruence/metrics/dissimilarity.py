@@ -26,10 +26,8 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 
 
 class Dissimilarities:
-    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks.
-
-    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do
-    not depend on the factor.
+    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks, as squared
+    distances: 1 − cos is half of one, and no comparison depends on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:

@@ -22,9 +22,8 @@ from congruence.metrics.search import nearest
 
 @dataclass(frozen=True)
 class HubnessCorrection:
-    """The numbers ``shift`` (n,) that a correction subtracts from cosines.
-
-    With ``hubs`` (n,), only queries whose nearest row by plain cosine is one of these are corrected.
+    """The numbers ``shift`` (n,) that a correction subtracts from cosines; with ``hubs`` (n,), only for queries whose
+    nearest row by plain cosine is one of these.
     """
 
     shift: np.ndarray
@@ -43,9 +42,8 @@ class HubnessCorrection:
     def as_inner_products(
         self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries (m, d + 1) and gallery (n, d + 1) whose inner products are the corrected cosines.
-
-        Both have unit rows before; ``left_out`` (m,) is a gallery row that each query must not retrieve.
+        """Return queries (m, d + 1) and gallery (n, d + 1), from unit rows, whose inner products are the corrected
+        cosines.
         """
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
@@ -60,15 +58,13 @@ class Hubness(ABC):
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n).
-
-        They are −inf for rows that a query of the bank must not retrieve.
+        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n), −inf
+        where missing.
         """
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> HubnessCorrection:
-        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks.
-
-        With ``exclude_self``, gallery row i is ignored for query i of the bank.
+        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks; with
+        ``exclude_self``, without gallery row i for query i.
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -170,9 +166,8 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 def means_of(
     center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the means (d,) or None that centering subtracts from queries (the bank, if there is one) and gallery rows.
-
-    ``center`` is True for each side's own mean; or two vectors, where None stands for the side's own mean.
+    """Return the means (d,) or None that centering subtracts from queries (or the bank) and gallery rows: ``center`` is
+    True for each side's own mean, or two vectors, None for the side's own.
     """
     if center is None or center is False:
         return None, None

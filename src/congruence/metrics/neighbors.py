@@ -189,9 +189,8 @@ def cknna(
 
 
 class _MaskedGram(NamedTuple):
-    """The entries of a Gram matrix at each row's nearest neighbors, and the root of its alignment with itself.
-
-    ``keys`` (n k,) are the positions i n + j, ascending; ``values`` (n k,) the entries there, up to a common factor.
+    """The entries of a Gram matrix at each row's nearest neighbors, at positions ``keys`` i n + j, ascending, up to a
+    common factor, and the root of its alignment with itself.
     """
 
     keys: np.ndarray
@@ -260,10 +259,8 @@ def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) ->
 
 
 def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
-    """Return Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
-
-    ``keys`` (m,) are the positions i n + j, ascending, none on the diagonal; ``a`` and ``b`` (m,) the entries there.
-    Returns n (n − 3) times the estimate, and a bound on the rounding error of a zero estimate.
+    """Return n (n − 3) times Song et al.'s eq. (5) for two matrices with entries ``a`` and ``b`` at the positions
+    ``keys``, i n + j, ascending and off the diagonal, and a bound on the rounding error of a zero estimate.
     """
     if not len(keys):
         return 0.0, 0.0

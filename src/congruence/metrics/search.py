@@ -131,9 +131,8 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
 
 
 def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """Scale rows by a power of two, which is exact, if products of entries could overflow or underflow.
-
-    Rows ``other``, if distances to them are to be computed, are scaled by the same factor.
+    """Scale rows by a power of two, which is exact, if products of entries (with those of ``other``) could overflow or
+    underflow.
     """
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
@@ -145,10 +144,8 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each checked row's k nearest other rows (n, k) and their similarity; see ``nearest``.
-
-    Similarities are inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
-    ``place`` is the device on which blocks are multiplied and searched.
+    """Return each checked row's k nearest other rows (n, k) and their similarity, searched on the device ``place``:
+    inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
@@ -235,10 +232,7 @@ def _plain_form(
 
 
 def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
-    """Return a function that sends arrays of float32 or float64 to a device, and the relative error of factors there.
-
-    The error is that of products which truncate their factors, beyond the rounding of the arithmetic.
-    """
+    """Return a function that sends arrays to a device, and the relative error of factors that its products truncate."""
     if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
         return lambda array: array, 0.0
     import torch
@@ -260,9 +254,8 @@ def centered_form(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
 
-    Queries (m, d), gallery rows (n, d), the shift of each gallery row (n,) or None, and the upper bound for each query
-    (m,) on the rounding error. It is not an estimate: structured data reach it. ``Q`` is ``G`` if a gallery is searched
-    for its own rows; ``truncation`` is the error from ``device_transfer``.
+    Queries (m, d), gallery rows (n, d), the shift (n,) or None, and the largest rounding error for each query (m,),
+    which structured data reach. ``Q`` is ``G`` if a gallery is searched for its own rows.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -325,9 +318,8 @@ def _norms(A: np.ndarray) -> np.ndarray:
 def pair_values(
     A: np.ndarray, i: np.ndarray, j: np.ndarray, form: Callable[[np.ndarray], np.ndarray], B: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return inner products of rows i of A with rows j of B (of A, by default) in float64, shape (m,).
-
-    Equal rows give equal values, at any position. ``form`` is applied to rows in float64 before the product.
+    """Return inner products (m,) of rows i of A with rows j of B, by default A, in float64 after ``form``; equal rows
+    give equal values, at any position.
     """
     B = A if B is None else B
     out = np.empty(len(i))

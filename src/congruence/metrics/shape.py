@@ -36,11 +36,9 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
 
 
 def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
-    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB; near 0, and for gradients, as a sum of squares.
-
-    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the
-    product with the best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if
-    singular values repeat or vanish.
+    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB; near 0, and for gradients, as a sum of squares, where the
+    difference would lose half its digits. ν is the maximum of ⟨AL, BR⟩, so its gradient is that with L and R held
+    fixed, finite also if singular values repeat or vanish.
     """
     if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
         sizes = xp.sum(A * A) + xp.sum(B * B)

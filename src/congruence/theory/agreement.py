@@ -8,11 +8,12 @@ constant if temperatures differ (Cor. C.6). The geometric theorems assume that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
@@ -29,7 +30,7 @@ _Pairs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
-class KernelAgreement:
+class KernelAgreement(PlainData):
     """Deviation of the source model's kernel from a function of the target's kernel.
 
     - ``relation``: ``"raw"``: K = K̃. ``"constant"``: K = K̃ + c. ``"affine"``: K = a·K̃ + c.
@@ -53,10 +54,6 @@ class KernelAgreement:
     quantiles: dict[float, float]
     resolution: float
     correlation: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
 def kernel_agreement(
@@ -224,9 +221,8 @@ class Line:
 class Envelope:
     """Upper and lower convex hull of points in the plane, updated block by block, so that they need not fit in memory.
 
-    The residuals y − a·x of all points span max(y − a·x) − min(y − a·x), which depends only on the two hulls. That span
-    is convex and piecewise linear in the slope a, with a breakpoint at the slope of each edge of the hull. So the line
-    with the smallest maximum error is parallel to an edge, midway between it and the opposite vertex.
+    The span of the residuals y − a·x depends on the hulls alone, and is convex and piecewise linear in a, with a
+    breakpoint at the slope of each edge: the line with the smallest maximum error is parallel to an edge.
     """
 
     def __init__(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import to_numpy
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
@@ -49,7 +50,7 @@ class CoveredSubspace:
 
 
 @dataclass(frozen=True)
-class CoveredShare:
+class CoveredShare(PlainData):
     """Share of each query in the subspace that the anchors cover.
 
     - ``rank``: Dimension of the anchors' span.
@@ -60,10 +61,6 @@ class CoveredShare:
     rank: int
     shares: np.ndarray
     quantiles: dict[str, float]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "shares": self.shares.tolist()}
 
 
 def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
@@ -134,12 +131,9 @@ def covered_share(
 
 
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
-    """Return the size below which a singular value may be due to rounding only.
-
-    There are two kinds of rounding: in the decomposition of a matrix of this ``shape`` with largest singular value
-    ``top``, and of the entries, in the dtype of the ``original`` array. Independent errors of relative size ε in rows
-    of root-mean-square norm ``row_norm`` make a random matrix of spectral norm about ε · row_norm · (1 + √(rows /
-    columns)).
+    """Return the size below which a singular value may be due to rounding only: in a decomposition of this ``shape``
+    with largest value ``top``, or of the entries of ``original`` in its dtype, a random matrix of norm about ε ·
+    ``row_norm`` · (1 + √(rows / columns)).
     """
     dtype = to_numpy(original).dtype
     stored = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

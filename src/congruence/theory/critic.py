@@ -7,13 +7,14 @@ is then a sum, and its statements can be checked exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations_with_replacement, islice
 from math import comb, factorial
 
 import numpy as np
 from scipy.special import logsumexp
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
@@ -197,7 +198,7 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 
 
 @dataclass(frozen=True)
-class CriticGap:
+class CriticGap(PlainData):
     """Deviation of scores from the optimal ones for a distribution.
 
     - ``loss``: The symmetric InfoNCE loss, in nats.
@@ -209,6 +210,8 @@ class CriticGap:
       C.5).
     - ``constant``: Midpoint of the smallest and the largest S − log r.
     """
+
+    _also = ("excess",)
 
     loss: float
     infimum: float
@@ -228,10 +231,6 @@ class CriticGap:
             f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual "
             f"information plus {self.constant:.3g}, within {self.spread / 2:.3g}."
         )
-
-    def to_dict(self) -> dict[str, float]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "excess": self.excess}
 
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
@@ -269,7 +268,7 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class CriticRank:
+class CriticRank(PlainData):
     """The dimension that a dual encoder needs for given scores.
 
     - ``shape``: Numbers of images and texts.
@@ -280,6 +279,8 @@ class CriticRank:
     - ``max_temperature``: 2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this
       much.
     """
+
+    _also = ("enough",)
 
     shape: tuple[int, int]
     rank: int
@@ -310,17 +311,6 @@ class CriticRank:
             f"{self.rank} dimensions, and {self.enough} are enough; its temperature is at most "
             f"{self.max_temperature:.3g}."
         )
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {
-            "shape": list(self.shape),
-            "rank": self.rank,
-            "enough": self.enough,
-            "constant": self.constant,
-            "singular_values": self.singular_values.tolist(),
-            "max_temperature": self.max_temperature,
-        }
 
 
 @dataclass(frozen=True)
@@ -446,7 +436,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
 
 
 @dataclass(frozen=True)
-class Curation:
+class Curation(PlainData):
     """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
 
     - ``joint``, shape (n, m): Distribution of the data set.
@@ -454,6 +444,8 @@ class Curation:
     - ``image_factor``, shape (n,): E*[v(Y) | X = x]: the average weight of the texts of an image.
     - ``text_factor``, shape (m,): E*[u(X) | Y = y]: the average weight of the images of a text.
     """
+
+    _also = ("constant", "departure")
 
     joint: np.ndarray
     normalizer: float
@@ -489,11 +481,6 @@ class Curation:
             f"{np.ptp(np.log(self.image_factor)):.3g}, that of a text's images "
             f"{np.ptp(np.log(self.text_factor)):.3g}."
         )
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
-        return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}
 
 
 def curate(

@@ -13,12 +13,13 @@ This is Theorem C.21 with √m for √d̃. More anchors do not loosen it: σ_min
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence.errors import InputError, TooFewAnchorsError
 from congruence.linalg.procrustes import cross_svd
@@ -51,7 +52,7 @@ class AnchorMap:
 
 
 @dataclass(frozen=True)
-class TextError:
+class TextError(PlainData):
     """Error in the text half of Theorem 5.3; all values are zero if its conditions hold.
 
     - ``largest``, ``mean``: Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
@@ -65,10 +66,6 @@ class TextError:
     quantiles: dict[float, float]
     sigma_min: float
     sigma_max: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
 def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:

@@ -27,10 +27,7 @@ Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, L
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The data that a method is trained on.
-
-    ``source``, ``target`` (n, d_source); ``validation``: validation rows of both sides; rows with equal labels match.
-    """
+    """The data that a method is trained on; validation rows with equal labels match."""
 
     source: np.ndarray
     target: np.ndarray
@@ -39,9 +36,7 @@ class TrainingData:
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def facts(self) -> dict[str, object]:
-        """Return facts that identify these data: sizes, and a digest of the pairs and of a sample of the unpaired
-        rows.
-        """
+        """Return what identifies these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
@@ -90,9 +85,7 @@ def join_by_id(X: object, Y: object) -> Pairs | None:
 def read_pairs(
     X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on
-    it.
-    """
+    """Return paired rows as float32, and their ids if both sides have ids; ``mapping`` stores the features."""
     joined = join_by_id(X, Y)
     if joined is not None:
         X, Y = joined.source, joined.target
@@ -107,7 +100,7 @@ def read_pairs(
 def read_validation(
     validation: Validation | None, d_source: int, d_target: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the held-out rows of both sides, float32, and their labels. Raises InputError, ParameterError."""
+    """Return the held-out rows of both sides, float32, and their labels."""
     if validation is None:
         return None
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
@@ -133,9 +126,7 @@ def read_validation(
 
 
 def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
-    """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of
-    the pairs have an equal row.
-    """
+    """Refuse pairs among the unpaired rows: by id if both have ids, else if more than half have an equal row."""
     if isinstance(supply, (list, tuple)):
         for part in supply:
             if part is not None:
@@ -159,9 +150,7 @@ def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, pai
 
 
 def _has_equal_row(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
-    """Return a mask of the paired rows that have an equal unpaired row, from one pass over the unpaired rows and with
-    memory for the pairs only.
-    """
+    """Return a mask of the paired rows that have an equal unpaired row, with memory for the pairs only."""
     keys: dict[bytes, list[int]] = {}
     for i, row in enumerate(paired):
         keys.setdefault(row.tobytes(), []).append(i)

@@ -24,10 +24,8 @@ HeldCaptions: TypeAlias = (
 
 @dataclass(frozen=True)
 class Captions:
-    """Images with their captions and wrong captions.
-
-    ``source`` (n, d_source); ``target`` (n, d_target); ``negatives`` (n, k, d_target); ``groups`` (n,): the image of
-    each row; rows of one image have the same label.
+    """Images (n, d_source) with their captions (n, d_target) and wrong captions (n, k, d_target); rows of one image
+    have the same label in ``groups`` (n,).
     """
 
     source: np.ndarray
@@ -50,9 +48,7 @@ class Captions:
         return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
 
     def texts(self) -> np.ndarray:
-        """Return numbers that identify captions and wrong captions, shape (n, 1 + k); equal vectors have equal
-        numbers.
-        """
+        """Return numbers (n, 1 + k) that identify captions and wrong captions: equal vectors have equal numbers."""
         n, width = self.target.shape
         wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
         rows = np.concatenate([self.target, wrong.reshape(-1, width)])
@@ -107,7 +103,7 @@ def split_by_group(
 
 
 def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.ndarray:
-    """Return the groups that are held out if a share of them is kept. Raises TooFewAnchorsError."""
+    """Return the groups that are held out if a share of them is kept."""
     count = len(names) - round(share_kept * len(names))
     if not 0 < count <= len(names) - 2:
         raise TooFewAnchorsError(
@@ -157,7 +153,7 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the validation rows. Raises ParameterError if they have another form."""
+    """Return the validation rows."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
             "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected "

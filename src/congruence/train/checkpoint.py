@@ -31,10 +31,7 @@ def why_no_checkpoint(folder: Path) -> str | None:
 
 
 class Checkpoint:
-    """A folder with the weights, the optimizer's moments and the history, written atomically.
-
-    Raises FileError if the parent folder is missing, and OutputExistsError if the path is taken by something else.
-    """
+    """A folder with the weights, the optimizer's moments and the history, written atomically."""
 
     def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
         self.path = path
@@ -60,7 +57,7 @@ class Checkpoint:
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
     def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, object]) -> None:
-        """Write the weights, the moments, the history and the best weights so far. Raises StorageError."""
+        """Write the weights, the moments, the history and the best weights so far."""
         import safetensors.torch
 
         arrays = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
@@ -214,9 +211,8 @@ _LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
 @contextmanager
 def own_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is removed on success; a folder left by an interrupted run is reused.
-
-    If the block fails, the checkpoints it wrote are kept, to resume from; a folder without checkpoints is removed.
+    """Yield a folder for checkpoints that is removed on success; one left by an interrupted run is reused. If the block
+    fails, its checkpoints are kept, and a folder without any is removed.
     """
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
@@ -241,10 +237,7 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is kept.
-
-    It is created if necessary, and removed again if the block fails before it writes anything.
-    """
+    """Yield a folder for checkpoints that is kept, unless it was created here and the block fails before it writes."""
     made = not place.exists()
     try:
         place.mkdir(parents=True, exist_ok=True)

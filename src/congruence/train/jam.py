@@ -245,9 +245,7 @@ class JAM(HeadsMap):
             check_positive(end, "reconstruction", zero=True)
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
-        """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there
-        are any.
-        """
+        """Return the squared reconstruction error divided by that of the training mean, on validation rows if any."""
         heldout = objective.heldout
         rows: Captions = objective.data if heldout is None else heldout
         source, target = objective.means
@@ -266,11 +264,8 @@ def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Rows of a step as tensors, standardized as for training.
-
-    ``images`` (b, d_source); ``texts`` (b + b·k, d_target): the captions, followed by the k wrong captions of each row
-    in turn; ``labels`` (b, 3): ids of each row's image by group label, its image by vector, and its caption by vector;
-    equal ids are the same item.
+    """Rows of a step as tensors, standardized: texts (b + b·k, d_target) are the captions, then the k wrong captions of
+    each row in turn; equal ``labels`` (b, 3), of groups, images and captions, are the same item.
     """
 
     step: int
@@ -282,9 +277,8 @@ class CaptionBatch:
 class AutoencoderObjective:
     """Both autoencoders on their device, and the loss of each training step.
 
-    ``module``: contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
-    learned; ``data``, ``heldout``: training rows and validation rows; ``means``, ``scales``: for each side, the mean
-    that is subtracted from its rows and the number they are then divided by.
+    ``module`` contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
+    learned; rows are trained on minus ``means``, divided by ``scales``.
     """
 
     module: Module
@@ -425,18 +419,13 @@ class AutoencoderObjective:
         return self.module.log_scale.neg().exp()
 
     def scheduled(self, span: float | tuple[float, float], step: int) -> float:
-        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the
-        last.
-        """
+        """Return the value of a linear schedule at a step."""
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: object, name: str) -> tuple[float, float]:
-    """Return the start and end of a schedule; a single number is a constant schedule.
-
-    Raises ParameterError for anything else.
-    """
+    """Return the start and end of a schedule; a single number is a constant schedule."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
         raise ParameterError(
@@ -446,9 +435,7 @@ def ends(value: object, name: str) -> tuple[float, float]:
 
 
 def _mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are
-    equal up to rounding.
-    """
+    """Return the mean of the rows and their overall standard deviation, 1 if all rows are equal up to rounding."""
     mean = rows.mean(0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
     return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

@@ -110,16 +110,9 @@ def run(
     """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last
     ones without validation.
 
-    ``objective``: on the device that it computes on; ``checkpoint``: folder in which the latest checkpoint is kept; its
-    parent must exist; ``resume``: resume from the checkpoint if there is one. If False, an existing checkpoint is an
-    error; ``identity``: plain data that identifies this run; a checkpoint with another identity is refused;
-    ``verbose``: show a progress bar with the losses on stderr, if that is a terminal.
-
-    Notes
-    -----
-    All randomness of a step derives from ``random_state`` and the step, so a resumed run equals an uninterrupted one
-    bit for bit, on one machine with a fixed number of threads. However a run is stopped, only the steps since the last
-    checkpoint are lost.
+    The module is on its device. ``checkpoint`` is a folder with an existing parent; ``identity`` is plain data, and a
+    checkpoint with another identity is refused. All randomness of a step derives from ``random_state`` and the step, so
+    that a resumed run equals an uninterrupted one bit for bit, on one machine with a fixed number of threads.
     """
     torch = require("torch", extra="train")
     from congruence.train.optim import make_optimizer, rate_at
@@ -179,10 +172,8 @@ def run(
 
 
 def _seed_generators(seed: int, parameters: list[Parameter]) -> None:
-    """Seed the generators that dropout draws from.
-
-    ``torch.manual_seed`` would also store the seed for each kind of device that is not in use yet, together with a
-    stack trace of the caller: three of them per step, until the end of the process.
+    """Seed the generators that dropout draws from, without ``torch.manual_seed`` where it is not needed: that also
+    stores the seed and a stack trace for each kind of device that is not in use yet, until the end of the process.
     """
     import torch
 
@@ -218,9 +209,7 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
 
 
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
-    """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before
-    clipping.
-    """
+    """Clip the norm of the gradient, directly or through the optimizer, and return the norm before."""
     import torch
 
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
@@ -264,10 +253,7 @@ def used_precision(precision: str, device: str) -> str:
 
 
 def processor_has_bfloat16() -> bool:
-    """Return whether the processor has bfloat16 multiplication.
-
-    PyTorch has no public way to query it; float32 is the safe choice.
-    """
+    """Return whether the processor has bfloat16 multiplication; where torch cannot tell, float32 is the safe choice."""
     import torch
 
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

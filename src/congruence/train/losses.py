@@ -22,7 +22,7 @@ REDUCTIONS = ("logits", "rows")
 
 
 def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
-    """Return two batches of the same width as tensors of the same type, float32 or float64. Raises ShapeError."""
+    """Return two batches of the same width as tensors of the same type, float32 or float64."""
     import torch
 
     sides = [torch.as_tensor(side) for side in (X, Y)]
@@ -43,10 +43,7 @@ def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple
 
 
 def _check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
-    """Return a temperature as a scalar tensor of the type and on the device of ``like``.
-
-    Raises ParameterError if it is not positive.
-    """
+    """Return a positive temperature as a scalar tensor of the type and on the device of ``like``."""
     import torch
 
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
@@ -183,7 +180,7 @@ def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, 
 
 
 def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
-    """Return the texts of each image, its caption first, shape (n, 1 + k, d). Raises ShapeError."""
+    """Return the texts of each image, its caption first, shape (n, 1 + k, d)."""
     torch = require("torch", extra="train")
     neg = torch.as_tensor(neg).to(v)
     if neg.ndim == 2:
@@ -198,7 +195,7 @@ def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
 
 
 def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
-    """Return labels of shape (n, g). Raises ShapeError."""
+    """Return labels of shape (n, g)."""
     if labels is None:
         return None
     torch = require("torch", extra="train")
@@ -214,9 +211,7 @@ def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
 
 
 def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each row's logits of its own context, shape (n, m), and the log of the sum of exponentials over all
-    others, shape (n,).
-    """
+    """Return each row's logits of its own context (n, m), and the log-sum-exp of all others (n,)."""
     from congruence.train import _autograd
 
     own = (rows[:, None] * contexts).sum(2) * scale
@@ -224,9 +219,7 @@ def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None
 
 
 def _cross_entropy(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of finding each row's partner among those of all rows, where each context is one
-    partner.
-    """
+    """Return the mean cross-entropy of finding each row's partner among those of all rows."""
     own, others = _logits(rows, contexts, scale, labels)
     return (own[:, 0].logaddexp(others) - own[:, 0]).mean()
 
@@ -306,20 +299,10 @@ def generalized_infonce(
     *,
     symmetric: bool = False,
 ) -> Tensor:
-    """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
+    """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows (SOTAlign, equation 10).
 
-    Source: SOTAlign, equation 10.
-
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors of the same items, into which no gradients flow.
-    epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Temperatures of student and teacher.
-    symmetric : bool, default=False
-        Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
+    Gradients flow into the student's vectors X (n, d) and Y (m, d), not into the teacher's TX (n, e) and TY (m, e).
+    ``symmetric`` averages this with the divergence with X and Y exchanged; the paper uses the rows only.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -334,22 +317,12 @@ def generalized_infonce(
 
 
 def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
-    """One minus the centered alignment of the student's affinities with the teacher's, in [0, 2].
+    """One minus the centered alignment of the student's affinities with the teacher's, in [0, 2] (SOTAlign, equation
+    9).
 
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors.
-
-    Notes
-    -----
-    These are kernels between two sets, ⟨x_i, y_j⟩, so the paper's proposition C.6, on Gram matrices, does not apply.
-    With centered rows, ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of
-    the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
-
-    Source: SOTAlign, equation 9.
+    Shapes as in ``generalized_infonce``. The kernels ⟨x_i, y_j⟩ are between two sets, so proposition C.6, on Gram
+    matrices, does not apply; but ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) holds: O(n·d²) time, no n × m array. Equation 9 has
+    H = I − 11ᵀ instead of I − 11ᵀ/n.
     """
     torch = require("torch", extra="train")
     X, Y, TX, TY = (side - side.mean(0) for side in _student_and_teacher(X, Y, TX, TY))
@@ -363,10 +336,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
 
 
 def _student_and_teacher(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the vectors of student and teacher as tensors of the student's type, the teacher's without a graph.
-
-    Raises ShapeError.
-    """
+    """Return the vectors of both as tensors of the student's type, the teacher's without a graph."""
     X, Y = _batches(X, Y)
     TX, TY = _batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")

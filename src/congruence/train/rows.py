@@ -20,10 +20,7 @@ from congruence.errors import DtypeError, InputError
 
 @runtime_checkable
 class Rows(Protocol):
-    """Vectors of one space from which batches can be drawn.
-
-    - ``dim``: Their width.
-    """
+    """Vectors of one space, of width ``dim``, from which batches can be drawn."""
 
     dim: int
 
@@ -123,13 +120,7 @@ class ArrayRows:
 
 
 class Sources:
-    """Several sources combined: each batch contains rows of all, in proportion to their sizes.
-
-    Parameters
-    ----------
-    parts : sequence of Rows
-        At least one, all of the same width.
-    """
+    """Several sources of one width combined: each batch contains rows of all, in proportion to their sizes."""
 
     def __init__(self, parts: Sequence[Rows]):
         self.parts = list(parts)
@@ -155,9 +146,7 @@ class Sources:
         return np.concatenate([sample(part, max(1, size * len(part) // len(self))) for part in self.parts])
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows, one source after the other, in blocks: the number of a block's first row, and the block,
-        float32.
-        """
+        """Yield all rows, one source after the other, as ``ArrayRows.scan`` does."""
         offset = 0
         for part in self.parts:
             for start, block in scannable(part).scan():
@@ -190,9 +179,7 @@ def scannable(rows: Rows) -> Any:
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return an array, embeddings, a ``Rows`` object or a list of these as one source; None if there are no
-    rows.
-    """
+    """Return an array, embeddings, a ``Rows`` object or a list of these as one source; None without rows."""
     if rows is None:
         return None
     if isinstance(rows, Rows):

@@ -214,13 +214,8 @@ class SOTAlign(HeadTrainer):
     init: str = "random"
 
     def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
-        """Fit the teacher only.
-
-        Parameters
-        ----------
-        X, Y : ndarray, shapes (n, d_source) and (n, d_target)
-        validation : tuple of four, optional
-            Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
+        """Fit the teacher only, on rows (n, d_source) and (n, d_target); ``ridge="auto"`` chooses by the validation
+        rows.
         """
         if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
@@ -288,9 +283,7 @@ class SOTAlign(HeadTrainer):
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return the cross-validated mean recall at 1 for each of ``RIDGES``; each fold of the pairs is searched among
-    its own rows.
-    """
+    """Return the cross-validated mean recall at 1 for each of ``RIDGES``; each fold is searched among its own rows."""
     n = len(X)
     fold = np.arange(n) % min(FOLDS, n)
     scores: list[list[float]] = []
@@ -303,10 +296,8 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
 
 
 def _initialize(head: Head, teacher: Head) -> None:
-    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor.
-
-    Both may center rows at different means, for which the bias compensates. Either both must scale rows to unit norm
-    first, or neither.
+    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor; a difference of
+    the means is made up for by the bias.
     """
     import torch
 

@@ -197,9 +197,8 @@ def check_options(max_iter: int, tol: float | None, memory: int) -> None:
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Validate matrices and return them in one array library, on one device; a list takes the library of the others.
-
-    Tensors are returned without their graph, integers and booleans as float64.
+    """Validate matrices and return them in one array library, on one device, without a graph; lists take the library of
+    the others, integers and booleans become float64.
     """
     with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
@@ -277,13 +276,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
 @dataclass(frozen=True)
 class Potentials:
-    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j), of total mass 1.
-
-    ``n_iter`` is the number of iterations, ``error`` the L1 distance of the row sums from their marginals at the
-    beginning of the last iteration; at its end it is no larger, and the column sums are exact. After a single
-    iteration, it is the distance at its end. For an unbalanced plan it is the distance from the sums that the
-    potentials imply, r·exp(−ε(u − log r)/ρ), plus the same for columns, as a share of the mass, whose logarithm is
-    ``log_mass``.
+    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1, and the L1 error of its row
+    sums before the last iteration, or after the only one; for an unbalanced plan as in ``SinkhornResult``.
     """
 
     u: Array
@@ -296,20 +290,13 @@ class Potentials:
 def iterate(
     affinity: Affinity, epsilon: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
 ) -> Potentials:
-    """Return the potentials after Sinkhorn iterations from v = 0, rows first.
-
-    With P = exp(u_i + A_ij/ε + v_j), one iteration sets u so that the rows of P have their marginals r, then v so that
-    the columns have c. Written with scalings a, b of a kernel K with fixed base potentials it is a ← r/(K b), b ← c/(Kᵀ
-    a), without exponentials. The row scalings of a strip of K need only that strip, so both half steps take a single
-    pass.
+    """Return the potentials after Sinkhorn iterations from v = 0, rows first, as a ← r/(K b), b ← c/(Kᵀa).
 
     Only the first iteration can meet rows or columns of very different magnitudes, so it is done in the log domain.
-    After it K = P has column marginals c. From then on a half step divides by sums between r_i·min(c) and 1, or
-    c_j·min(r) and 1. So no sum vanishes, and the logarithms of the scalings grow by at most log(1/min) per iteration:
-    they can always be absorbed into the potentials before they overflow, as in Schmitzer (2019), section 3.1.
-
-    It stops after an iteration before which the L1 error of the row marginals was at most ``tol``, or the rounding
-    error if that is larger; an iteration never increases it. ``memory``: bytes of the kernel to keep in memory.
+    After it K = P has column marginals c: no sum vanishes, and the logarithms of the scalings grow by at most
+    log(1/min) per iteration, so they can always be absorbed into the potentials before they overflow (Schmitzer 2019,
+    section 3.1). It stops after an iteration before which the L1 error of the row marginals was at most ``tol``, or
+    the rounding error if that is larger; an iteration never increases it.
     """
     with strip_pool_for(affinity, memory) as pool:
         return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, tol)
@@ -366,9 +353,8 @@ def log_domain_pass(
 ) -> tuple[Array, Array, Array]:
     """Return row potentials u (n,) from column potentials v (m,) in the log domain, in one pass over the rows.
 
-    ``row_potentials`` returns u for a slice of rows, given for each row the largest exponent A_ij/ε + v_j, and log Σ_j
-    exp of the exponents minus the largest. Also returns, for each column, the largest exponent u_i + A_ij/ε + v_j, and
-    log Σ_i exp of the exponents minus the largest.
+    ``row_potentials`` gets, for a slice of rows, the largest exponent A_ij/ε + v_j of each and the log of the sum of
+    exp of the others minus it. The same two are returned for each column of u_i + A_ij/ε + v_j.
     """
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u = kernel.zeros(n)

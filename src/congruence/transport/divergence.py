@@ -77,9 +77,8 @@ class Convergence:
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn if the iterations ended too early for an accurate gradient.
-
-    ``where`` says when, and ``otherwise`` appends a further remedy, or nothing; ``stacklevel`` counts from the caller.
+    """Warn if the iterations ended too early for an accurate gradient: ``where`` says when, ``otherwise`` adds a
+    remedy.
     """
     if gradient_error <= GRADIENT_ERROR:
         return
@@ -290,18 +289,9 @@ def solve_teacher(
     rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
-    """Solve for a teacher's plan once, for repeated use in ``klot_features`` on the same rows.
+    """Solve for a teacher's plan once, for repeated use as ``teacher`` in ``klot_features``, whose arguments these are.
 
-    Parameters
-    ----------
-    TX, TY, epsilon_teacher, max_iter, tol, rho_teacher, memory
-        As for ``klot_features``.
-
-    Returns
-    -------
-    Side
-        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to ``klot_features`` as
-        ``teacher``.
+    It is kept as vectors and potentials, O((n + m)·d) numbers.
 
     Examples
     --------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
@@ -32,7 +33,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class DistributionShift:
+class DistributionShift(PlainData):
     """Distances between an unpaired and a paired collection.
 
     - ``text``: None if no texts were given.
@@ -42,10 +43,6 @@ class DistributionShift:
     image: Distance
     text: Distance | None
     total: Distance
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the distances with their standard deviations, and those between samples of one collection, on ``ax``."""
