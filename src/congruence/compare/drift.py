@@ -204,9 +204,8 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``.
-
-        An alarm is never withdrawn.
+        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``. An alarm is never
+        withdrawn.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")

@@ -280,10 +280,7 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
-                argument="hard",
-                got=hard,
-                expected="embeddings or 'nearest'",
-                fix="Pass `hard='nearest'` to exchange similar texts.",
+                argument="hard", got=hard, expected="embeddings or 'nearest'", fix="Pass `hard='nearest'`."
             )
         return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
@@ -298,9 +295,7 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
 
     if len(T) > _MOST_TEXTS:
         raise ShapeError(
-            f"Got {len(T)} rows for `hard='nearest'`; expected at most {_MOST_TEXTS}, since it compares all pairs "
-            "of texts.",
-            f"Pass a sample of {_MOST_TEXTS} rows.",
+            f"Got {len(T)} rows for `hard='nearest'`, which compares all pairs.", f"Pass a sample of {_MOST_TEXTS}."
         )
     rows = normalize_rows(T.astype(np.float64), "texts")
     similarity = rows @ rows.T
@@ -313,8 +308,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.",
-            "Embed more texts, or pass fewer pairs.",
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.", "Embed more texts."
         )
     return U
 
@@ -328,10 +322,7 @@ class Measure(NamedTuple):
 
 
 def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
-    """Return a metric under the requested definitions, the paper's first; options as for ``match_test``.
-
-    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is their CCA.
-    """
+    """Return a metric under the requested definitions, the paper's first; SVCCA of components is their CCA."""
     check_choice(definition, ("both", "jam", "congruence"), "definition")
     default = between_spaces(name)
     if name == "svcca" and components:

@@ -181,10 +181,7 @@ FEWEST_ROWS = 8
 def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the names of metrics, each once."""
     if not metrics:
-        raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
-            "Pass at least one of these as `metrics=…`.",
-        )
+        raise ParameterError("Got no metric that compares two spaces.", f"Pass one of {', '.join(BETWEEN_SPACES)}.")
     return list(dict.fromkeys(metrics))
 
 

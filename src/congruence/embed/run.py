@@ -147,8 +147,7 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got an error from the disk for {work} ({error.strerror}).",
-            "Free space, or pass an output on another disk.",
+            f"Got an error from the disk for {work} ({error.strerror}).", "Free space, or use another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     with locked(work, f"Another run is writing {output}.", "Wait for it to finish, or pass another output."):
@@ -165,9 +164,8 @@ def embed(
             counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
         if not sum(counts):
             raise CorruptFileError(
-                f"None of the {len(items)} items in {items.name} can be encoded (first error: "
-                f"{run.failures[0]['error']}).",
-                "Resolve the first error, or pass other items or another encoder.",
+                f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
+                "Pass other items or another encoder.",
             )
         ids_file = write_ids(work, counts, output)
         failures_file = write_failures(run.failures, output)
@@ -209,8 +207,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     failures = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(failures) and not _is_failures(failures):
         raise OutputExistsError(
-            f"The path for the list of failures, {failures}, exists and is no earlier list.",
-            "Move the file away, or pass another output.",
+            f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
         )
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
     _check_lines(items.ids, output)
@@ -218,9 +215,8 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
 
 @dataclass
 class EncoderRun:
-    """A run of an encoder over items: what its steps share, and what they count.
-
-    ``alternative`` is the argument that a message suggests, besides repairing the item.
+    """A run of an encoder over items: what its steps share, and what they count; messages suggest ``alternative``,
+    besides repairing the item.
     """
 
     encoder: Encoder

@@ -102,14 +102,12 @@ def native_pair(
         xp = namespace(X, Y)
     except TypeError as error:
         raise DtypeError(
-            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library.",
-            "Convert one of them, with numpy.asarray for example.",
+            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected one library.", "Convert one."
         ) from error
     tensors = [side for side in (A, B) if is_tensor(side)]
     if len({side.device for side in tensors}) > 1:
         raise DtypeError(
-            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device.",
-            "Move one of them with .to(…).",
+            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}.", "Move one with .to(…)."
         )
     if tensors:  # the other side may be a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
@@ -170,8 +168,7 @@ def as_labels(labels: Labels, n: int, name: str) -> np.ndarray:
     array = to_numpy(labels)
     if array.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows.",
-            f"Pass an array of shape ({n},).",
+            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows.", "Pass one for each."
         )
     if array.dtype != object:
         return array
@@ -186,8 +183,7 @@ def positive(size: float, name: str) -> float:
     """Return the size of a side, by which it is divided, after checking that it is not zero."""
     if not size > 0:
         raise InputError(
-            f"All rows of {name} are equal, or all equally far from each other.",
-            "Remove duplicate items, or check the encoder's outputs.",
+            f"All rows of {name} are equal, or all equally far from each other.", "Remove duplicate items."
         )
     return size
 
@@ -203,9 +199,7 @@ def check_square(A: np.ndarray, metric: str) -> None:
     """Check that n × n matrices fit in memory."""
     if len(A) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(A)} rows for {metric} with re-pairings, which keeps n × n matrices; expected at most "
-            f"{MOST_ROWS}.",
-            "Pass a sample of the rows.",
+            f"Got {len(A)} rows for {metric} with re-pairings, above {MOST_ROWS}.", "Pass a sample of the rows."
         )
 
 

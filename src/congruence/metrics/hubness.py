@@ -178,15 +178,14 @@ def means_of(
             if len(rows) < 2:
                 raise ParameterError(
                     f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
-                    "Pass their mean in `center=(…, …)`, or a bank of queries in `bank=…`.",
+                    "Pass their mean in `center=…`.",
                 )
             means.append(rows.mean(axis=0, dtype=np.float64))
             continue
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of "
-                "that width.",
+                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}.",
                 "Pass `center=True`, or two vectors.",
             )
         means.append(mean)

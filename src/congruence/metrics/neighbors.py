@@ -216,8 +216,7 @@ def prepare_cknna(
     size, rounding = _unbiased_hsic(keys, values, values, n) if definition == "huh" else (float(values @ values), 0.0)
     if size <= rounding:
         raise InputError(
-            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}): its neighborhoods do "
-            "not vary, or hardly any neighbors are mutual.",
+            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}).",
             f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
         )
     return _MaskedGram(keys, values, math.sqrt(size), n, definition)

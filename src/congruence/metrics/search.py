@@ -89,7 +89,7 @@ def nearest(
         if n_neighbors > available:
             raise ParameterError(
                 f"Got `n_neighbors={n_neighbors}` for {available} gallery rows to choose from.",
-                f"Pass `n_neighbors={available}` or less, or a larger gallery.",
+                f"Pass `n_neighbors={available}` or less.",
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
@@ -103,13 +103,11 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
-            f"Got left_out of shape {rows.shape} and type {rows.dtype}; expected one integer for each of {m} rows.",
-            f"Pass an array of shape ({m},).",
+            f"Got left_out of shape {rows.shape} and type {rows.dtype}.", f"Pass an array of integers of shape ({m},)."
         )
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
         raise ParameterError(
-            f"Got left_out from {rows.min()} to {rows.max()}; expected rows of the gallery, 0 to {n - 1}.",
-            "Pass `left_out=…` in this range.",
+            f"Got left_out from {rows.min()} to {rows.max()}; expected 0 to {n - 1}.", "Pass rows of the gallery."
         )
     return rows
 
@@ -124,8 +122,7 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
         raise ParameterError(
-            f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own "
-            "neighbor.",
+            f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}.",
             f"Pass `n_neighbors={n - 1}` or less.",
         )
 

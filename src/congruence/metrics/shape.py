@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import NUMPY, is_tensor
-from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts
@@ -54,10 +51,6 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     return total
 
 
-@overload
-def procrustes_distance(X: TensorT, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> TensorT: ...
-@overload
-def procrustes_distance(X: ArrayLike, Y: ArrayLike, *, kind: str = "angular", scale: bool = True) -> float: ...
 def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> float | Tensor:
     """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 

@@ -1,6 +1,4 @@
-"""A recipe of a training run: its files, method and parameters, and the grid to search.
-``congruence.recipe.run_recipe`` runs it.
-"""
+"""A recipe of a training run: its files, method and parameters, and the grid to search."""
 
 from __future__ import annotations
 
@@ -89,8 +87,7 @@ class Recipe:
         self._check_rows()
         if self.grid and self.validation == 0:
             raise ParameterError(
-                "Got a grid without validation pairs to choose by; expected both.",
-                "Pass `validation=0.1`, for example.",
+                "Got a grid without validation pairs to choose by.", "Pass `validation=0.1`, for example."
             )
 
     @property
@@ -99,7 +96,7 @@ class Recipe:
         return make_method(self.method).get_params()
 
     def _check_rows(self) -> None:
-        """Refuse entries that the method does not use, or that require another entry. Raises ParameterError."""
+        """Refuse entries that the method does not use, or that require another entry."""
         for name, parameter in _FIT_PARAMETERS.items():
             if getattr(self, name) and not takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
@@ -108,9 +105,7 @@ class Recipe:
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
-                f"Got `overlap={self.overlap!r}` without keep_pairs; expected both, since files of unpaired "
-                "rows are used unchanged.",
-                "Pass `keep_pairs=…`, or leave out overlap.",
+                f"Got `overlap={self.overlap!r}` without keep_pairs.", "Pass `keep_pairs=…`, or leave out overlap."
             )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
@@ -121,17 +116,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, **changes: object) -> Recipe:
-    """Read a recipe from a YAML file.
-
-    Parameters
-    ----------
-    **changes
-        Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an
-        entry unchanged.
-
-    Returns
-    -------
-    Recipe
+    """Read a recipe from a YAML file; ``changes`` replace its entries, or are merged into ``parameters`` and ``grid``.
 
     Raises
     ------
@@ -142,8 +127,7 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
         raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}; expected a mapping of entries.",
-            "Write lines such as 'method: sotalign'.",
+            f"Got {type(entries).__name__} in {path}, no mapping.", "Write lines such as 'method: sotalign'."
         )
     return _make(entries, changes, Where(str(path), text))
 
@@ -166,8 +150,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
         raise ParameterError(
-            f"Got a recipe without {missing[0]!r}; expected this entry.",
-            f"Add it to the recipe, or pass `{missing[0]}=…`.",
+            f"Got a recipe without {missing[0]!r}.", f"Add it to the recipe, or pass `{missing[0]}=…`."
         )
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):

@@ -78,8 +78,7 @@ def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows.",
-            "Divide each row by its norm.",
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}).", "Divide each row by its norm."
         )
     return A / norms[:, None]
 
@@ -110,8 +109,7 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.",
-                "Pass those of one model.",
+                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.", "Pass one model."
             )
     return F, G, F_target, G_target
 

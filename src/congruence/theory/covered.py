@@ -64,24 +64,15 @@ class CoveredShare(PlainData):
 
 
 def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
-    """Compute the subspace that a set of rows spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
+    """Compute the subspace that a set of rows S (n, d) spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
 
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors, one per row. Not centered: the theorems are about the span, not the affine hull.
-    rtol : float, optional
-        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be
-        due to arithmetic rounding or to rounding to the precision in which ``S`` is stored.
-    rank : int, optional
-        Use this many leading directions, whatever their singular values.
+    Rows are not centered: the theorems are about the span, not the affine hull. Directions count whose singular value
+    exceeds the share ``rtol`` of the largest, by default that cannot be due to rounding, in the arithmetic or as ``S``
+    is stored; or the leading ``rank``.
 
-    Notes
-    -----
-    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of
-    ``basis`` and apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there
-    (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the map an isometry *on the span*, with the constant of
-    Theorem C.23 for the coordinates as well. For the other modality, only the projection onto the span is determined.
+    For anchors that span less than R^d, the theorems hold in the coordinates of ``basis``, with r in place of d. If the
+    anchors are Sym(r)-spanning there, Lemma C.14 makes the map an isometry *on the span*; for the other modality, only
+    the projection onto the span is determined.
 
     Examples
     --------
@@ -109,12 +100,9 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
 def covered_share(
     S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None
 ) -> CoveredShare:
-    """Measure the share of each query in the subspace that the anchors cover (Theorem C.16).
+    """Measure the share of each query (m, d) in the subspace that the anchors S (n, d) cover (Theorem C.16).
 
     The anchors determine how a map sends this component; they contain no information about the rest.
-
-    ``queries`` (m, d) are rows to be mapped, of any modality; ``S``, ``rtol`` and ``rank`` are those of
-    ``covered_subspace``.
 
     Examples
     --------

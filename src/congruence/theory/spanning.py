@@ -108,20 +108,12 @@ def anchors_needed(d: int) -> int:
 
 
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
-    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition 5.4).
+    """Test whether rows S (n, d) are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition
+    5.4).
 
-    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If
-    they are not, some linear map preserves the length of each without being an isometry.
-
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors, one per row. They need not have unit norm: scaling a row changes ``sigma_min`` but not the span.
-    rtol : float, optional
-        Count singular values that exceed this share of the largest. By default, count those that cannot be due to
-        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
-    random_state : int, default=0
-        Seed of the starting vectors of the iteration, and of the choice of a witness.
+    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14); if
+    not, some linear map that is no isometry preserves them. The scale of a row changes ``sigma_min`` but not the span.
+    Singular values count that exceed the share ``rtol`` of the largest, by default that cannot be due to rounding.
 
     Notes
     -----
@@ -345,22 +337,12 @@ class Kappa(PlainData):
 
 
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
-    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2 (Theorem C.23)).
+    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2): the smallest such that ‖AᵀA − I‖₂ ≤ κ_S
+    ε for every linear map A that preserves the squared length of every anchor, unit rows S (n, d), to within ε.
 
-    If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the
-    smallest such constant.
-
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors: unit rows.
-    rtol : float, optional
-        As in ``congruence.theory.sym_spanning``, which decides whether κ is finite.
-    starts : int, default=8
-        Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000,
-        otherwise by least squares up to d = 76.
-    random_state : int, default=0
-        Seed of these directions.
+    ``rtol`` is as in ``sym_spanning``, which decides whether κ is finite; ``starts`` is the number of random directions
+    from which the lower bound is improved, by linear programs if n·d(d + 1)/2 ≤ 100,000, otherwise by least squares up
+    to d = 76.
 
     Notes
     -----

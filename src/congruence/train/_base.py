@@ -362,8 +362,7 @@ class HeadsObjective:
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
             raise ParameterError(
-                'Got `pair_loss="infonce"` with unpaired negatives; expected `pair_loss="siglip"`.',
-                "Pass that, or leave the negatives out.",
+                'Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`, or leave them out.'
             )
         return infonce_loss(X, Y, 1 / scale)
 

@@ -56,10 +56,7 @@ def read_data(
     source, target, ids = read_pairs(X, Y, mapping)
     unpaired = (None, None) if unpaired is None else unpaired
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
-        raise ParameterError(
-            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None.",
-            "Pass `unpaired=(U, V)`.",
-        )
+        raise ParameterError("Got unpaired that is not a pair.", "Pass `unpaired=(U, V)`, where either may be None.")
     sides = []
     for side, supply, name, paired in zip(SIDES, unpaired, "XY", (source, target), strict=True):
         rows = as_rows(supply, f"unpaired_{side}")
@@ -105,8 +102,7 @@ def read_validation(
         return None
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
         raise ParameterError(
-            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these.",
-            "Pass `validation=(X, Y)`.",
+            "Got a validation that is not a tuple of two or four.", "Pass `validation=(X, Y)`, or with labels of both."
         )
     if len(validation) == 2:
         A, B, _ = read_pairs(validation[0], validation[1])
@@ -116,10 +112,7 @@ def read_validation(
         x_labels, y_labels = np.asarray(validation[2]), np.asarray(validation[3])
         for labels, rows in ((x_labels, A), (y_labels, B)):
             if len(labels) != len(rows):
-                raise ShapeError(
-                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one per row.",
-                    "Pass a label for each validation row.",
-                )
+                raise ShapeError(f"Got {len(labels)} labels for {len(rows)} validation rows.", "Pass one per row.")
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
     return np.asarray(A, np.float32), np.asarray(B, np.float32), x_labels, y_labels
@@ -141,11 +134,10 @@ def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, pai
     else:
         repeated = []
     if repeated:
+        first = shorten(repr(repeated[0]))
         raise InputError(
-            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too "
-            f"({shorten(repr(repeated[0]))}, …); expected each row in only one of them, since unpaired rows "
-            "must be new data.",
-            "Remove these rows from the unpaired rows.",
+            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too ({first}, …).",
+            "Remove these rows from the unpaired rows, which must be new data.",
         )
 
 

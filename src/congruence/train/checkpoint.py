@@ -111,8 +111,7 @@ class Checkpoint:
             safetensors.SafetensorError,
         ) as error:
             raise CorruptFileError(
-                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library.",
-                "Remove it and train again.",
+                f"Got an unreadable checkpoint at {self.path} ({error}).", "Remove it and train again."
             ) from error
         self._check_replaceable()
         self._compare(identity)
@@ -123,8 +122,7 @@ class Checkpoint:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(
-                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run.",
-                "Remove it and train again.",
+                f"Got a checkpoint at {self.path} that does not fit ({error}).", "Remove it and train again."
             ) from error
         device = next(module.parameters()).device
         return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
@@ -136,8 +134,7 @@ class Checkpoint:
         if differing:
             key = differing[0]
             raise TrainingError(
-                f"Got a checkpoint at {self.path} of another run ({key} was {stored.get(key)!r}, is "
-                f"{ours.get(key)!r}); expected the same data and options.",
+                f"{self.path} is a checkpoint of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}).",
                 "Pass another `checkpoint=…`, or remove this one.",
             )
 
@@ -218,9 +215,7 @@ def own_folder(place: Path) -> Iterator[Path]:
         _mark(folder, made=True)
     if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
         raise OutputExistsError(
-            f"Got something at {place} that this library did not write; expected a free path for the "
-            "checkpoints of this run.",
-            "Pass another `checkpoint=…`, or move what is there.",
+            f"Got something at {place} that this library did not write.", "Pass another `checkpoint=…`, or move it."
         )
     with _locked(place):
         if not _is_marked(place):  # an empty folder that the user created, which is not removed at the end

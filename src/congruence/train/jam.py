@@ -158,10 +158,7 @@ class JAM(HeadsMap):
             X, Y = (side if isinstance(side, Embeddings) else rows for side, rows in ((X, A), (Y, B)))
         data = read_captions(X, Y, negatives, groups)
         if self.loss != "con" and data.negatives is None:
-            raise InputError(
-                f"Got no wrong captions for `loss={self.loss!r}`; expected some, which this loss compares with.",
-                'Pass `negatives=…`, or `loss="con"`.',
-            )
+            raise InputError(f"Got no wrong captions for `loss={self.loss!r}`.", 'Pass `negatives=…`, or `loss="con"`.')
         split = None
         if validation is not None:
             heldout = read_validation_captions(validation, data)
@@ -185,19 +182,11 @@ class JAM(HeadsMap):
     def score(
         self, X: RowsLike, y: RowsLike | None = None, negatives: RowsLike | None = None, groups: Labels | None = None
     ) -> float:
-        """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
-        selected.
+        """Return the share of images X (n, d_source), one row per caption y (n, d_target), whose nearest text is one of
+        their captions, by which parameters and steps are selected.
 
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-            Images, one row per caption.
-        y : array_like, shape (n, d_target)
-            Their captions; scikit-learn's tools pass them under this name.
-        negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
-            Wrong captions, added to the captions that are searched.
-        groups : sequence, shape (n,), optional
-            The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
+        Wrong captions (n, d_target) or (n, k, d_target) are searched too; captions of equal ``groups`` (n,) are one
+        image's.
         """
         self._check_source(getattr(X, "vectors", X))
         heldout = read_captions(X, y, negatives, groups)
@@ -219,27 +208,18 @@ class JAM(HeadsMap):
         check_positive(self.temperature, "temperature")
         if isinstance(self.hidden, (str, int)):
             raise ParameterError(
-                argument="hidden",
-                got=self.hidden,
-                expected="a list of widths",
-                fix="Pass `hidden=(512, 512, 512)`, for example.",
+                argument="hidden", got=self.hidden, expected="widths", fix="Pass `hidden=(512, 512, 512)`."
             )
         for width in self.hidden:
             check_positive(width, "a width of hidden", integer=True)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ParameterError(
-                argument="dropout",
-                got=self.dropout,
-                expected="a share from 0 to below 1",
-                fix="Pass `dropout=0.1`, for example.",
+                argument="dropout", got=self.dropout, expected="a share below 1", fix="Pass `dropout=0.1`."
             )
         for end in ends(self.spread_mix, "spread_mix"):
             if not 0 <= end <= 1:
                 raise ParameterError(
-                    argument="spread_mix",
-                    got=self.spread_mix,
-                    expected="numbers from 0 to 1",
-                    fix="Pass `spread_mix=0.5`, for example.",
+                    argument="spread_mix", got=self.spread_mix, expected="0 to 1", fix="Pass `spread_mix=0.5`."
                 )
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)

@@ -124,8 +124,7 @@ def run(
     if saved is not None and saved.exists:
         if not resume:
             raise TrainingError(
-                f"Got a checkpoint at {checkpoint} and `resume=False`; expected no checkpoint there.",
-                ("Remove it.", "Pass `resume=True`."),
+                f"Got a checkpoint at {checkpoint} and `resume=False`.", ("Remove it.", "Pass `resume=True`.")
             )
         history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]

@@ -29,13 +29,11 @@ def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple
     for side, name in zip(sides, names, strict=True):
         if side.ndim != 2 or not len(side):
             raise ShapeError(
-                f"Got {name} of shape {tuple(side.shape)}; expected rows of vectors, at least one.",
-                "Pass an array of shape (n, d).",
+                f"Got {name} of shape {tuple(side.shape)}; expected at least one row.", "Pass an array of shape (n, d)."
             )
     if sides[0].shape[1] != sides[1].shape[1]:
         raise ShapeError(
-            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}; "
-            "expected one space.",
+            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}.",
             "Map both into one space first.",
         )
     dtype = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
@@ -49,10 +47,7 @@ def _check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
     if tau.numel() != 1 or not float(tau.detach()) > 0:
         raise ParameterError(
-            argument="temperature",
-            got=temperature,
-            expected="a positive number",
-            fix="Pass `temperature=0.07`, for example.",
+            argument="temperature", got=temperature, expected="a positive number", fix="Pass `temperature=0.07`."
         )
     return tau.reshape(())
 
@@ -187,9 +182,8 @@ def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
         neg = neg[:, None]
     if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
         raise ShapeError(
-            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, "
-            "d), the wrong captions of each image.",
-            "Pass `neg=…` of such a shape.",
+            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}.",
+            "Pass the wrong captions, (n, k, d).",
         )
     return torch.cat([pos[:, None], neg], 1)
 
@@ -203,9 +197,7 @@ def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
     columns: Tensor = labels[:, None] if labels.ndim == 1 else labels
     if columns.ndim != 2 or len(columns) != len(v) or not columns.shape[1]:
         raise ShapeError(
-            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images; expected (n,) or (n, g), one row "
-            "per image.",
-            "Pass `labels=…` of such a shape.",
+            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images.", "Pass one row per image, (n,) or (n, g)."
         )
     return columns
 
@@ -261,8 +253,7 @@ def siglip_loss(
     X, Y = _batches(X, Y)
     if len(Y) < len(X):
         raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, the partners of X first.",
-            "Exchange X and Y.",
+            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y.", "Exchange X and Y."
         )
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
     total = _autograd.Siglip.apply(X, Y, scale, bias)

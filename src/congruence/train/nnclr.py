@@ -25,8 +25,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows; expected at most as many.",
-            f"Pass `n_neighbors={len(rows)}` or less.",
+            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows.", f"Pass `n_neighbors={len(rows)}` or less."
         )
     import torch
 

@@ -99,9 +99,7 @@ class ArrayRows:
                 rows = self._rows[which].astype(np.float32, copy=False)
         except FloatingPointError:
             raise DtypeError(
-                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}; expected "
-                "smaller ones.",
-                "Scale the rows.",
+                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}.", "Scale the rows."
             ) from None
         if self._name is not None:
             numbers = range(len(self._rows))[which] if isinstance(which, slice) else which
@@ -171,10 +169,8 @@ def scannable(rows: Rows) -> Any:
     if hasattr(rows, "scan") and hasattr(rows, "take"):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can "
-        "also be read in order and by number (methods scan and take), since neighbors are searched among all "
-        "of them.",
-        "Pass an array.",
+        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; all are searched.",
+        "Pass an array, or rows with the methods scan and take.",
     )
 
 

@@ -252,8 +252,7 @@ class SOTAlign(HeadTrainer):
         check_choice(self.init, INITS, "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
-                f"Got `init='teacher'` with `head={self.head!r}`; expected `head='linear'`.",
-                "Pass that, or `init='random'`.",
+                f"Got `init='teacher'` with `head={self.head!r}`.", "Pass `head='linear'`, or `init='random'`."
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
@@ -263,9 +262,8 @@ class SOTAlign(HeadTrainer):
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":
                 raise ParameterError(
-                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`; expected "
-                    "`divergence='klot'`, the only one that uses transport plans.",
-                    "Pass that, or leave out `rho_teacher=…`.",
+                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`, without plans.",
+                    "Pass `divergence='klot'`, or leave out `rho_teacher=…`.",
                 )
 
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:

@@ -54,9 +54,7 @@ def structure_loss(
     check_same_rows(len(aligned), len(original), "aligned", "original")
     if aligned.ndim != 2 or original.ndim != 2 or not len(aligned):
         raise ShapeError(
-            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of "
-            "vectors, at least one.",
-            "Pass arrays of shape (n, d).",
+            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}.", "Pass arrays of shape (n, d)."
         )
     Z, T = (_centered(rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
@@ -92,10 +90,7 @@ class _Objective(HeadsObjective):
 
     def prepare(self) -> None:
         if self.trainer.unpaired and self.data.unpaired_source is None and self.data.unpaired_target is None:
-            raise InputError(
-                "Got `unpaired=True` without unpaired rows; expected some of at least one side.",
-                "Pass `unpaired=(U, V)` to fit.",
-            )
+            raise InputError("Got `unpaired=True` without unpaired rows.", "Pass `unpaired=(U, V)` to fit.")
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         import torch

@@ -207,7 +207,7 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
                 f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.",
-                "Convert one, with torch.as_tensor for example.",
+                "Convert one with torch.as_tensor.",
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
@@ -232,7 +232,7 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
             f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}.",
-            "Map one side into the other space first.",
+            "Map one side into the other space.",
         )
     return Products(X, Y, dtype)
 
@@ -266,8 +266,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(
-            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}.",
-            "Leave out items without weight.",
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected at least {least:g}.",
+            "Leave out such items.",
         )
     if abs(w.sum() - 1) > 1e-6:
         raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1.", "Divide by their sum.")

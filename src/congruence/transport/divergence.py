@@ -175,8 +175,7 @@ def klot(
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
     if A.shape != T.shape:
         raise ShapeError(
-            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}.",
-            "Compute both on one batch.",
+            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}.", "Use one batch."
         )
     dtype = computing_dtype(A, T)
     memory = A.numel() * 8
@@ -266,10 +265,7 @@ def klot_features(
         teacher_affinity = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype)
         teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
-        raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.",
-            "Convert X and Y to that of the teacher.",
-        )
+        raise DtypeError(f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.", "Convert X and Y.")
     sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     differences: list[float] = []

@@ -111,8 +111,7 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only.",
-            "Pass both `Y=…` and `B=…`, or neither.",
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only.", "Pass both `Y=…` and `B=…`."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None and B is not None:

@@ -25,20 +25,10 @@ ATOMS = 2**17
 
 
 def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
-    """Draw pairs of orthonormal vectors uniformly (by the Haar measure), each spanning the plane of a great circle.
+    """Draw pairs of orthonormal vectors in d ≥ 2 dimensions by the Haar measure, float64, shape (n_projections, d, 2).
 
-    Parameters
-    ----------
-    d : int
-        Dimension of the space, at least 2.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_projections, d, 2)
-
-    Notes
-    -----
-    Two Gaussian vectors, orthonormalized by Gram–Schmidt: rotating both rotates the result, so no frame is preferred.
+    Each spans the plane of a great circle. Two Gaussian vectors are orthonormalized by Gram–Schmidt: rotating both
+    rotates the result, so no frame is preferred.
 
     Examples
     --------
@@ -188,7 +178,7 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     if len(off):
         raise ParameterError(
             f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}).",
-            "Pass `normalize=True` if only directions matter.",
+            "Pass `normalize=True`.",
         )
     return A
 
@@ -204,10 +194,7 @@ def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
         raise NotFiniteError("Got NaN or inf in projections.", "Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
-        raise ParameterError(
-            f"Got projections that are not orthonormal (off by {error:.3g}).",
-            "Use random_frames, or a QR decomposition.",
-        )
+        raise ParameterError(f"Got projections that are not orthonormal (off by {error:.3g}).", "Use random_frames.")
     return frames
 
 

@@ -767,8 +767,7 @@ def _captions(
     editable = np.flatnonzero(version[read] >= 0)
     if not len(editable):
         raise InputError(
-            f"No image of {heldout.name} whose nearest caption names a class to be replaced, among "
-            f"{len(images)} test images.",
+            f"None of {len(images)} images of {heldout.name} is near a caption that names a class to replace.",
             "Pass `captions=…` of these images, or other `edits=…`.",
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))

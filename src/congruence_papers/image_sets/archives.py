@@ -91,8 +91,7 @@ def extract(
         if isinstance(error, _DAMAGE) or error.errno is None:
             raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
         raise StorageError(
-            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission.",
-            "Free space, or pass another folder. Nothing was left behind.",
+            f"Got an error from the disk while unpacking {archive} ({error.strerror}).", "Free space; nothing was left."
         ) from error
     return written
 

@@ -76,8 +76,7 @@ class ImageDataset:
         invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if invalid.size:
             raise InputError(
-                f"Got label {self.labels[invalid[0]]} in {name} ({self.ids[invalid[0]][:80]}); expected 0 to "
-                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes.",
+                f"Got label {self.labels[invalid[0]]} ({self.ids[invalid[0]][:80]}), not 0 to {len(self.classes) - 1}.",
                 "Correct this label, or add its class.",
             )
         values, counts = np.unique(self.ids, return_counts=True)

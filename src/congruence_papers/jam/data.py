@@ -279,16 +279,14 @@ def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
     if not layers:
         if set(depths) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {path}; expected a folder of all layers, since early, mid and late are compared.",
-                "Run congruence embed with --layer all.",
+                f"Got one layer at {path}; expected early, mid and late.", "Run congruence embed with --layer all."
             )
         return {"late": read_embeddings(path)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
     if missing:
         raise FileError(
-            f"Got {len(layers)} layers at {path} without {', '.join(missing)}; expected layer_0 to "
-            f"layer_{len(layers) - 1}.",
+            f"Got {len(layers)} layers at {path} without {', '.join(missing)}.",
             "Run congruence embed --layer all again.",
         )
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
@@ -299,8 +297,7 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
     path = find_embeddings(folder / name, kind)
     if path is None:
         raise FileError(
-            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}.",
-            f"Run congruence embed … --layer all -o {folder / name / kind}.",
+            f"Got no {kind} of {name} in {folder}.", f"Run congruence embed … --layer all -o {folder / name / kind}."
         )
     ids = items.images if kind == "images" else items.ids
     out = {}

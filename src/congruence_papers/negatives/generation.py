@@ -187,10 +187,7 @@ def _kinds(kinds: object, generator: object) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
-            argument="kinds",
-            got=kinds,
-            expected=f"a list of some of {', '.join(KINDS)}",
-            fix=f"Pass `kinds=[{KINDS[0]!r}]`, for example.",
+            argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}", fix=f"Pass `kinds=[{KINDS[0]!r}]`."
         )
     if generator in (None, "rules", by_rules):
         for kind in kinds:
@@ -267,8 +264,7 @@ def _from_generator(
                 made.append(text)
         elif on_refused == "error":
             raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from "
-                "all captions of this item, or None if there is none.",
+                f"Got {text!r} from the generator for {caption!r} ({kind}), no other text and not None.",
                 ("Change the generator.", "Pass `on_refused='skip'`."),
             )
         if len(made) == limit:

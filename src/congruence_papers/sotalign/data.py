@@ -158,9 +158,7 @@ class SOTAlignData(Data):
         pool, partner = self._partners(pool, rng.permutation(free_texts))
         if len(heldout) < test + validation or len(pool) < pairs:
             raise ParameterError(
-                f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected "
-                f"at most {len(pool)} pairs in addition to the {min(len(heldout), test + validation)} held-out "
-                "images.",
+                f"Got {pairs} pairs, {validation} validation and {test} test images; {len(pool)} can be paired.",
                 "Pass fewer `pairs=…`.",
             )
         a, b = pool[:pairs], partner[:pairs]
@@ -270,9 +268,8 @@ def open_features(
         else:
             what, partner, name = "text", "image", text_ids[int(np.argmin(image_of))]
         raise IdError(
-            f"Got the {what} {name!r} in {folder} without its {partner}; expected each text's id to be its "
-            "image's, optionally followed by # and a suffix.",
-            "Remove rows without a partner, or correct their ids.",
+            f"Got the {what} {name!r} in {folder} without its {partner}.",
+            "Remove it, or write each text's id as its image's, optionally followed by # and a suffix.",
         )
     labels = _labels(folder, image_ids)
     data = SOTAlignData(
@@ -297,10 +294,7 @@ def _read(folder: Path, kind: str) -> Embeddings:
     """Read rows and sort them by id, so that all encoders have the same order."""
     path = find_embeddings(folder, kind)
     if path is None:
-        raise FileError(
-            f"Got no {kind} in {folder}; expected a file such as {folder / kind}.parquet.",
-            f"Run congruence embed … -o {folder / kind}.parquet.",
-        )
+        raise FileError(f"Got no {kind} in {folder}.", f"Run congruence embed … -o {folder / kind}.parquet.")
     rows = read_embeddings(path)
     if not rows.has_ids:
         raise IdError(f"Got rows without ids in {path}; expected the image's id for each row.", "Add a column id.")
