@@ -86,10 +86,6 @@ def open_items(
     root : path-like, optional
         Folder that contains the data set's folder, or that folder itself.
 
-    Returns
-    -------
-    Items
-
     Raises
     ------
     FileError, CorruptFileError

@@ -121,10 +121,6 @@ def embed(
     callback : callable, optional
         Called with the number of items done.
 
-    Returns
-    -------
-    EmbedReport
-
     Raises
     ------
     ParameterError, ModalityError, IdError

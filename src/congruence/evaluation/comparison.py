@@ -167,10 +167,8 @@ def compare_maps(
     The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test
     whether a *method* is better, fit on several samples of the anchors.
 
-    References
-    ----------
-    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in
-    natural language processing".
+    Source: McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance
+    in natural language processing".
 
     Examples
     --------

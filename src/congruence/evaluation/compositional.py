@@ -93,9 +93,7 @@ def sugarcrepe_recall(
     The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
     cannot distinguish them, so they are also reported separately.
 
-    References
-    ----------
-    Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
+    Source: Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """
     return _lines(items, *_cosines(items, image, caption, negative, options, random_state))
 

@@ -124,10 +124,8 @@ def measure_exposure(
     outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
     (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
 
-    References
-    ----------
-    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical
-    inference".
+    Source: Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and
+    statistical inference".
 
     Examples
     --------

@@ -216,9 +216,7 @@ def evaluate(
     random rotation about the correct means. Retrieval and classification are reported with chance
     (``congruence.evaluation.controls``).
 
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
+    Source: Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
     mapping.check_fitted()
     sides = read_sides({"the map": mapping}, source, target, modality)

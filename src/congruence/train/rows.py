@@ -38,17 +38,10 @@ Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[Rows
 
 
 class ArrayRows:
-    """Rows of an array, in memory or mapped from a file.
+    """Rows of an array (n, d), in memory or mapped from a file; with a ``name`` they are checked as they are drawn.
 
     Batches go through the rows in a random order, then in another one, and so on; a batch of all rows is the array
     itself.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    name : str, optional
-        Check rows when they are drawn, and use this name in messages: for an array mapped from a file that is too large
-        to check in advance.
 
     Examples
     --------

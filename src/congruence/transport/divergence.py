@@ -226,13 +226,6 @@ def klot_features(
     return_info : bool, default=False
         As for ``klot``.
 
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-    Convergence
-        Only with ``return_info``.
-
     Notes
     -----
     With G = P − P* the gradients are G Y/ε and Gᵀ X/ε, summed over strips of G in the same pass as the value.

@@ -88,11 +88,6 @@ def distribution_shift(
     callback : callable, optional
         Called with 1 after each draw.
 
-    Returns
-    -------
-    DistributionShift
-        In turns of the circle.
-
     Examples
     --------
     >>> import numpy as np

@@ -19,11 +19,10 @@ from congruence_papers.core import Data, check_embedded
 
 @dataclass(frozen=True)
 class CaptionBank:
-    """Captions and edited versions of some of them, embedded by every model.
+    """Captions and edited versions of some of them, embedded by every model, as unit rows (n, d) and (m, d).
 
-    ``labels`` (n,): class of each caption, −1 if it is not one of the available classes; ``vectors``: unit rows, shape
-    (n, d), by model; ``origin``, ``wanted`` (m,): index of the original of each edited caption, and the class that the
-    edited caption names; ``edited``: unit rows, shape (m, d), by model.
+    ``labels`` (n,) are classes, −1 for none available; ``origin`` and ``wanted`` (m,) the original of each edited
+    caption, and the class that it names.
     """
 
     texts: tuple[str, ...]

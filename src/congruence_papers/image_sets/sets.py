@@ -86,13 +86,8 @@ def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
 
 
 def read_coop(path: str | Path) -> tuple[list[str], dict[str, list[tuple[str, int]]]]:
-    """Return the classes, and the images with their labels by split, of a CoOp split file:
-    ``{"train": [[path, label, class name], …], "val": …, "test": …}``.
-
-    References
-    ----------
-    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models"; the authors' repository defines and distributes
-    the splits.
+    """Return the classes, and the images with their labels by split, of a CoOp split file, ``{"train": [[path, label,
+    class name], …], "val": …, "test": …}`` (Zhou et al. 2022, "Learning to Prompt for Vision-Language Models").
     """
 
     def damaged(what: str) -> CorruptFileError:

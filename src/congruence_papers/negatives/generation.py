@@ -284,23 +284,11 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 def write_negatives(
     negatives: Sequence[Negative], path: str | Path, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
-    """Write wrong captions to a ``.csv``, ``.jsonl`` or ``.parquet`` with the columns ``id``, ``caption``, ``negative``
-    and ``kind``, atomically.
+    """Write wrong captions, with the columns ``id``, ``caption``, ``negative`` and ``kind``, to a ``.csv``, ``.jsonl``
+    or ``.parquet``, atomically.
 
-    Parameters
-    ----------
-    negatives : sequence of Negative
-    path : path-like
-    ids : sequence of str, optional
-        Ids of the original captions; row numbers by default.
-    force : bool, default=False
-        Replace existing output.
-
-    Warns
-    -----
-    CongruenceWarning
-        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that
-        they can be read back.
+    ``ids`` are those of the original captions; row numbers by default. Cells of a ``.csv`` that a spreadsheet would
+    evaluate as formulas are written unchanged, with a warning.
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:

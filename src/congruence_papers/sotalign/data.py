@@ -18,10 +18,7 @@ from congruence_papers.features import encoder_pairs, find_embeddings
 
 @dataclass(frozen=True)
 class Heldout:
-    """Held-out images, shape (n, d), and texts, shape (m, e), with their labels.
-
-    Rows with equal labels match: an image may match several texts, and a text several images.
-    """
+    """Held-out images (n, d) and texts (m, e) with their labels; rows with equal labels match."""
 
     images: np.ndarray
     texts: np.ndarray
@@ -36,11 +33,9 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Parts:
-    """One split of the data: pairs row by row, unpaired rows of each side in a random order of its own, and held-out
-    rows.
+    """One split: pairs row by row, unpaired rows of each side in a random order of its own, and held-out rows.
 
-    ``partners``: for each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper
-    bound uses them, trained as if these pairs were known.
+    ``partners``, for each side all rows and the indices of the true pairs of the unpaired items, serve the upper bound.
     """
 
     images: np.ndarray
