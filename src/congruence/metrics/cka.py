@@ -116,22 +116,12 @@ def _means(A: Array) -> Array:
 def rbf_cka(
     X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float | Tensor:
-    """Centered kernel alignment with Gaussian kernels.
+    """Centered kernel alignment of X (n, d) and Y (n, e) with Gaussian kernels exp(−‖x − x'‖² / 2σ²), "debiased" or
+    "biased".
 
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d) and (n, e)
-    estimator : {"debiased", "biased"}, default="debiased"
-    bandwidth : "median" or float, default="median"
-        σ in exp(−‖x − x'‖² / 2σ²). ``"median"``: σ² is ``fraction``² times the median of the non-zero squared
-        distances of each side (of at most 4,000 rows).
-    fraction : float, default=1.0
-        Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
-
-    Notes
-    -----
-    O(n²·(d + e)) operations, O(n·(d + e)) memory. With a small ``fraction`` every row is similar only to itself.
-    A fixed ``bandwidth`` is in the units of the vectors.
+    σ is ``bandwidth``, in the units of the vectors; with ``"median"``, σ² is ``fraction``² times the median of the
+    non-zero squared distances of each side (of at most 4,000 rows). Kornblith et al. use fractions of 0.2 to 0.8; with
+    a small one every row is similar only to itself. O(n²·(d + e)) operations, O(n·(d + e)) memory.
 
     Source: Kornblith et al. (2019), section 4.
     """

@@ -96,17 +96,12 @@ class Hubness(ABC):
 
 @dataclass(frozen=True)
 class CSLS(Hubness):
-    """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``.
+    """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``, with r the mean cosine with the
+    ``n_neighbors`` nearest queries of the bank, or all, if it has fewer.
 
-    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows
-    that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
+    ``r(q)`` is the same for all rows that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``.
 
     Source: Conneau et al. (2018), "Word translation without parallel data", §2.3.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=10
-        Number of queries over which r(g) is averaged; all of them if the bank has fewer.
     """
 
     name: ClassVar[str] = "csls"
@@ -122,19 +117,15 @@ class CSLS(Hubness):
 
 @dataclass(frozen=True)
 class QBNorm(Hubness):
-    """Query-bank normalization with the dynamic inverted softmax.
+    """Query-bank normalization with the dynamic inverted softmax; ``temperature`` T is by default one over the paper's
+    β.
 
-    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's
-    similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain
-    cosines. The ranking is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
+    If the nearest row of a query by plain cosine is also that of some query of the bank, the query's similarities
+    become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; the ranking is that of ``cos(q, g) − T log
+    Σ_b exp(cos(b, g)/T)``. Otherwise they remain plain cosines.
 
-    Source: Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax,
-    k = 1). Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
-
-    Parameters
-    ----------
-    temperature : float, default=0.05
-        T; its default is one over the paper's β of 20.
+    Source: Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2. Smith et al. (2017),
+    "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
     """
 
     name: ClassVar[str] = "qb_norm"

@@ -24,20 +24,12 @@ from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_tab
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows.
+    """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows, in [0, 1].
 
-    In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
+    Rows X (n, d) and Y (n, e) are paired by position; unrelated spaces agree on n_neighbors / (n − 1) by chance.
+    ``metric`` is as for ``nearest``; the paper uses inner products of unit rows, which is ``"cosine"``.
 
     Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
-
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d) and (n, e)
-        Row i belongs to row i of X; the widths may differ.
-    n_neighbors : int, default=10
-        From 1 to n − 1.
-    metric : {"inner", "cosine", "euclidean"}, default="inner"
-        See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
     """
     return _common_share(*_tables(X, Y, n_neighbors, metric))
 

@@ -426,8 +426,7 @@ def curate(
 ) -> Curation:
     """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
 
-    ``P`` (n, m) is the world, positive probabilities or counts; u (n,) and v (m,) are the positive weights with which
-    each image and each text is selected.
+    ``P`` (n, m) is the world, positive probabilities or counts; the weights u (n,) and v (m,) are positive.
 
     Examples
     --------

@@ -224,19 +224,14 @@ def siglip_loss(
     *,
     reduction: str = "logits",
 ) -> Tensor:
-    """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
+    """Sigmoid loss: each of the n·m combinations of X (n, d) and Y (m, d), m ≥ n, is classified as a pair (i = j) or
+    not.
+
+    Rows of Y from n on are unpaired and serve as additional negatives. Gradients flow into ``logit_scale`` s and
+    ``logit_bias`` b of the logits s⟨x_i, y_j⟩ + b as well. ``reduction`` divides the sum by n·m ("logits"), as in the
+    code of SAIL and SOTAlign and as the weights α of that paper assume, or by n ("rows"), as in SigLIP's paper.
 
     Source: Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
-
-    Parameters
-    ----------
-    X, Y : tensor, shapes (n, d) and (m, d)
-        m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
-    logit_scale, logit_bias : float or tensor of one number, default=20 and −10
-        s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
-    reduction : {"logits", "rows"}, default="logits"
-        Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n,
-        as in SigLIP's paper.
 
     Examples
     --------
@@ -261,16 +256,10 @@ def siglip_loss(
 
 
 def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
-    """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
+    """Symmetric InfoNCE of rows X and Y (n, d), paired by position: the mean of the cross-entropies, in nats, of
+    finding y_i among Y and x_i among X, from the logits ⟨x_i, y_j⟩/τ; gradients flow into ``temperature`` τ too.
 
     Source: SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
-
-    Parameters
-    ----------
-    X, Y : tensor, shapes (n, d) and (n, d)
-        Row i belongs to row i of ``X``.
-    temperature : float or tensor of one number, default=0.07
-        τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
