@@ -136,11 +136,7 @@ def at_most(value: float, bound: float) -> Checked:
 
 
 class Values:
-    """The measured means of one case, a combination of data set, pair of models, part and x, which claims ask for by
-    metric.
-
-    Without rows it returns 1 for everything and only records what is asked for.
-    """
+    """The measured means of one case, by metric; without rows it returns 1 and records what a claim asks for."""
 
     #: Quantities that a metric stands for if none is named.
     _OWN = ("after", "value", "count")
@@ -193,9 +189,7 @@ class Claim:
     check: Callable[[Values], Checked]
 
     def judge(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return in how many cases the claim was checked (``of``) and ``held``, and up to four in which it
-        ``failed``.
-        """
+        """Return in how many cases the claim was checked (``of``) and ``held``, and up to four that ``failed``."""
         asked = Values(None, {})
         self.check(asked)
         free = [key for key in ("data", "pair", "part", "x") if key not in asked.selected]
@@ -232,8 +226,7 @@ def beats(metric: str, series: str, *others: str, by: float = 0.0) -> Claim:
 def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
     """Check the claims of an experiment, unless the reason ``unchecked`` says why they do not apply to this run.
 
-    The ``verdict`` is "yes" if every claim was checked and held in every case, "no" if none held in any case, "partly"
-    otherwise, and "not checked" (with the reason, ``why``) if there is nothing to check.
+    The ``verdict`` is "yes" if all held in every case, "no" if none in any, "partly", or "not checked" (``why``).
     """
     found = [] if unchecked else [claim.judge(rows) for claim in claims]
     held, checked = sum(one["held"] for one in found), sum(one["of"] for one in found)
@@ -248,10 +241,8 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = 
 
 @dataclass(frozen=True)
 class Study:
-    """How experiments of one kind are measured.
-
-    ``measure``: takes an ``ExperimentJob`` and adds what it measures; ``resampled``: what each draw resamples;
-    ``{share}`` is replaced by the parameter of that name.
+    """How experiments of one kind are measured: ``measure`` takes an ``ExperimentJob``; each draw resamples
+    ``resampled``.
     """
 
     measure: Callable[[ExperimentJob[Any]], None]
@@ -399,13 +390,9 @@ def _is_count(value: object, least: int) -> bool:
 class ExperimentJob(Generic[DataT]):
     """One run of an experiment: what it runs on, and what it measured.
 
-    ``quick``: use fewer draws, anchors and steps; ``extra``: plain data for plots (clouds, kernels, examples), and
-    records of tuning and training; ``notes``: what a reader needs to know to interpret the results; ``callback``:
-    called with 1 after each draw; ``resampled``: what the draws resample, if it is not what the kind says;
-    ``unchecked``: reason why the paper's claim does not apply to this run.
+    ``extra`` is plain data for plots and records of tuning and training; ``notes`` are what a reader needs to know;
+    ``resampled`` is what the draws resample, if not what the kind says; ``unchecked`` why the claim does not apply.
 
-    Examples
-    --------
     >>> job = Job(None, [], [0, 1], {})
     >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.5)
     >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.7)

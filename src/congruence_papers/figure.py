@@ -232,10 +232,8 @@ def _draw_lines(panel: Panel, ax: Axes) -> None:
 
 
 def draw_experiment(results: Results, pictures: Mapping[str, bytes] | None = None) -> Figure:
-    """Draw a paper's figure: its panels, three per row, then examples, the paper's claim, and the data.
-
-    A picture of an example that is missing, of another format than PNG, JPEG and WebP, or damaged is replaced by its
-    text.
+    """Draw a paper's figure: its panels, three per row, then examples, the paper's claim, and the data; pictures that
+    cannot be read are replaced by their text.
     """
     shown = panels(results)
     columns = min(3, max(1, len(shown)))

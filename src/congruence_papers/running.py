@@ -41,12 +41,7 @@ NOT_RUN = "The paper's published weights and data sets have not been run: these 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run measured.
-
-    ``results``, plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled,
-    seeds, versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
-    paper's ``claim``, and whether it ``held``. ``pictures``: thumbnails of the examples, by id.
-    """
+    """What a run measured: ``results`` as plain data, and thumbnails of the examples by id, ``pictures``."""
 
     results: dict[str, Any]
     pictures: dict[str, bytes] = field(default_factory=dict)
@@ -62,9 +57,7 @@ class Outcome:
         return dict(self.results["held"])
 
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
-        """Draw one panel of the figure, 0 for (a), on axes; by default on those of a new figure, which is not
-        registered with pyplot. ``annotate`` adds the title and the legend.
-        """
+        """Draw one panel of the figure, 0 for (a), on ``ax`` or new axes; ``annotate`` adds title and legend."""
         from congruence_papers.figure import draw_panel, panels
 
         shown = panels(self.results)

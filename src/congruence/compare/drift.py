@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Pairs, as_embeddings, as_pair
 from congruence.errors import InputError, ParameterError
@@ -32,25 +33,18 @@ _EXPONENTS = (0.2, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
-class CanaryReport:
+class CanaryReport(PlainData):
     """Comparison of two encodings of the same items (canaries).
 
-    Attributes
-    ----------
-    n : int
-        Number of canaries compared.
-    changed : bool
-        Whether a canary moved by more than the tolerance.
-    kind : {"none", "norms", "rotation", "model"}
-        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions
-        changed, but not the cosines between canaries (up to a tenth of the tolerance), so a map can undo the change.
-        "model": anything else.
-    moved : float
-        Share of the canaries that moved by more than the tolerance.
-    largest, median : float
-        Largest and median distance ‖new − old‖ / ‖old‖.
-    angles : float
-        Largest change of a cosine between two canaries; NaN for a single canary or if the width has changed.
+    - ``n``: Number of canaries compared.
+    - ``changed``: Whether a canary moved by more than the tolerance.
+    - ``kind``: "none", "norms", "rotation", "model". What explains the change. "none": no change. "norms": only the
+      norms changed. "rotation": the directions changed, but not the cosines between canaries (up to a tenth of the
+      tolerance), so a map can undo the change. "model": anything else.
+    - ``moved``: Share of the canaries that moved by more than the tolerance.
+    - ``largest``, ``median``: Largest and median distance ‖new − old‖ / ‖old‖.
+    - ``angles``: Largest change of a cosine between two canaries; NaN for a single canary or if the width has
+      changed.
     """
 
     n: int
@@ -60,10 +54,6 @@ class CanaryReport:
     largest: float
     median: float
     angles: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
@@ -119,24 +109,16 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 
 
 @dataclass(frozen=True)
-class DriftReport:
+class DriftReport(PlainData):
     """Evidence from a stream so far.
 
-    Attributes
-    ----------
-    n : int
-        Number of vectors seen.
-    alarm : bool
-        Whether the evidence has reached 1 / alpha at any vector.
-    alarm_at : int or None
-        Number of vectors seen at that point.
-    evidence : float
-        Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
-    by_score : dict of str to float
-        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread``
-        (Mahalanobis distance).
-    threshold : float
-        log(1 / alpha).
+    - ``n``: Number of vectors seen.
+    - ``alarm``: Whether the evidence has reached 1 / alpha at any vector.
+    - ``alarm_at``: Number of vectors seen at that point.
+    - ``evidence``: Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
+    - ``by_score``: The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and
+      ``spread`` (Mahalanobis distance).
+    - ``threshold``: log(1 / alpha).
     """
 
     n: int
@@ -145,10 +127,6 @@ class DriftReport:
     evidence: float
     by_score: dict[str, float]
     threshold: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class DriftMonitor:
@@ -226,9 +204,8 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``.
-
-        An alarm is never withdrawn.
+        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``. An alarm is never
+        withdrawn.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.compare.spaces import FEWEST_ROWS, draw_rows
@@ -24,33 +25,28 @@ Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
 
 
 @dataclass(frozen=True, eq=False)
-class LayerComparison:
+class LayerComparison(PlainData):
     """Scores of L × M pairs of layers, and the best score that a search over them finds by chance.
 
-    Attributes
-    ----------
-    x_layers, y_layers : tuple of str
-        Names of the L and of the M layers.
-    values : ndarray, shape (L, M)
-    null_mean, null_sd : ndarray, shape (L, M)
-        Mean and standard deviation of each score over random re-pairings of the rows.
-    p_values : ndarray, shape (L, M)
-        Share of re-pairings, including the actual one, in which this pair of layers scores at least as close.
-    adjusted_p_values : ndarray, shape (L, M)
-        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own
-        mean and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For
-        unrelated models the probability that any of these p-values is at most α is at most α, whatever L, M and the
-        number of re-pairings.
-    best : tuple of str
-        The pair of layers that scores closest.
-    best_value, best_p_value, best_adjusted_p_value : float
-        Values of the best pair. Use the adjusted p-value, because the pair was found by a search.
-    best_null_mean, best_null_sd : float
-        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by
-        chance.
-    n : int
-        Number of rows.
+    - ``x_layers``, ``y_layers``: Names of the L and of the M layers.
+    - ``values``, shape (L, M)
+    - ``null_mean``, ``null_sd``, shape (L, M): Mean and standard deviation of each score over random re-pairings of
+      the rows.
+    - ``p_values``, shape (L, M): Share of re-pairings, including the actual one, in which this pair of layers scores
+      at least as close.
+    - ``adjusted_p_values``, shape (L, M): The same share for the closest of *all* pairs of layers in each re-pairing,
+      each pair standardized by its own mean and standard deviation over all re-pairings, including the actual pairing
+      (Westfall and Young 1993). For unrelated models the probability that any of these p-values is at most α is at
+      most α, whatever L, M and the number of re-pairings.
+    - ``best``: The pair of layers that scores closest.
+    - ``best_value``, ``best_p_value``, ``best_adjusted_p_value``: Values of the best pair. Use the adjusted p-value,
+      because the pair was found by a search.
+    - ``best_null_mean``, ``best_null_sd``: Mean and standard deviation, over re-pairings, of the closest of the L × M
+      scores: the best score expected by chance.
+    - ``n``: Number of rows.
     """
+
+    _also = ("z_scores",)
 
     metric: str
     x_layers: tuple[str, ...]
@@ -85,11 +81,8 @@ class LayerComparison:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""
-        data = {field.name: getattr(self, field.name) for field in fields(self)} | {"z_scores": self.z_scores}
-        return {
-            key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
-            for key, value in data.items()
-        }
+        data = super().to_dict()
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
 
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map, colored by how far they are above chance, on ``ax`` or new axes."""

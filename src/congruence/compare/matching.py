@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import (
     as_matrix,
@@ -48,33 +49,26 @@ FORMULAS = {
 
 
 @dataclass(frozen=True)
-class Separation:
+class Separation(PlainData):
     """One metric's scores of matching pairs compared with those of one kind of non-match.
 
-    Attributes
-    ----------
-    definition : {"jam", "congruence", "both"}
-        Source of the definition: the JAM paper, ``congruence.metrics.METRICS``, or both, if they agree.
-    formula : str
-        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA,
-        CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
-    against : {"noise", "shuffled", "unrelated", "hard"}
-    match, other : float
-        Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over ``permutations`` draws.
-    match_scores, other_scores : tuple of float
-        Scores on random subsets of rows; the i-th entries of both use the same images.
-    effect_size : float
-        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score
-        closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and
-        is not a test.
-    auc : float
-        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no
-        distinction.
-    p_value : float
-        One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 / (permutations +
-        1).
-    n, rows, permutations : int
-        Total number of rows, rows per subset, and number of randomizations.
+    - ``definition``: "jam", "congruence", "both". Source of the definition: the JAM paper,
+      ``congruence.metrics.METRICS``, or both, if they agree.
+    - ``formula``: What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or
+      ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
+    - ``against``: "noise", "shuffled", "unrelated", "hard".
+    - ``match``, ``other``: Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over
+      ``permutations`` draws.
+    - ``match_scores``, ``other_scores``: Scores on random subsets of rows; the i-th entries of both use the same
+      images.
+    - ``effect_size``: Difference of their means divided by their pooled standard deviation (Cohen's d), positive if
+      matches score closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of
+      this size, and is not a test.
+    - ``auc``: Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5
+      means no distinction.
+    - ``p_value``: One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 /
+      (permutations + 1).
+    - ``n``, ``rows``, ``permutations``: Total number of rows, rows per subset, and number of randomizations.
     """
 
     metric: str
@@ -92,10 +86,6 @@ class Separation:
     n: int
     rows: int
     permutations: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class Separations(list[Separation]):
@@ -290,10 +280,7 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
-                argument="hard",
-                got=hard,
-                expected="embeddings or 'nearest'",
-                fix="Pass `hard='nearest'` to exchange similar texts.",
+                argument="hard", got=hard, expected="embeddings or 'nearest'", fix="Pass `hard='nearest'`."
             )
         return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
@@ -308,9 +295,7 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
 
     if len(T) > _MOST_TEXTS:
         raise ShapeError(
-            f"Got {len(T)} rows for `hard='nearest'`; expected at most {_MOST_TEXTS}, since it compares all pairs "
-            "of texts.",
-            f"Pass a sample of {_MOST_TEXTS} rows.",
+            f"Got {len(T)} rows for `hard='nearest'`, which compares all pairs.", f"Pass a sample of {_MOST_TEXTS}."
         )
     rows = normalize_rows(T.astype(np.float64), "texts")
     similarity = rows @ rows.T
@@ -323,8 +308,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.",
-            "Embed more texts, or pass fewer pairs.",
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.", "Embed more texts."
         )
     return U
 
@@ -338,10 +322,7 @@ class Measure(NamedTuple):
 
 
 def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
-    """Return a metric under the requested definitions, the paper's first; options as for ``match_test``.
-
-    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is their CCA.
-    """
+    """Return a metric under the requested definitions, the paper's first; SVCCA of components is their CCA."""
     check_choice(definition, ("both", "jam", "congruence"), "definition")
     default = between_spaces(name)
     if name == "svcca" and components:

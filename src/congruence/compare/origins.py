@@ -364,43 +364,27 @@ NEAR = 1.25
 class OriginReport:
     """Result of examining the rows of a store.
 
-    Attributes
-    ----------
-    n, width : int
-        Number of rows and their dimensions.
-    names : list of str
-        Known models whose rows have this width, in the order given.
-    counts : list of int
-        Number of rows that look like each of them.
-    recognized : list of float
-        Share of each model's own known rows (those not used to fit it) that are assigned to it.
-    other_width : dict of str to int
-        Known models with another width, and that width; the rows cannot be theirs.
-    not_finite, zero : list of int
-        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model, and are not counted
-        elsewhere.
-    unit : float
-        Share of the other rows that have unit norm.
-    odd : list of dict
-        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a
-        known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty without known
-        rows.
-    fdr : float
-        Bound on the expected share of rows of known models among ``odd``.
-    by_means : list of dict
-        For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely there, under
-        isotropic normal distributions about the means) and ``distance`` (their mean squared distance from it, 1 being
-        that at the fit; None if there are none).
-    mapped : dict of str to int
-        Number of rows that were written by each map, if this can be determined: a map's output may span fewer
-        directions than the space has.
-    looks_like : str or None
-        The known model that more than half of the rows look like, if any.
-    origin : ndarray of int16, shape (n,)
-        Position in ``names`` of the model that each row looks like; −1 for none.
-    p_value : ndarray of float32, shape (n,)
-        Largest p-value of each row over the known models; NaN for rows with NaN or infinity, for zero rows, and without
-        known rows.
+    - ``n``, ``width``: Number of rows and their dimensions.
+    - ``names``: Known models whose rows have this width, in the order given.
+    - ``counts``: Number of rows that look like each of them.
+    - ``recognized``: Share of each model's own known rows (those not used to fit it) that are assigned to it.
+    - ``other_width``: Known models with another width, and that width; the rows cannot be theirs.
+    - ``not_finite``, ``zero``: Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model,
+      and are not counted elsewhere.
+    - ``unit``: Share of the other rows that have unit norm.
+    - ``odd``: Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids),
+      ``nearest`` (a known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty
+      without known rows.
+    - ``fdr``: Bound on the expected share of rows of known models among ``odd``.
+    - ``by_means``: For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely
+      there, under isotropic normal distributions about the means) and ``distance`` (their mean squared distance from
+      it, 1 being that at the fit; None if there are none).
+    - ``mapped``: Number of rows that were written by each map, if this can be determined: a map's output may span
+      fewer directions than the space has.
+    - ``looks_like``: The known model that more than half of the rows look like, if any.
+    - ``origin``, shape (n,): Position in ``names`` of the model that each row looks like; −1 for none.
+    - ``p_value``, shape (n,): Largest p-value of each row over the known models; NaN for rows with NaN or infinity,
+      for zero rows, and without known rows.
     """
 
     n: int

@@ -49,27 +49,18 @@ _LINK = 0.5
 class PairingReport:
     """Result of ``check_pairing``.
 
-    Attributes
-    ----------
-    alignment : float
-        Mean cosine of held-out pairs after centering and rotation.
-    null_mean, null_sd : float
-        Mean and standard deviation of the alignment when the held-out rows are paired at random.
-    p_value : float
-        Probability of an alignment at least this good if the rows are not paired.
-    share_wrong : float
-        Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
-    decided : bool
-        Whether there were enough pairs for a conclusion.
-    looks_paired : bool
-        Whether a link between the two sides was found; also True if there were too few pairs to test.
-    suspects : tuple of str
-        Ids (or row numbers) of pairs that look wrong, most suspicious first.
-    suspect_probability : tuple of float
-        Estimated probability that each of these pairs is wrong.
-    state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of
-        the two tests found a link; ``decided`` is then False.
+    - ``alignment``: Mean cosine of held-out pairs after centering and rotation.
+    - ``null_mean``, ``null_sd``: Mean and standard deviation of the alignment when the held-out rows are paired at
+      random.
+    - ``p_value``: Probability of an alignment at least this good if the rows are not paired.
+    - ``share_wrong``: Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
+    - ``decided``: Whether there were enough pairs for a conclusion.
+    - ``looks_paired``: Whether a link between the two sides was found; also True if there were too few pairs to test.
+    - ``suspects``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
+    - ``suspect_probability``: Estimated probability that each of these pairs is wrong.
+    - ``state``: "paired", "not paired", "cannot tell", "too few". ``"cannot tell"`` means that no link was found but
+      one too weak to be detected may exist, or that only one of the two tests found a link; ``decided`` is then
+      False.
     """
 
     n_pairs: int
@@ -93,10 +84,7 @@ class PairingReport:
         from congruence.plotting import draw_pairing
 
         if self.state == "too few":
-            raise TooFewAnchorsError(
-                f"Got {self.n_pairs} pairs, too few to measure anything; expected at least {FEWEST}.",
-                "Check more pairs.",
-            )
+            raise TooFewAnchorsError(f"Got {self.n_pairs} pairs; expected at least {FEWEST}.", "Check more pairs.")
         return draw_pairing(self.to_dict(), ax, annotate=annotate)
 
     @property
@@ -218,9 +206,8 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
 
 @dataclass(frozen=True)
 class _CenteredRows:
-    """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the part outside of them.
-
-    The coordinates depend on the rows of one side only, never on the pairing, so all re-pairings remain equally likely.
+    """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the rest; the coordinates depend on one
+    side only, so that all re-pairings remain equally likely.
     """
 
     rows: np.ndarray
@@ -300,9 +287,8 @@ def _held_out(
 
 
 def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
-    """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
-
-    It is exact, and needs no folds, which reduce the number of rows on which a rotation is fitted.
+    """Return the exact p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing;
+    it needs no folds, which leave fewer rows to fit a rotation on.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
@@ -339,8 +325,8 @@ def _would_detect(
 ) -> bool:
     """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
 
-    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would
-    be f² times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
+    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, its excess would be
+    f² times the other's: each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
     """
     flat, steep = sorted((source.excess, target.excess))
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
@@ -378,13 +364,11 @@ _CLEAR, _AS_RANDOM = 4.0, 1.0
 def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers of pairs that look wrong, most suspicious first, and the probability of each.
 
-    ``X`` (n, p) and ``Y`` (n, q) are at least four paired rows, of which only directions matter.
-
-    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood
-    ratio of "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than
-    n^k ways to move k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus
-    the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
-    of the lower quartile, and about 0 with spread 1: an approximation, whose error rate was measured, not proved.
+    *Exchanged* partners: the assignment that gains most over the given one by the log likelihood ratio of "true pair"
+    to "random pair", minus log n for each row moved, a union bound. *Lone* pairs, whose partner is not among the rows:
+    the lowest k by the same ratio, minus the logarithm of the number of ways to choose them. The densities are
+    Student's t about the median with the spread of the lower quartile, and about 0 with spread 1: an approximation,
+    whose error rate was measured, not proved.
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -395,10 +379,8 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 
 
 class Agreement:
-    """Agreement of row i of one side's Gram matrix with row j of the other's, for all i and j.
-
-    ``evidence`` (n,) is that of each pair minus the means of the wrong pairs in its row and its column, in their
-    standard deviations.
+    """Agreement of row i of one side's Gram matrix with row j of the other's, for all i and j; ``evidence`` (n,) is
+    that of each pair minus the means of the wrong pairs in its row and its column, in their standard deviations.
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
@@ -23,27 +24,20 @@ DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 
 
 @dataclass(frozen=True)
-class Similarity:
+class Similarity(PlainData):
     """A similarity score and its distribution by chance.
 
-    Attributes
-    ----------
-    null_mean, null_sd : float
-        Mean and standard deviation of the score over random re-pairings of the rows.
-    p_value : float
-        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations +
-        1).
-    adjusted_p_value : float
-        The same share for the closest score over *all* metrics measured together, each standardized by its own mean and
-        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the
-        best metric.
-    low, high : float
-        Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
-    held_out : float or None
-        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample,
-        these scores are the result of an optimization, and rise with the number of dimensions whatever the data.
-    n : int
-        Number of rows.
+    - ``null_mean``, ``null_sd``: Mean and standard deviation of the score over random re-pairings of the rows.
+    - ``p_value``: Share of re-pairings, including the actual one, that score at least as close: never below 1 /
+      (permutations + 1).
+    - ``adjusted_p_value``: The same share for the closest score over *all* metrics measured together, each
+      standardized by its own mean and standard deviation over all re-pairings, including the actual pairing (Westfall
+      and Young 1993). Valid for the best metric.
+    - ``low``, ``high``: Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
+    - ``held_out``: For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half.
+      In-sample, these scores are the result of an optimization, and rise with the number of dimensions whatever the
+      data.
+    - ``n``: Number of rows.
     """
 
     metric: str
@@ -58,10 +52,6 @@ class Similarity:
     larger_is_closer: bool
     n: int
     permutations: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 class Similarities(list[Similarity]):
@@ -191,10 +181,7 @@ FEWEST_ROWS = 8
 def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the names of metrics, each once."""
     if not metrics:
-        raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
-            "Pass at least one of these as `metrics=…`.",
-        )
+        raise ParameterError("Got no metric that compares two spaces.", f"Pass one of {', '.join(BETWEEN_SPACES)}.")
     return list(dict.fromkeys(metrics))
 
 

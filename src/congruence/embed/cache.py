@@ -14,29 +14,10 @@ from congruence.errors import CorruptFileError, FileError, StorageError
 
 
 class VectorCache:
-    """Cache of one encoder's vectors on disk, by the digest of the item; each vector has a checksum.
+    """Cache of one encoder's vectors of width ``dim`` on disk, by the digest of the item; each vector has a checksum.
 
-    The cache is one SQLite file per encoder, named after the encoder's fingerprint. It is consistent after a crash, and
-    several processes on one machine can use it at the same time. Do not put it on a network drive, where SQLite's locks
-    are unreliable.
-
-    Parameters
-    ----------
-    folder : path-like
-        Created if it does not exist.
-    fingerprint : str
-        Fingerprint of the encoder.
-    dim : int
-        Width of the vectors.
-
-    Raises
-    ------
-    FileError
-        If the folder cannot be created.
-    StorageError
-        If the file cannot be opened.
-    CorruptFileError
-        If the file is not a cache, or is damaged.
+    It is one SQLite file in ``folder``, named by the encoder's ``fingerprint``: consistent after a crash, and open to
+    several processes on one machine, but not on a network drive, where SQLite's locks are unreliable.
     """
 
     def __init__(self, folder: str | Path, fingerprint: str, dim: int) -> None:
@@ -45,10 +26,7 @@ class VectorCache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FileError(
-                f"Got no cache folder at {folder} ({error}); expected one that can be written.",
-                "Pass another `cache=…`.",
-            ) from error
+            raise FileError(f"Got no cache folder at {folder} ({error}).", "Pass another `cache=…`.") from error
         with self._open() as connection:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS vectors (item TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
@@ -61,13 +39,11 @@ class VectorCache:
                 yield connection
         except sqlite3.OperationalError as error:
             raise StorageError(
-                f"Got an error from the cache {self.path} ({error}); expected a file that can be read and written.",
-                ("Free space.", "Pass another `cache=…`."),
+                f"Got an error from the cache {self.path} ({error}).", ("Free space.", "Pass another `cache=…`.")
             ) from error
         except sqlite3.DatabaseError as error:
             raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote.",
-                "Delete this file; the next run fills it again.",
+                f"Got a damaged cache, {self.path} ({error}).", "Delete it; the next run fills it again."
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:

@@ -38,18 +38,11 @@ ID_COLUMNS = ("id", "ids")
 class Items:
     """Items to embed, each read only when it is needed.
 
-    Parameters
-    ----------
-    name : str
-        Where the items come from, for reports.
-    modality : {"image", "text"}
-    ids : ndarray of str or int, shape (n,)
-        Unique ids.
-    fetch : callable
-        Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
-    stamp : callable
-        Function from a row number to a string that changes when the item does, as far as it can tell without reading
-        it.
+    - ``name``: Where the items come from, for reports.
+    - ``ids``, shape (n,): Unique ids.
+    - ``fetch``: Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
+    - ``stamp``: Function from a row number to a string that changes when the item does, as far as it can tell without
+      reading it.
     """
 
     name: str
@@ -93,10 +86,6 @@ def open_items(
     root : path-like, optional
         Folder that contains the data set's folder, or that folder itself.
 
-    Returns
-    -------
-    Items
-
     Raises
     ------
     FileError, CorruptFileError
@@ -116,8 +105,7 @@ def open_items(
         return _table(path, modality, column, id_column)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
         raise FileError(
-            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set.",
-            "Check the path.",
+            f"Got nothing at {spec}; expected images, a table, or the name of a data set.", "Check the path."
         )
     return _dataset(str(spec), modality, split, root)
 
@@ -147,10 +135,7 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
         images += [Path(parent, name) for name in files if not name.startswith(".")]
     images = [image for image in images if image.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
-        raise FileError(
-            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}.",
-            "Pass a folder that contains such files.",
-        )
+        raise FileError(f"Got no image in {path}.", f"Pass a folder with files ending in {', '.join(IMAGE_SUFFIXES)}.")
     ids = sorted(file.relative_to(path).as_posix() for file in images)
     return _files(str(path), ids, path, ids)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
+from congruence._utils.plain import PlainData
 from congruence._utils.records import from_record, to_record
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
@@ -48,32 +49,20 @@ _Fetched: TypeAlias = tuple[int, str | None, object]
 
 
 @dataclass(frozen=True)
-class EmbedReport:
+class EmbedReport(PlainData):
     """Summary of a call to ``embed``.
 
-    Attributes
-    ----------
-    output : str
-        Path of the output.
-    ids : str or None
-        Path of the file of ids, if the output's format cannot store them.
-    encoder, fingerprint : str
-        Name and fingerprint of the encoder.
-    items : str
-        Origin of the items.
-    rows, dim : int
-        Number of rows and width of the output; with several layers, of each layer.
-    layers : int
-        Number of layers; 1 unless the encoder returns all layers.
-    encoded, cached, resumed : int
-        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch),
-        and that an earlier run had finished.
-    failures : list of dict
-        ``id`` and ``error`` of each item that was left out.
-    failures_file : str or None
-        Path of the list of failures; None if there are none.
-    seconds : float
-        Duration of the run.
+    - ``output``: Path of the output.
+    - ``ids``: Path of the file of ids, if the output's format cannot store them.
+    - ``encoder``, ``fingerprint``: Name and fingerprint of the encoder.
+    - ``items``: Origin of the items.
+    - ``rows``, ``dim``: Number of rows and width of the output; with several layers, of each layer.
+    - ``layers``: Number of layers; 1 unless the encoder returns all layers.
+    - ``encoded``, ``cached``, ``resumed``: Number of rows that the model encoded, that came from the cache (or from
+      an identical item in the same batch), and that an earlier run had finished.
+    - ``failures``: ``id`` and ``error`` of each item that was left out.
+    - ``failures_file``: Path of the list of failures; None if there are none.
+    - ``seconds``: Duration of the run.
     """
 
     output: str
@@ -90,10 +79,6 @@ class EmbedReport:
     failures: list[dict[str, str]]
     failures_file: str | None
     seconds: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
 
 
 def embed(
@@ -136,10 +121,6 @@ def embed(
     callback : callable, optional
         Called with the number of items done.
 
-    Returns
-    -------
-    EmbedReport
-
     Raises
     ------
     ParameterError, ModalityError, IdError
@@ -162,8 +143,7 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got an error from the disk for {work} ({error.strerror}).",
-            "Free space, or pass an output on another disk.",
+            f"Got an error from the disk for {work} ({error.strerror}).", "Free space, or use another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     with locked(work, f"Another run is writing {output}.", "Wait for it to finish, or pass another output."):
@@ -180,9 +160,8 @@ def embed(
             counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
         if not sum(counts):
             raise CorruptFileError(
-                f"None of the {len(items)} items in {items.name} can be encoded (first error: "
-                f"{run.failures[0]['error']}).",
-                "Resolve the first error, or pass other items or another encoder.",
+                f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
+                "Pass other items or another encoder.",
             )
         ids_file = write_ids(work, counts, output)
         failures_file = write_failures(run.failures, output)
@@ -224,8 +203,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     failures = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(failures) and not _is_failures(failures):
         raise OutputExistsError(
-            f"The path for the list of failures, {failures}, exists and is no earlier list.",
-            "Move the file away, or pass another output.",
+            f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
         )
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
     _check_lines(items.ids, output)
@@ -233,9 +211,8 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
 
 @dataclass
 class EncoderRun:
-    """A run of an encoder over items: what its steps share, and what they count.
-
-    ``alternative`` is the argument that a message suggests, besides repairing the item.
+    """A run of an encoder over items: what its steps share, and what they count; messages suggest ``alternative``,
+    besides repairing the item.
     """
 
     encoder: Encoder

@@ -83,15 +83,10 @@ class EncoderOptions:
 class Encoder(ABC):
     """A frozen model that turns items into vectors.
 
-    Attributes
-    ----------
-    space : Space
-        Name, revision, modality, width, and whether rows are scaled to unit norm.
-    fingerprint : str
-        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling,
-        normalization, precision. Together with ``item_digest`` it identifies an embedding.
-    n_layers : int or None
-        Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
+    - ``space``: Name, revision, modality, width, and whether rows are scaled to unit norm.
+    - ``fingerprint``: Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer,
+      pooling, normalization, precision. Together with ``item_digest`` it identifies an embedding.
+    - ``n_layers``: Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
 
     space: Space
@@ -101,19 +96,10 @@ class Encoder(ABC):
     def encode(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Encode items in order, one batch at a time.
+        """Encode items in order, one batch at a time: float32 of shape (b, dim).
 
-        Parameters
-        ----------
-        items : iterable
-            For text: str. For images: a path, the bytes of a file, or a ``PIL.Image``.
-        batch_size : int, default=64
-        callback : callable, optional
-            Called with the number of items of each batch once it is encoded.
-
-        Yields
-        ------
-        ndarray of float32, shape (b, dim)
+        ``items`` are str, or images as a path, the bytes of a file, or a ``PIL.Image``; ``callback`` is called with the
+        number of items of each batch once it is encoded.
 
         Raises
         ------
@@ -175,8 +161,7 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}.",
-                "Pass str, or load with `modality='image'`.",
+                f"Got {type(item).__name__} as a text for {self.space.model!r}.", "Pass str, or `modality='image'`."
             )
         return item
 
@@ -195,10 +180,8 @@ class Encoder(ABC):
 
 
 class TorchEncoder(Encoder):
-    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products.
-
-    An adapter prepares inputs as tensors on the CPU (``_prepare``) and computes vectors (``_forward``), or has its own
-    ``_embed``. Vectors are always float32.
+    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products. An
+    adapter has ``_prepare`` (tensors on the CPU) and ``_forward``, or its own ``_embed``; vectors are float32.
     """
 
     def __init__(self, options: EncoderOptions, extra: str) -> None:
@@ -244,15 +227,11 @@ class TorchEncoder(Encoder):
 
 
 def open_image(item: Item) -> Image.Image:
-    """Decode an image completely (a path, bytes or PIL image), in RGB, ignoring its EXIF orientation.
-
-    Of several frames, the first is taken; transparency is dropped, not blended.
-    """
+    """Decode an image (a path, bytes or PIL image) in RGB: the first frame, without EXIF and transparency."""
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image, no path, bytes or PIL image.",
-            "Convert it, or pass `modality='text'`.",
+            f"Got {type(item).__name__} as an image.", "Pass a path, bytes or a PIL image, or `modality='text'`."
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
@@ -305,9 +284,8 @@ def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
         return offered[0]
     if options.modality not in offered:
         raise ParameterError(
-            f"Got `modality={options.modality!r}` for {options.name!r}; expected one of "
-            f"{', '.join(map(repr, offered))}.",
-            "Choose one of these.",
+            f"Got `modality={options.modality!r}` for {options.name!r}.",
+            f"Pass one of {', '.join(map(repr, offered))}.",
         )
     return options.modality
 

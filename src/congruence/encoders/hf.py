@@ -183,8 +183,7 @@ class HfEncoder(TorchEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got `layer={layer}` of {self.space.model!r}; expected 0 to {count - 1}, the last.",
-                "Pass one of these.",
+                f"Got `layer={layer}` of {self.space.model!r}; expected 0 to {count - 1}, the last.", "Pass one."
             )
         self._layer = layer % count
 

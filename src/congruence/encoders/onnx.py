@@ -68,8 +68,7 @@ class OnnxEncoder(Encoder):
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got `dtype={options.dtype!r}`; the graph has its own precision.",
-                "Leave out `dtype=…`, or convert the graph.",
+                f"Got `dtype={options.dtype!r}`; the graph has its own precision.", "Leave out `dtype=…`."
             )
         graph = Path(options.path).expanduser()
         if not graph.is_file():

@@ -167,10 +167,8 @@ def compare_maps(
     The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test
     whether a *method* is better, fit on several samples of the anchors.
 
-    References
-    ----------
-    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in
-    natural language processing".
+    Source: McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance
+    in natural language processing".
 
     Examples
     --------
@@ -230,9 +228,8 @@ def compare_maps(
 
 @dataclass(frozen=True)
 class _MappedRows:
-    """The rows of a map to compare, by modality: ``aligned``, and the ``target``'s rows that they are compared with.
-
-    A joint-space map also maps the target's rows. ``mapping`` is None for rows passed as already mapped.
+    """The rows of a map to compare, by modality, and the target's rows that they are compared with, which a joint-space
+    map maps too; ``mapping`` is None for rows passed as already mapped.
     """
 
     name: str
@@ -249,10 +246,7 @@ class _MappedRows:
 def _unseen_rows(
     models: Mapping[str, Map], sides: Sides, labels: LabelsById, prompt_labels: LabelsById, fitted_rows: str
 ) -> tuple[Sides, list[str]]:
-    """Leave out, or refuse, rows that a map may have been fitted on according to its own record.
-
-    Returns the rows, and notes on maps whose records, or rows whose ids, are not sufficient to decide.
-    """
+    """Leave out, or refuse, rows that a map may have been fitted on by its own record; note what cannot be decided."""
     notes: list[str] = []
     if fitted_rows == "keep":
         return sides, notes
@@ -280,19 +274,16 @@ def _unseen_rows(
                 if m == "text" and prompt_labels and joint:
                     ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
                 unseen = split.held_out(ids)
-                if fitted_rows == "refuse" and not unseen.all():
+                fitted_on = np.count_nonzero(~unseen)
+                if fitted_rows == "refuse" and fitted_on:
                     raise InputError(
-                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been "
-                        "fitted on; expected rows that it held out.",
+                        f"Got {fitted_on:,} of {len(rows):,} {m} rows that {name} may have been fitted on.",
                         "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
                     )
                 if not unseen.any():
                     raise InputError(
                         f"No {m} row was held out by all maps.",
-                        (
-                            "Fit the maps with the same `holdout=…` and `random_state=…`.",
-                            "Pass `fitted_rows='keep'` for new items.",
-                        ),
+                        "Fit the maps with one `holdout=…`, or pass `fitted_rows='keep'` for new items.",
                     )
                 items[m] = rows.take(unseen)
     return kept, notes
@@ -317,8 +308,7 @@ def _mapped_rows(name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_
         aligned = {next(iter(target)): as_embeddings(map_or_rows, name).by_text()}
     else:
         raise InputError(
-            f"The modality of the mapped rows of {name} is unknown: the target has {', '.join(target)}.",
-            "Pass them in a dict by modality.",
+            f"The mapped rows of {name} may be of {', '.join(target)}.", "Pass them in a dict by modality."
         )
     if prompt_labels is not None:
         for side in (aligned, target):
@@ -331,8 +321,7 @@ def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Em
     """Check that the rows belong to the first map's items, in the same order."""
     if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
         raise IdError(
-            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, which has "
-            f"{len(known)}; expected the same items in the same order.",
+            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, {len(known)}.",
             "Pass rows with the same ids for all maps.",
         )
 
@@ -376,10 +365,8 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _Quer
 
 @dataclass(frozen=True)
 class _QueryScores:
-    """Scores of the same queries under several maps.
-
-    ``query`` and ``against`` as in ``Difference``; ``ids`` (n,) and unmapped ``vectors`` (n, d) of the queries, by
-    which identical ones are found (the target's, if the unmapped ones are unknown); ``scores`` (n, maps) by measure.
+    """Scores (n, maps) by measure of the same queries under several maps; identical queries are found by the unmapped
+    ``vectors`` (n, d), or the target's.
     """
 
     query: str
@@ -406,9 +393,8 @@ def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) ->
 
 
 def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine, shape (n,).
-
-    For ties the probability that it is among the first k in a random order. Both have shape (n, d).
+    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine, shape (n,);
+    for ties the probability of this in a random order.
     """
     # In float64, so that copies of a row tie and other rows do not.
     Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
@@ -426,10 +412,7 @@ def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
 def _within(
     maps: list[_MappedRows], modality: str, native: Embeddings, source: Embeddings | None, labels: LabelsById, k: int
 ) -> _QueryScores:
-    """Score every mapped row against the target's rows of the same items.
-
-    ``native`` are the target model's own rows, ``source`` the rows before any map, if known.
-    """
+    """Score every mapped row against the target's rows of the same items, whose own ones are ``native``."""
     pairs = [Pairs.join(mapped.aligned[modality], mapped.target[modality]) for mapped in maps]
     ids = id_texts(pairs[0].ids)
     first = Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
@@ -462,10 +445,7 @@ def _within(
 def _across(
     maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
 ) -> _QueryScores | None:
-    """Classify images by texts, one of them mapped; ``which`` names the side of the images and of the texts.
-
-    None if one of the two is missing, their widths differ, or no image's class is among the texts.
-    """
+    """Classify images by texts, one of them mapped: ``which`` names both sides. None if this cannot be measured."""
     columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
     first: Embeddings | None = None
     for mapped in maps:

@@ -93,9 +93,7 @@ def sugarcrepe_recall(
     The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
     cannot distinguish them, so they are also reported separately.
 
-    References
-    ----------
-    Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
+    Source: Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """
     return _lines(items, *_cosines(items, image, caption, negative, options, random_state))
 
@@ -109,10 +107,8 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes that ``sugarcrepe_recall`` averages, to compare two models item by item.
-
-    Shape (n, 2): probability that the correct caption is chosen between two captions, and among all; a fraction for
-    ties.
+    """Return the per-item outcomes (n, 2) that ``sugarcrepe_recall`` averages, to compare two models item by item: the
+    probability that the correct caption is chosen of two, and of all.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -137,11 +133,7 @@ def _cosines(
 def text_only_recall(
     items: SugarCrepe, caption: np.ndarray, negative: np.ndarray, *, options: int = 5, random_state: int = 0
 ) -> list[TaskRecall]:
-    """Measure by task how often scores of the texts alone choose the correct caption, without the image.
-
-    ``caption`` and ``negative`` (n,) are the scores of each item's two captions; options as for
-    ``sugarcrepe_recall``.
-    """
+    """Measure by task how often scores (n,) of the two captions alone, without the image, choose the correct one."""
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
         check_same_rows(len(items), len(side), "items", name)
@@ -168,10 +160,10 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw for each item ``options − 2`` captions of other images of its task; returns item numbers (n, options − 2).
+    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2).
 
-    Their texts differ from each other and from the item's own two. The draw depends only on the seed and on the items
-    in their order, so that every model gets the same questions.
+    Their texts differ from each other and from the item's own. The draw depends only on the seed and on the items in
+    their order, so that every model gets the same questions.
     """
     check_seed(random_state)
     check_choices(options)
@@ -191,8 +183,7 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
                         break
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
-                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected "
-                    f"{options - 2} to draw.",
+                    f"Got {len(chosen)} of {options - 2} captions of other images to draw for {items.ids[i]}.",
                     "Pass more items of this task, or a smaller `options=…`.",
                 )
             out[i] = chosen
@@ -200,7 +191,7 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
 
 
 def check_choices(options: int) -> None:
-    """Check that there are at least two captions to choose from. Raises ParameterError."""
+    """Check that there are at least two captions to choose from."""
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(f"Got `options={options}`; expected at least 2.", "Pass `options=2` or more.")
@@ -270,13 +261,10 @@ def recall_by_task(
 ) -> tuple[list[TaskRow], str | None]:
     """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
 
-    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of the same image, which ``groups`` names, are never
-    distractors. ``tasks`` are the kinds of the wrong captions. ``texts`` (n, 1 + k) identify the texts of the caption
-    and the wrong captions, so that none is drawn twice; by default those with identical vectors. Of ``options``
-    captions to choose from, one is wrong and the others are distractors of the same task.
-
-    Returns a row for each task in the order of their names, with "all" last, and a note if ``choice`` is None because
-    there are too few captions of other images to draw.
+    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never
+    distractors; ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by
+    default those with identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice``
+    is None because there are too few captions of other images to draw.
     """
     check_seed(random_state)
     check_choices(options)

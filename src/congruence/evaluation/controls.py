@@ -26,10 +26,8 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Rows that replace the mapped ones in the controls; see ``control_rows``.
-
-    ``center`` (d,) is the mean around which they lie, also of the rows that are compared if ``in_sample``; ``lengths``
-    (n,) are their distances from it, which a rotation preserves; ``width`` ≥ d is that of the rotated space.
+    """Rows that replace the mapped ones in the controls: ``lengths`` (n,) from ``center`` (d,), which is the mean of
+    the compared rows too if ``in_sample``, in a rotated space of ``width`` ≥ d.
     """
 
     center: np.ndarray
@@ -51,9 +49,8 @@ class ControlRows:
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
         """Return the rows (n, d) after a random rotation about the means; None if the center is the only row.
 
-        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By
-        linearity, any average over rows has the same expectation if every row gets an independent direction, which
-        costs n·d per draw instead of d³, and varies less between draws.
+        Each row gets an independent uniform direction: an average over rows has the same expectation as with one Haar
+        rotation, at n·d per draw instead of d³, and varies less.
         """
         if self._alone:
             return None
@@ -84,28 +81,13 @@ class Controls:
 
 
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
-    """Return the rows that replace the mapped rows of a map in the two controls.
+    """Return the rows that replace the mapped rows of a map, set to their modality, in the two controls.
 
-    ``mapping``: A fitted map, set to the rows' modality (``for_modality``); ``X`` (n,
-    d_source); ``Y`` (m, d_target): rows of the target model that they are compared with.
-
-    Notes
-    -----
-    ==========================  ===========================  =====================================================
-    map                         constant                     random rotation
-    ==========================  ===========================  =====================================================
-    ``OrthogonalMap``           z ↦ μ_B                      z ↦ μ_B + (z − μ_A) Q: the map itself with a Haar Q.
-                                                             For d_source < d_target a random isometry, for
-                                                             d_source > d_target a random projection.
-    other affine maps           z ↦ μ_B                      z ↦ μ_B + (f(z) − μ_B) Q: what the map f adds to the
-                                                             mean, rotated at random. f may shrink it, a rotation
-                                                             may not.
-    nonlinear and joint-space   z ↦ ȳ                        z ↦ ȳ + (f(z) − f̄) Q, with f̄ and ȳ the means of the
-    maps                                                     evaluated rows, in the space where they are compared
-    ==========================  ===========================  =====================================================
-
-    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``)
-    those of the given rows are used, so that the controls have more information than the map.
+    The constant is z ↦ μ_B. The random rotation of an ``OrthogonalMap`` is z ↦ μ_B + (z − μ_A) Q, the map itself with a
+    Haar Q (a random isometry or projection, if the widths differ); of another affine map f it is z ↦ μ_B + (f(z) − μ_B)
+    Q, since f may shrink what it adds to the mean. μ_A and μ_B are the means of the map's anchors; a map without means,
+    and nonlinear and joint-space maps, get those of the given (mapped) rows, so that the controls have more information
+    than the map.
     """
     X, Y = np.asarray(X), np.asarray(Y)
     affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means
@@ -118,7 +100,7 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
 
 
 def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
-    """Return the rows that replace mapped rows (n, d) whose map's own means are unknown, beside ``theirs`` (m, d)."""
+    """Return the rows that replace mapped rows (n, d) of a map of unknown means, beside ``theirs`` (m, d)."""
     own = mapped.mean(axis=0, dtype=np.float64) if center is None else center
     target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
     return ControlRows(target, _lengths(mapped, own), theirs.shape[1], center is None)
@@ -146,9 +128,8 @@ def cosine_controls(
 
 
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
-    """Return the expected share of queries that find a match among k of n rows drawn at random.
-
-    1 − C(n − m, k) / C(n, k) for a query with m matches, given for each query in ``matching`` (q,).
+    """Return the expected share of queries that find a match among k of n rows drawn at random: 1 − C(n − m, k) / C(n,
+    k) for each query with m matches, ``matching`` (q,).
 
     >>> round(chance_at_k([1, 1, 1], 303), 6)
     0.0033

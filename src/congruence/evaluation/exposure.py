@@ -124,10 +124,8 @@ def measure_exposure(
     outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
     (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
 
-    References
-    ----------
-    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical
-    inference".
+    Source: Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and
+    statistical inference".
 
     Examples
     --------
@@ -149,9 +147,7 @@ def measure_exposure(
             raise ParameterError(f"Got `pairs={p}`; expected 0, or at least 2.", "Pass `pairs=10`, for example.")
         if p >= len(X):
             raise TooFewAnchorsError(
-                f"Got `pairs={p}` of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
-                "be matched.",
-                "Pass a smaller `pairs=…`.",
+                f"Got `pairs={p}` of {len(X)} vectors, so that none remain.", "Pass a smaller `pairs=…`."
             )
     if len(X) < k + 2:
         raise TooFewAnchorsError(f"Got {len(X)} vectors for `k={k}`.", f"Pass `k={max(len(X) - 2, 1)}` or less.")
@@ -176,9 +172,7 @@ def measure_exposure(
                 others = np.flatnonzero(~np.isin(own, own[known]))
                 if not len(others):
                     raise TooFewAnchorsError(
-                        f"Got `pairs={p}` that include the texts of all {len(X)} vectors; expected vectors with "
-                        "other texts, which remain to be matched.",
-                        "Pass a smaller `pairs=…`.",
+                        f"Got `pairs={p}` that include the texts of all {len(X)} vectors.", "Pass a smaller `pairs=…`."
                     )
                 from_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
                 hits = [from_pairs.hits(1), refined.hits(1), refined.hits(k)]
@@ -205,8 +199,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text "
-                "per vector.",
+                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides.",
                 "Pass `ids=…` for both, or `labels=…`.",
             )
         return np.arange(len(store))
@@ -219,8 +212,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates "
-            f"({names[own < 0][0]!r}, …); expected the texts of all vectors.",
+            f"The text is not among the candidates of {np.count_nonzero(own < 0)} vectors ({names[own < 0][0]!r}, …).",
             "Add them to `texts=…`.",
         )
     return own
@@ -286,16 +278,12 @@ class Linkage:
 def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
-    """Map a store into the space of texts with known pairs, and rank each row's own text there.
-
-    ``store`` (n, d) and ``texts`` (m, e) are of two models; ``own`` (n,) is each row's own text, used for the ``known``
-    rows (p,) and for scoring. Without known rows the first map comes from ``congruence.UnpairedMap``. Returns the
-    ranks with the map from the pairs alone, and after ``rounds`` of refitting on mutual neighbors, which end early if
-    nothing changes.
+    """Map a store (n, d) into the space of texts (m, e) with known pairs, and rank each row's own text there: with the
+    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors.
 
     The means of the whole store and of all candidates are known without any pair, and are subtracted first.
     Similarities are corrected for hubs by CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word
-    translation without parallel data".
+    translation without parallel data". Without known rows the first map comes from ``congruence.UnpairedMap``.
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
@@ -354,7 +342,7 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
         if name not in PROTECTIONS:
             raise ParameterError(
                 f"Got protection {part!r}; expected one of {', '.join(PROTECTIONS)}.",
-                "Name one of these, for example `noise=0.5` or `pca=64`.",
+                "Name one of these, for example `noise=0.5`.",
             )
         try:
             value = float(text) if equals else np.nan
@@ -368,8 +356,7 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
             )
         if name == "pca" and not (value == int(value) and value <= width):
             raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions, "
-                "at most the width.",
+                f"Got protection {part!r} for vectors of width {width}; expected a whole number up to it.",
                 f"Write `pca={max(width // 4, 1)}`, for example.",
             )
         steps.append((name, value))
@@ -377,22 +364,14 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
 
 
 def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
-    """Apply a protection to a store.
+    """Apply a protection to a store: steps of ``check_protection`` joined by ``+``.
 
-    Parameters
-    ----------
-    rows : ndarray, shape (n, d)
-    spec : str
-        See ``check_protection``.
-
-        * ``none``
-        * ``rotation``: a random rotation known only to the owner.
-        * ``noise=s``: independent Gaussian noise, with an average length of s times that of the row.
-        * ``pca=k``: the k directions with most of the rows' variance.
-        * ``int8``: 255 levels per dimension, scaled to its largest absolute value.
-        * ``binary``: the sign of each dimension.
-    rng : numpy.random.Generator
-        For rotations and noise.
+    - ``none``
+    - ``rotation``: a random rotation known only to the owner.
+    - ``noise=s``: independent Gaussian noise, with an average length of s times that of the row.
+    - ``pca=k``: the k directions with most of the rows' variance.
+    - ``int8``: 255 levels per dimension, scaled to its largest absolute value.
+    - ``binary``: the sign of each dimension.
     """
     out, matrices = rows, []
     for name, value in check_protection(spec, rows.shape[1]):
@@ -407,8 +386,7 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection `pca={value:g}` after a step that leaves {out.shape[1]} directions; "
-                    "expected at most as many.",
+                    f"Got protection `pca={value:g}` after a step that leaves {out.shape[1]} directions.",
                     "Use only the smaller `pca=…`.",
                 )
             gram = out.T.astype(np.float64) @ out

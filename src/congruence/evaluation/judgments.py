@@ -42,10 +42,7 @@ class Judgments:
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read relevance judgments in TREC format: lines of ``query 0 document grade``, separated by white space.
-
-    Returns grades by query and document; 0 and below mean not relevant.
-    """
+    """Read relevance judgments in TREC format: grades by query and document; 0 and below mean not relevant."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -59,9 +56,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             continue
         if len(parts) != 4:
             raise InputError(
-                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected "
-                "4: query, 0, document and grade.",
-                "Write this line as TREC does, for example: q1 0 d7 1.",
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4.",
+                "Write query, 0, document and grade, for example: q1 0 d7 1.",
             )
         query, _, document, grade = parts
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
@@ -72,8 +68,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
         known = out.setdefault(query, {})
         if document in known:
             raise InputError(
-                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line "
-                f"{number} of {path}); expected one grade.",
+                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number}).",
                 "Remove one of the two lines.",
             )
         known[document] = int(grade)
@@ -89,10 +84,8 @@ def judge(
     qrels: Mapping[str, Mapping[str, float]] | None = None,
     labels: tuple[Labels, Labels] | None = None,
 ) -> Judgments:
-    """Find the relevant rows of an index for each query.
-
-    By default those with the query's id; with ``qrels`` (``read_qrels``) those judged so, by ids; with ``labels``
-    of the queries and of the rows those of the same class.
+    """Find the relevant rows of an index for each query: those with its id, or by ``qrels``, or of its class by
+    ``labels``.
     """
     if qrels is not None and labels is not None:
         raise InputError("Got qrels and labels; expected one of the two.", "Leave out `qrels=…` or `labels=…`.")
@@ -154,9 +147,9 @@ def ranked_scores(
 ) -> dict[str, np.ndarray]:
     """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query.
 
-    ``mode`` as for ``congruence.metrics.recall_at_k``. nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1)
-    over its best possible value, where g is the grade itself, as in trec_eval and scikit-learn. Rows without a judgment
-    count as not relevant; every query must have a relevant row.
+    nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1) over its best possible value, with the grade itself as g,
+    as in trec_eval and scikit-learn. Rows without a judgment count as not relevant; every query must have a relevant
+    row.
     """
     check_choice(mode, MODES, "mode")
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))

@@ -9,10 +9,8 @@ _BLOCK = 2_000_000
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the two-sided p-value of McNemar's exact test (1947) for hits, 1 or 0, on the same queries (n,).
-
-    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good,
-    each belongs to the first with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
+    """Return the two-sided p-value of McNemar's exact test (1947) for hits, 1 or 0, on the same queries (n,): of the b
+    + c queries that exactly one of the two answers correctly, each is the first's with probability 1/2.
 
     >>> import numpy as np
     >>> mcnemar(np.array([1, 1, 1, 1, 1, 1, 0]), np.array([0, 0, 0, 0, 0, 0, 1]))
@@ -27,10 +25,9 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> float:
     """Return the two-sided p-value of the sign-flip test that the ``sums`` of paired differences (g,) have mean zero.
 
-    Under the null hypothesis, the scores of the two are exchangeable within a query or, with groups, within all queries
-    of a group at once: each group's sum has either sign with equal probability, whatever its distribution. All 2^g
-    flips are enumerated if they are at most ``permutations + 1``, and the test is exact. Otherwise the observed signs
-    are included among the random ones, so that it never rejects more often than its level (Phipson and Smyth 2010).
+    If the scores of the two are exchangeable within a group, its sum has either sign with equal probability. All 2^g
+    flips are enumerated if they are at most ``permutations + 1``; otherwise the observed signs are included among the
+    random ones, so that the test never rejects more often than its level (Phipson and Smyth 2010).
     """
     sums = sums[sums != 0]  # the sign of zero changes nothing
     if not len(sums):
@@ -61,15 +58,12 @@ def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.n
 def bootstrap_intervals(
     sums: np.ndarray, sizes: np.ndarray, level: float, draws: int, rng: np.random.Generator, largest: np.ndarray
 ) -> np.ndarray:
-    """Return bootstrap intervals (2, q) of mean differences; groups are resampled as a whole.
+    """Return bootstrap intervals (2, q) of mean differences; groups, of ``sums`` (g, q) and ``sizes`` (g,), are
+    resampled as a whole.
 
-    ``sums`` (g, q) and ``sizes`` (g,) are those of ``group_sums``, ``largest`` (q,) the largest possible
-    differences.
-
-    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain
-    percentiles are too narrow for few groups (Hesterberg 2015, section 4). If no query disagrees, no resample does
-    either; the interval is then what g groups without a disagreement cannot exclude (Clopper and Pearson 1934), ±
-    largest · (1 − (α/2)^(1/g)). With one group nothing can be resampled, and it is ± largest.
+    Percentiles at Φ(√(g / (g − 1)) · t), t Student's quantile, because plain ones are too narrow for few groups
+    (Hesterberg 2015, section 4). If no query disagrees, the interval is what g groups without a disagreement cannot
+    exclude (Clopper and Pearson 1934), ± ``largest`` (q,) · (1 − (α/2)^(1/g)); with one group it is ± largest.
     """
     from scipy.special import ndtr, stdtrit
 

@@ -77,10 +77,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A variant of retrieval.
-
-    - ``center``: Whether each side is centered at the mean of its own evaluated rows.
-    - ``hubness``: Correction for hubs, computed from the evaluated queries.
+    """A variant of retrieval: each side centered at the mean of its own rows, corrected for hubs of the evaluated
+    queries.
     """
 
     center: bool = False
@@ -143,9 +141,8 @@ class Scores(PlainData):
         return "\n".join([*lines, *self.notes])
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each score before and after mapping, with the target's own score and those of the controls.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
+        """Draw each score before and after mapping, with the target's own score and those of the controls, on ``ax`` or
+        new axes.
         """
         from congruence.plotting import draw_scores
 
@@ -219,9 +216,7 @@ def evaluate(
     random rotation about the correct means. Retrieval and classification are reported with chance
     (``congruence.evaluation.controls``).
 
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
+    Source: Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
     mapping.check_fitted()
     sides = read_sides({"the map": mapping}, source, target, modality)
@@ -234,8 +229,7 @@ def evaluate(
     if not rows:
         raise InputError(
             "The two sides have no ids or classes in common, so nothing can be measured.",
-            "Pass the same items with the same ids for both, or `labels=…` of the images and `prompt_labels=…` of the "
-            "texts.",
+            "Pass the same ids for both, or `labels=…` of the images and `prompt_labels=…` of the texts.",
         )
     covered = {}
     if isinstance(mapping, OrthogonalMap):
@@ -251,9 +245,8 @@ def evaluate(
 
 
 def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: RowsOfSide, modality: str | None) -> Sides:
-    """Return rows by side and modality, after checking that they come from the spaces of all fitted ``models``.
-
-    ``source`` may be None if there are no maps; ``modality`` is that of rows which are not in a mapping.
+    """Return rows by side and modality, after checking that they come from the spaces of all fitted ``models``;
+    ``source`` may be None without maps, and ``modality`` is that of rows not in a mapping.
     """
     by_side: Sides
     if source is None:
@@ -272,7 +265,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
             if rows.space.modality not in (None, m):
                 raise ModalityError(
                     f"Got {rows.space.modality} vectors for the modality {m!r}.",
-                    f"Pass them under the key {rows.space.modality!r}.",
+                    f"Pass them as {rows.space.modality!r}.",
                 )
             for mapping in models.values():
                 spaces = mapping.source_space_, mapping.target_space_
@@ -419,8 +412,7 @@ def _across(
         if not known.any():
             first = np.arange(1)
             raise InputError(
-                f"No image's class is among the texts (image classes {name_rows(first, wanted)}, …; texts "
-                f"{name_rows(first, b.ids)}, …).",
+                f"No image's class is among the texts ({name_rows(first, wanted)}, …; {name_rows(first, b.ids)}, …).",
                 "Pass `labels=…` whose values are ids of the texts.",
             )
         center = (means[image, "image"], means[text, "text"]) if variant.center else None
@@ -508,9 +500,8 @@ def _measure_joint(
 def _keys(
     modalities: tuple[str, str], items: tuple[Embeddings, Embeddings], labels: LabelsById, prompt_labels: LabelsById
 ) -> Sequence[np.ndarray]:
-    """Return keys by which rows of two sides match, as integers.
-
-    Within a modality they are ids (or row numbers); across modalities classes or, if there are no labels, ids.
+    """Return keys by which rows of two sides match, as integers: ids (or row numbers) within a modality; across
+    modalities classes or, without labels, ids.
     """
 
     def classes(modality: str, rows: Embeddings) -> np.ndarray:

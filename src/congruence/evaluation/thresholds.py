@@ -60,10 +60,8 @@ class Translation(PlainData):
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A monotone translation of scores, with the error rates measured for it.
-
-    ``table`` (12, points) has the rows ``COLUMNS``, the old scores strictly ascending; the counts are those of
-    queries, of irrelevant pairs and of relevant ones.
+    """A monotone translation of scores, with the error rates measured for it: ``table`` (12, points) has the rows
+    ``COLUMNS``, the old scores strictly ascending.
     """
 
     table: np.ndarray
@@ -77,8 +75,7 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of "
-                "the old model's scores of irrelevant pairs.",
+                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
                 "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )
         at = [float(np.interp(threshold, old, row)) for row in self.table]
@@ -127,17 +124,14 @@ class Thresholds:
 
 
 def _check_number(threshold: float) -> None:
-    """Check that a value is a finite number. Raises ParameterError."""
+    """Check that a value is a finite number."""
     if (
         isinstance(threshold, bool)
         or not isinstance(threshold, (int, float, np.integer, np.floating))
         or not np.isfinite(threshold)
     ):
         raise ParameterError(
-            argument="threshold",
-            got=threshold,
-            expected="a number",
-            fix="Pass the old cut-off, for example `threshold=0.28`.",
+            argument="threshold", got=threshold, expected="a number", fix="Pass `threshold=0.28`, for example."
         )
 
 
@@ -162,8 +156,7 @@ def fit_thresholds(
 ) -> Thresholds:
     """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``.
 
-    ``new`` and ``old`` are the same queries (m, d) and rows of the index (n, d), after and before the change. Without
-    ``judgments`` all pairs count as irrelevant.
+    ``new`` and ``old`` are queries (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)

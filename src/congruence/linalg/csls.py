@@ -10,9 +10,8 @@ from congruence._utils.arrays import blocks
 
 
 def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
-    """Return the mean of the k largest entries of S along an axis (all, if there are fewer): for cosines, r of CSLS.
-
-    −inf marks a missing entry, which is left out; the mean is 0 if there are none left.
+    """Return the mean of the k largest entries of S along an axis (all, if there are fewer), without −inf; 0 if none
+    are left.
     """
     size = S.shape[axis]
     k = min(k, size)
@@ -26,10 +25,8 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
 class ScaledSimilarity:
     """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all unit rows A (n, d) and B (m, d), in blocks of rows of A.
 
-    r is the mean over the ``n_neighbors`` nearest rows of the other side: ``r_a`` (n,) and ``r_b`` (m,). The product of
-    A and B is computed once here and again in every pass over ``blocks``, unless all similarities fit into one
-    block. Memory: a block, by default 32 MB, and ``n_neighbors`` numbers per row of B. Source: Conneau et al. (2018),
-    §2.3.
+    r is the mean over the ``n_neighbors`` nearest rows of the other side (Conneau et al. 2018, §2.3). The product is
+    computed here and again in every pass over ``blocks``, unless it fits into one block.
     """
 
     def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, block_rows: int | None = None) -> None:
@@ -83,9 +80,7 @@ class ScaledSimilarity:
 def mutual_neighbors(
     A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, block_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the pairs of unit rows of A (n, d) and B (m, d) that are each other's nearest under CSLS.
-
-    Returns the rows of A, ascending, the row of B matched to each, and the CSLS of each pair, all of shape (k,). Equal
-    scores go to the lowest row number. Options and cost are those of ``ScaledSimilarity``.
+    """Return the pairs of unit rows of A (n, d) and B (m, d) that are each other's nearest under CSLS: rows of A,
+    ascending, rows of B, and the CSLS (k,). Equal scores go to the lowest row number.
     """
     return ScaledSimilarity(A, B, n_neighbors, block_rows=block_rows).mutual()

@@ -14,8 +14,8 @@ from congruence.linalg.procrustes import cross_svd
 class GeneralizedProcrustes:
     """Rotations (d_m, k) of several models into a common frame, with orthonormal rows.
 
-    ``evidence`` Σ_j C_mj R_j is each model's cross-covariance with all others in the frame; directions without it are
-    filled in. ``objective`` (sweeps + 1,) is Σ_{m<j} tr(R_mᵀ C_mj R_j), which never decreases.
+    ``evidence`` Σ_j C_mj R_j is each model's cross-covariance with all others in the frame, and ``objective`` (sweeps +
+    1,) Σ_{m<j} tr(R_mᵀ C_mj R_j).
     """
 
     rotations: list[np.ndarray]
@@ -33,16 +33,12 @@ def generalized_procrustes(
     max_iter: int = 200,
     tol: float = 1e-8,
 ) -> GeneralizedProcrustes:
-    """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m (d_m, k) with orthonormal rows.
+    """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m (d_m, k) with orthonormal rows, given cross-covariances
+    C_mj.
 
-    ``cross`` are the cross-covariances Σ w xᵀ y (d_m, d_j) of the pairs of models that share items, ``weight`` their
-    weights. Sweeps end when one improves the objective by less than the share ``tol``.
-
-    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem
-    with a closed-form solution, and no step decreases the objective: the alternating solution of Gower (1975) and ten
-    Berge (1977), with missing rows as in Commandeur (1991). It begins with pairwise solutions along a maximum spanning
-    tree from the widest model. Directions of a model about which its parent has no information get axes of the frame
-    that no model uses yet, because a third model may share them. For two models the initialization is the solution.
+    Given the others, the best R_m is the polar factor of Σ_j C_mj R_j, so no step decreases the objective: Gower (1975)
+    and ten Berge (1977), with missing rows as in Commandeur (1991). It begins along a maximum spanning tree from the
+    widest model; directions about which a parent has no information get axes that no model uses yet.
     """
     models = range(len(widths))
     partners = {m: [j for j in models if _key(m, j) in cross] for m in models}

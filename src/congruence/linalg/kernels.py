@@ -12,9 +12,8 @@ from congruence._utils.validation import check_seed
 
 
 class KernelSums(NamedTuple):
-    """Sums over two kernel matrices K and L of n items, from which biased and unbiased HSIC follow.
-
-    Σᵢⱼ KᵢⱼLᵢⱼ, Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, each also without (``_off``) the diagonals.
+    """Sums over two kernel matrices K and L of n items, from which biased and unbiased HSIC follow: Σᵢⱼ KᵢⱼLᵢⱼ, Σᵢ (Σⱼ
+    Kᵢⱼ)(Σⱼ Lᵢⱼ), Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, each also without (``_off``) the diagonals.
     """
 
     product: Array
@@ -42,10 +41,8 @@ def hsic_unbiased(sums: KernelSums) -> Array:
 
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e), in the precision of the means.
-
-    Centering does not change HSIC, biased or unbiased, and makes the row sums zero. ‖XᵀY‖² costs n·d·e operations and
-    is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used.
+    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e), in the precision of the means: by
+    ‖XᵀY‖² in blocks, n·d·e operations, or the Gram form, n²·(d + e), whichever is cheaper.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]

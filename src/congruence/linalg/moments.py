@@ -1,8 +1,5 @@
-"""One-pass, mergeable means and cross-covariances.
-
-A rotation or linear map can be computed from five sums over paired rows: the total weight, the two means and the
-second moments about them. The sums can be gathered block by block, in any order, on any number of machines, and
-added up afterwards.
+"""One-pass, mergeable means and cross-covariances: sums over paired rows from which a rotation or linear map can be
+computed, gathered block by block, in any order, on any number of machines.
 """
 
 from __future__ import annotations
@@ -18,12 +15,9 @@ from congruence.errors import ShapeError
 class CrossMoments:
     """Weight, means and centered second moments of paired rows, in float64.
 
-    ``weight`` is the sum of the weights and ``rows`` the number of those above 0; ``cross`` (d_source, d_target) is Σ w
-    (x − μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the source alone, which least squares
-    requires, and ``source_scatter`` and ``target_scatter`` are Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
-
-    Blocks are centered by their own mean before the product and combined by the pairwise update of Chan, Golub and
-    LeVeque (1983), so a large common offset costs no digits.
+    ``cross`` (d_source, d_target) is Σ w (x − μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the
+    source alone, and the scatters are Σ w ‖x − μ‖². Blocks are centered by their own mean and combined by the pairwise
+    update of Chan, Golub and LeVeque (1983), so that a large common offset costs no digits.
     """
 
     def __init__(self, d_source: int, d_target: int, *, gram: bool = False) -> None:
@@ -102,8 +96,8 @@ class CrossMoments:
         """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
         if self.cross.shape != other.cross.shape:
             raise ShapeError(
-                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths.",
-                "Merge fits of the same two models.",
+                f"Got widths {self.cross.shape} and {other.cross.shape}; expected equal widths.",
+                "Merge fits of the same models.",
             )
         new = self.copy()
         if other.gram is None and other.weight > 0:

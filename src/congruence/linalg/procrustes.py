@@ -11,9 +11,8 @@ import numpy as np
 class CrossSVD:
     """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance (d_source, d_target).
 
-    ``U`` (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s``, with min(d_source, d_target)
-    entries, is 0. ``rank`` is the number of singular values above rounding error, i.e. of directions that the anchors
-    cover.
+    ``U`` (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s`` is 0; ``rank`` counts singular
+    values above rounding error, the directions that the anchors cover.
     """
 
     U: np.ndarray
@@ -34,10 +33,9 @@ def cross_svd(
 ) -> CrossSVD:
     """Decompose a cross-covariance (d_source, d_target) and find its numerical rank.
 
-    ``max_rank`` is a known bound on it, such as the number of anchors minus one; ``scale`` the size of the products M
-    was summed from (√(Σ‖x‖² Σ‖y‖²), by default s₁), to which its rounding error is proportional. Without ``complete``,
-    directions whose singular value is 0 may be missing, and a matrix of low ``max_rank`` is decomposed through a sketch
-    of its range, with rounding errors of the same size (Halko et al. 2011, algorithms 4.1 and 5.1).
+    ``max_rank`` is a known bound on it; ``scale`` the size of the products M was summed from (by default s₁), to which
+    its rounding error is proportional. Without ``complete``, directions whose singular value is 0 may be missing, and a
+    matrix of low ``max_rank`` is decomposed through a sketch of its range (Halko et al. 2011, algorithms 4.1 and 5.1).
     """
     share = 4 * max(M.shape) * np.finfo(np.float64).eps
     sketched = None
@@ -63,11 +61,7 @@ def _svd(M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sketched_svd(
     M: np.ndarray, max_rank: int, share: float, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Decompose a matrix of at most this rank; return None if its rank proves to be higher.
-
-    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not
-    an approximation.
-    """
+    """Decompose a matrix of at most this rank, up to rounding; return None if its rank proves to be higher."""
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING))
     Q = np.linalg.qr(M @ draws)[0]
@@ -83,10 +77,8 @@ def _sketched_svd(
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
-    """Decompose a cross-covariance with half the work of ``cross_svd``, and half the digits, to compare maps.
-
-    From the eigenvectors of M Mᵀ, or of MᵀM if that is smaller. Directions whose singular value is below 1e-7 of the
-    largest are left out, and their singular values are set to 0.
+    """Decompose a cross-covariance from the eigenvectors of its smaller Gram matrix, with half the work of
+    ``cross_svd`` and half the digits, to compare maps; singular values below 1e-7 of the largest are left out.
     """
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
@@ -104,10 +96,8 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
 
 
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
-    """Build ``U diag(gains) Vᵀ`` (d_source, d_target): the Procrustes rotation if all gains (k,) are 1, the default.
-
-    Without ``allow_reflection``, the determinant of a square matrix is made +1 by reversing the direction with the
-    smallest singular value, which lowers the objective least (Umeyama 1991, eq. 40).
+    """Build ``U diag(gains) Vᵀ`` (d_source, d_target): the Procrustes rotation if all gains (k,) are 1, the default;
+    without ``allow_reflection`` the weakest direction is reversed if the determinant is −1 (Umeyama 1991).
     """
     U = svd.U if gains is None else svd.U * gains[: svd.U.shape[1]]
     R = U @ svd.Vt
@@ -117,8 +107,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966).
-
-    For d_source > d_target the minimizer has no closed form; this returns the maximizer of tr(Rᵀ Xᵀ Y), as is usual.
+    """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966), or
+    maximizes tr(Rᵀ Xᵀ Y) for d_source > d_target, where the former has no closed form.
     """
     return rotation_from_svd(cross_svd(X.astype(np.float64).T @ Y.astype(np.float64)))

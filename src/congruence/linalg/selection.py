@@ -18,10 +18,9 @@ _LAZY = 64
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row that most reduces the error of ridge regression on the selected rows over all rows.
 
-    ``ridge`` is λ as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the
-    signal. With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m,
-    and row x lowers it by xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this
-    becomes greedy column subset selection. Source: Yu, Bi and Tresp (2006); Farahat et al. (2011) for λ → 0.
+    With M = (λI + Σ_selected x xᵀ)⁻¹, ``ridge`` λ in mean squared norms, the error is proportional to tr(M C), C = XᵀX
+    / m, and row x lowers it by xᵀMCMx / (1 + xᵀMx); both forms have rank-one updates. Source: Yu, Bi and Tresp (2006);
+    Farahat et al. (2011) for λ → 0.
     """
     C = X.T @ X / len(X)
     scale = ridge * float(np.trace(C))
@@ -44,10 +43,8 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal).
-
-    ``ridge`` as for ``greedy_variance``. It extends the order beyond the point where all directions are covered:
-    the least covered directions come first. Source: Çivril and Magdon-Ismail (2009).
+    """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal,
+    Çivril and Magdon-Ismail 2009), beyond the point where all directions are covered.
     """
     squared = np.einsum("ij,ij->i", X, X)
     scale = ridge * float(squared.mean())
@@ -65,10 +62,8 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
-    """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean.
-
-    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the
-    largest are recomputed (Minoux 1978; Nemhauser, Wolsey and Fisher 1978).
+    """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean;
+    outdated gains are upper bounds, so only the largest are recomputed (Minoux 1978).
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = squared.copy()
@@ -96,9 +91,8 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 
 
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw rows with probability proportional to the squared distance from the nearest row already drawn.
-
-    Source: Arthur and Vassilvitskii (2007). The rows must all be distinct.
+    """Draw distinct rows with probability proportional to the squared distance from the nearest row already drawn
+    (Arthur and Vassilvitskii 2007).
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = np.full(len(X), np.inf)
@@ -117,10 +111,8 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
-    """Draw rows without replacement, with probability proportional to their ridge leverage score.
-
-    ``ridge`` as for ``greedy_variance``, so that directions of rounding error do not count. Source: Alaoui and
-    Mahoney (2015).
+    """Draw rows without replacement, with probability proportional to their ridge leverage score (Alaoui and Mahoney
+    2015).
     """
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)

@@ -57,11 +57,8 @@ def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
 
 
 def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray:
-    """Return the gains (k,) of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
-
-    ``alignment`` is a = Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors: 1 − a² is the share of variance that no rotation
-    explains, an estimate of the noise. Exact data have a = 1, and every gain is 1; the noisier the data, the larger a
-    singular value must be to be kept.
+    """Return the gains (k,) of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s); ``alignment`` a
+    is Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, and 1 − a² estimates the noise.
     """
     a = min(max(alignment, np.finfo(float).tiny), 1.0)
     # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
@@ -80,10 +77,9 @@ def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Return a matrix (d_source, d_target) that extends a partial isometry by the means' directions, and its rank.
 
-    Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
-    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using
-    it is right if the models differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So
-    it is used only if the covered parts of the means correspond (``means_correspond``).
+    Centering discards that the source mean belongs to the target mean. With few anchors most of both lies outside the
+    directions that these cover, and adds information if the models differ by a rotation about the origin: so it is used
+    only if the covered parts of the means correspond.
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     residuals = []
@@ -108,15 +104,13 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
 def cross_validate(
     groups: Sequence[Group], *, center: bool, random_state: int, folds: int = 5
 ) -> tuple[float, np.ndarray]:
-    """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
-
-    Returns it, and the mean log-probability of held-out pairs for each of ``CV_STRENGTHS``.
+    """Return the strength of the Wiener filter that maximizes the likelihood of held-out pairs, and the mean
+    log-probability for each of ``CV_STRENGTHS``.
     """
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
         raise ParameterError(
-            f'Got {n} pairs for `shrinkage="cv"`; expected at least {_MIN_CV_PAIRS} to split into folds.',
-            'Pass `shrinkage="auto"`.',
+            f'Got {n} pairs for `shrinkage="cv"`; expected at least {_MIN_CV_PAIRS}.', 'Pass `shrinkage="auto"`.'
         )
     rng = np.random.default_rng(random_state)
     # Identical pairs share a fold, so that no strength is scored on pairs it was fitted on.
@@ -149,10 +143,8 @@ def cross_validate(
 
 
 def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
-    """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines.
-
-    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow
-    one.
+    """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines:
+    retrieval accuracy saturates on small folds.
     """
     from scipy.special import logsumexp
 

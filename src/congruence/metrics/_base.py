@@ -45,24 +45,17 @@ def _one_space(*_: object) -> Any:
 class Metric:
     """A measure of agreement with its declared properties, which tests verify.
 
-    Attributes
-    ----------
-    fn : callable
-        ``fn(X, Y)`` on paired rows; its name is the metric's.
-    range : tuple of float
-        Smallest and largest possible value.
-    invariances : frozenset of str
-        Keys of ``INVARIANCES``.
-    reference : str
-        Source of the definition.
-    prepare, compare, reorder : callable
-        The same value in steps, so that random re-pairings reuse the first: ``prepare(A, name)`` computes from checked
-        rows what depends on one side only (a basis, a Gram matrix, a table of neighbors), ``compare(first, second)``
-        is the value, and ``reorder(side, order)`` equals preparing ``A[order]``.
-    cost : str
-        Number of operations, up to a constant, for n rows of width d.
-    one_space : bool
-        Whether both sides must be in the same space, and so have the same width. Such a metric has no steps.
+    - ``fn``: ``fn(X, Y)`` on paired rows; its name is the metric's.
+    - ``range``: Smallest and largest possible value.
+    - ``invariances``: Keys of ``INVARIANCES``.
+    - ``reference``: Source of the definition.
+    - ``prepare``, ``compare``, ``reorder``: The same value in steps, so that random re-pairings reuse the first:
+      ``prepare(A, name)`` computes from checked rows what depends on one side only (a basis, a Gram matrix, a table
+      of neighbors), ``compare(first, second)`` is the value, and ``reorder(side, order)`` equals preparing
+      ``A[order]``.
+    - ``cost``: Number of operations, up to a constant, for n rows of width d.
+    - ``one_space``: Whether both sides must be in the same space, and so have the same width. Such a metric has no
+      steps.
     """
 
     fn: Callable[..., float | Array]
@@ -97,9 +90,8 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
 def native_pair(
     X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
 ) -> tuple[ArrayNamespace, Array, Array]:
-    """Validate two matrices with paired rows and any widths, and return their array namespace and them.
-
-    A torch tensor stays a tensor, on its device and in its graph; all other input becomes NumPy.
+    """Validate two matrices with paired rows and any widths, and return their array namespace and them; a torch tensor
+    stays one, on its device and in its graph.
     """
     check_order(X, Y)
     A: Array
@@ -110,14 +102,12 @@ def native_pair(
         xp = namespace(X, Y)
     except TypeError as error:
         raise DtypeError(
-            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library.",
-            "Convert one of them, with numpy.asarray for example.",
+            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected one library.", "Convert one."
         ) from error
     tensors = [side for side in (A, B) if is_tensor(side)]
     if len({side.device for side in tensors}) > 1:
         raise DtypeError(
-            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device.",
-            "Move one of them with .to(…).",
+            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}.", "Move one with .to(…)."
         )
     if tensors:  # the other side may be a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
@@ -144,8 +134,8 @@ def equal_rows(name: str, n: int) -> InputError:
 def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) -> Array:
     """Return n − 1 orthonormal contrasts of A's rows, without constant columns, by default with a largest entry of 1.
 
-    Up to that scale, inner products of columns are those of the centered columns, but without the zero singular value
-    of the centered matrix: with fewer rows than columns, that zero breaks the gradient of its decomposition.
+    Inner products of columns are those of the centered columns, but without the zero singular value of the centered
+    matrix, which breaks the gradient of its decomposition if there are fewer rows than columns.
     """
     n = A.shape[0]
     # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
@@ -162,10 +152,7 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) ->
 
 
 def from_contrasts(contrast: Array) -> np.ndarray:
-    """Return the centered rows, shape (n, d), of contrasts, shape (n − 1, d); inner products of columns are the same.
-
-    Reordering these rows reorders the items, which contrasts do not allow.
-    """
+    """Return the centered rows (n, d) of contrasts (n − 1, d), which can be reordered as the items."""
     C = to_numpy(contrast)
     n, total = len(C) + 1, C.sum(axis=0)
     return np.vstack([total / n**0.5, C - total / (n - n**0.5)])
@@ -181,8 +168,7 @@ def as_labels(labels: Labels, n: int, name: str) -> np.ndarray:
     array = to_numpy(labels)
     if array.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows.",
-            f"Pass an array of shape ({n},).",
+            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows.", "Pass one for each."
         )
     if array.dtype != object:
         return array
@@ -197,8 +183,7 @@ def positive(size: float, name: str) -> float:
     """Return the size of a side, by which it is divided, after checking that it is not zero."""
     if not size > 0:
         raise InputError(
-            f"All rows of {name} are equal, or all equally far from each other.",
-            "Remove duplicate items, or check the encoder's outputs.",
+            f"All rows of {name} are equal, or all equally far from each other.", "Remove duplicate items."
         )
     return size
 
@@ -214,9 +199,7 @@ def check_square(A: np.ndarray, metric: str) -> None:
     """Check that n × n matrices fit in memory."""
     if len(A) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(A)} rows for {metric} with re-pairings, which keeps n × n matrices; expected at most "
-            f"{MOST_ROWS}.",
-            "Pass a sample of the rows.",
+            f"Got {len(A)} rows for {metric} with re-pairings, above {MOST_ROWS}.", "Pass a sample of the rows."
         )
 
 

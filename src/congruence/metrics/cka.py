@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias, overload
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
-from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
@@ -31,14 +30,6 @@ _HSIC: TypeAlias = Callable[[kernels.KernelSums], Array]
 ESTIMATORS = ("debiased", "biased", "minibatch")
 
 
-@overload
-def linear_cka(
-    X: TensorT, Y: RowsLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
-) -> TensorT: ...
-@overload
-def linear_cka(
-    X: ArrayLike, Y: ArrayLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
-) -> float: ...
 def linear_cka(
     X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
 ) -> float | Tensor:
@@ -109,10 +100,7 @@ def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
 def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
     for value in (first, second):
         if not float(to_numpy(value)) > 0:
-            raise InputError(
-                "A kernel does not vary between pairs of rows.",
-                ("Drop constant vectors.", "Pass another `bandwidth=…`."),
-            )
+            raise InputError("A kernel does not vary.", ("Drop constant vectors.", "Pass another `bandwidth=…`."))
     return cross / (xp.sqrt(first) * xp.sqrt(second))
 
 
@@ -125,33 +113,15 @@ def _means(A: Array) -> Array:
     return total / A.shape[0]
 
 
-@overload
-def rbf_cka(
-    X: TensorT, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
-) -> TensorT: ...
-@overload
-def rbf_cka(
-    X: ArrayLike, Y: ArrayLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
-) -> float: ...
 def rbf_cka(
     X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float | Tensor:
-    """Centered kernel alignment with Gaussian kernels.
+    """Centered kernel alignment of X (n, d) and Y (n, e) with Gaussian kernels exp(−‖x − x'‖² / 2σ²), "debiased" or
+    "biased".
 
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d) and (n, e)
-    estimator : {"debiased", "biased"}, default="debiased"
-    bandwidth : "median" or float, default="median"
-        σ in exp(−‖x − x'‖² / 2σ²). ``"median"``: σ² is ``fraction``² times the median of the non-zero squared
-        distances of each side (of at most 4,000 rows).
-    fraction : float, default=1.0
-        Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
-
-    Notes
-    -----
-    O(n²·(d + e)) operations, O(n·(d + e)) memory. With a small ``fraction`` every row is similar only to itself.
-    A fixed ``bandwidth`` is in the units of the vectors.
+    σ is ``bandwidth``, in the units of the vectors; with ``"median"``, σ² is ``fraction``² times the median of the
+    non-zero squared distances of each side (of at most 4,000 rows). Kornblith et al. use fractions of 0.2 to 0.8; with
+    a small one every row is similar only to itself. O(n²·(d + e)) operations, O(n·(d + e)) memory.
 
     Source: Kornblith et al. (2019), section 4.
     """
@@ -179,25 +149,11 @@ def rbf_cka(
     return as_scalar(_divide(cross, first, second, xp))
 
 
-@overload
-def cross_kernel_cka(F: TensorT, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> TensorT: ...
-@overload
-def cross_kernel_cka(F: ArrayLike, G: ArrayLike, F_other: ArrayLike, G_other: ArrayLike) -> float: ...
 def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> float | Tensor:
-    """Centered alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
+    """Centered alignment, in [−1, 1], of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
 
-    In [−1, 1]. Rows and columns of both kernels are centered before the comparison.
-
-    Parameters
-    ----------
-    F, G : array_like, shape (n, d) and (m, d)
-        Images and texts in one model.
-    F_other, G_other : array_like, shape (n, e) and (m, e)
-        The same images and texts in the other model.
-
-    Notes
-    -----
-    With centered F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
+    ``F`` (n, d) and ``G`` (m, d) are images and texts in one model, ``F_other`` (n, e) and ``G_other`` (m, e) the same
+    in the other. With centered rows, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
 
     Source: Gupta et al. (2026), figure 3b.
     """
@@ -206,8 +162,7 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     for images, texts in ((A, B), (A_other, B_other)):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Images of a model are {images.shape[1]}-d and its texts {texts.shape[1]}-d.",
-                "Pass the images and texts of one model, then those of the other.",
+                f"Got {images.shape[1]}-d images and {texts.shape[1]}-d texts of a model.", "Pass those of one model."
             )
     A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
 

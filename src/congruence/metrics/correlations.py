@@ -8,13 +8,13 @@ side costs no digits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import NUMPY, device, is_tensor, to_numpy
-from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import (
     as_matrix,
     check_choice,
@@ -79,8 +79,7 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
     median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
     if _number(median) <= 64 * EPS * _number(xp.max(norms)):
         raise InputError(
-            f"The median distance between rows of {name} is 0, which cannot be the bandwidth of a kernel.",
-            ("Drop duplicates.", "Pass `reduce='pca'`."),
+            f"The median distance between rows of {name} is 0.", ("Drop duplicates.", "Pass `reduce='pca'`.")
         )
     K = xp.exp(-squared / (2 * median))
     K = K - xp.mean(K, axis=0, keepdims=True)
@@ -221,10 +220,7 @@ def svcca(
     check_positive(keep, "keep")
     if not isinstance(keep, (int, np.integer)) and keep > 1:
         raise ParameterError(
-            argument="keep",
-            got=keep,
-            expected="a share of variance in (0, 1] or a whole number of components",
-            fix="Pass `keep=0.99`, for example.",
+            argument="keep", got=keep, expected="a share in (0, 1] or a whole number", fix="Pass `keep=0.99`."
         )
     xp, A, B = float_pair(X, Y)
     bases = (_leading(xp, side, name, keep, standardize) for side, name in ((A, "X"), (B, "Y")))
@@ -241,10 +237,6 @@ def _leading(xp: ArrayNamespace, A: Array, name: str, keep: float | int = 0.99, 
     return U[:, : _count_kept(s, keep)]
 
 
-@overload
-def pwcca(X: TensorT, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> TensorT: ...
-@overload
-def pwcca(X: ArrayLike, Y: ArrayLike, *, rank: int | None = None, weights: str = "X") -> float: ...
 def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
@@ -310,16 +302,12 @@ def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -
 class CCAFit:
     """Canonical directions of two spaces, to be evaluated on rows they were not fitted on.
 
-    Attributes
-    ----------
-    x_mean : ndarray of float64, shape (d_x,)
-    y_mean : ndarray of float64, shape (d_y,)
-    x_projection : ndarray of float64, shape (d_x, k)
-        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of
-        the fit.
-    y_projection : ndarray of float64, shape (d_y, k)
-    correlations : ndarray of float64, shape (k,)
-        Canonical correlations on the rows of the fit, descending.
+    - ``x_mean``, shape (d_x,)
+    - ``y_mean``, shape (d_y,)
+    - ``x_projection``, shape (d_x, k): ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they
+      have unit variance on the rows of the fit.
+    - ``y_projection``, shape (d_y, k)
+    - ``correlations``, shape (k,): Canonical correlations on the rows of the fit, descending.
     """
 
     x_mean: np.ndarray = field(repr=False)
@@ -346,18 +334,11 @@ class CCAFit:
         )
 
     def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
-        """Return the correlations of the two sides' variates on new rows.
+        """Return the correlations, in [-1, 1] and near 0 if unrelated, of the two sides' variates on new rows (n, d_x)
+        and (n, d_y).
 
-        Parameters
-        ----------
-        X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        components : {"mean", "first", "all"}, default="mean"
-            "all" returns them in the order of the fit, in which held-out correlations need not be descending.
-
-        Returns
-        -------
-        float or ndarray of shape (k,)
-            In [-1, 1]; around 0 if the two sides are unrelated.
+        ``components`` is as for ``cca``; "all" keeps the order of the fit, in which held-out correlations need not
+        descend.
         """
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
@@ -369,9 +350,8 @@ class CCAFit:
             scale = np.linalg.norm(variates, axis=0)
             if (scale <= noise * np.sqrt(len(variates))).any():
                 raise InputError(
-                    f"Canonical variate {int(np.argmin(scale))} does not vary on these rows of {name}, so it has no "
-                    "correlation.",
-                    "Pass other or more rows.",
+                    f"Canonical variate {int(np.argmin(scale))} does not vary on these rows of {name}.",
+                    "Pass other rows.",
                 )
             scales.append(scale)
         correlations = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
@@ -379,25 +359,13 @@ class CCAFit:
 
 
 def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
-    """Find the canonical directions of paired rows, for correlations on other rows.
+    """Find the canonical directions of paired rows X (n, d_x) and Y (n, d_y), for correlations on other rows.
+
+    ``rank``, ``reduce`` (without ``"kernel"``, whose components are not linear projections) and ``ridge`` are as for
+    ``cca``. Use the ``score`` of the result, NumPy arrays whatever the input: in-sample correlations reach 1 on noise
+    if there are about half as many dimensions as rows.
 
     Source: Hotelling (1936), "Relations between two sets of variates".
-
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d_x) and (n, d_y)
-    rank : int, default=50
-        As for ``cca``.
-    ridge : float, default=0.0
-        As for ``cca``.
-    reduce : {"pca", None}, default="pca"
-        As for ``cca``, without ``"kernel"``, whose components are not linear projections.
-
-    Returns
-    -------
-    CCAFit
-        With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
-        there are about half as many dimensions as rows (see ``cca``).
 
     Examples
     --------

@@ -26,10 +26,8 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 
 
 class Dissimilarities:
-    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks.
-
-    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do
-    not depend on the factor.
+    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks, as squared
+    distances: 1 − cos is half of one, and no comparison depends on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -41,8 +39,7 @@ class Dissimilarities:
             constant = xp.nonzero(~xp.any(A, axis=1))[0]
             if len(constant):
                 raise ZeroRowError(
-                    f"Row {int(constant[0])} of {name} has equal entries, so it has no correlation.",
-                    ("Remove such rows.", "Pass `rdm='euclidean'`."),
+                    f"Row {int(constant[0])} of {name} has equal entries.", ("Remove it.", "Pass `rdm='euclidean'`.")
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
@@ -137,8 +134,7 @@ def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
     """Check that the smallest and the largest dissimilarity of a side differ. Raises InputError."""
     if float(high - low) <= tie:
         raise InputError(
-            f"All pairs of {name} have the same dissimilarity, so it has no correlation.",
-            ("Pass `compare='cosine'`.", "Check the encoder's outputs."),
+            f"All pairs of {name} have the same dissimilarity.", ("Pass `compare='cosine'`.", "Check the encoder.")
         )
 
 
@@ -172,8 +168,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
-                f"All pairs of {name} have dissimilarity 0, so it has no cosine.",
-                "Remove duplicate items, or check the encoder's outputs.",
+                f"All pairs of {name} have dissimilarity 0.", "Remove duplicate items, or check the encoder."
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -233,18 +228,14 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs.",
-                f"Pass `max_rows={MOST_ROWS}` to compare a sample, or `max_rows={n}` for "
-                f"{n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
+                f"Got {n} rows, above {MOST_ROWS}; memory grows with the number of pairs.",
+                f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
             )
     else:
         check_positive(max_rows, "max_rows", integer=True)
         if max_rows < 3:
             raise ParameterError(
-                argument="max_rows",
-                got=max_rows,
-                expected="at least 3, for three pairs",
-                fix="Pass `max_rows=3` or more.",
+                argument="max_rows", got=max_rows, expected="at least 3", fix="Pass `max_rows=3` or more."
             )
         if n > max_rows:
             rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))

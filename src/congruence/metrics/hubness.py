@@ -22,9 +22,8 @@ from congruence.metrics.search import nearest
 
 @dataclass(frozen=True)
 class HubnessCorrection:
-    """The numbers ``shift`` (n,) that a correction subtracts from cosines.
-
-    With ``hubs`` (n,), only queries whose nearest row by plain cosine is one of these are corrected.
+    """The numbers ``shift`` (n,) that a correction subtracts from cosines; with ``hubs`` (n,), only for queries whose
+    nearest row by plain cosine is one of these.
     """
 
     shift: np.ndarray
@@ -43,9 +42,8 @@ class HubnessCorrection:
     def as_inner_products(
         self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries (m, d + 1) and gallery (n, d + 1) whose inner products are the corrected cosines.
-
-        Both have unit rows before; ``left_out`` (m,) is a gallery row that each query must not retrieve.
+        """Return queries (m, d + 1) and gallery (n, d + 1), from unit rows, whose inner products are the corrected
+        cosines.
         """
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
@@ -60,15 +58,13 @@ class Hubness(ABC):
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n).
-
-        They are −inf for rows that a query of the bank must not retrieve.
+        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n), −inf
+        where missing.
         """
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> HubnessCorrection:
-        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks.
-
-        With ``exclude_self``, gallery row i is ignored for query i of the bank.
+        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks; with
+        ``exclude_self``, without gallery row i for query i.
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -100,17 +96,12 @@ class Hubness(ABC):
 
 @dataclass(frozen=True)
 class CSLS(Hubness):
-    """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``.
+    """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``, with r the mean cosine with the
+    ``n_neighbors`` nearest queries of the bank, or all, if it has fewer.
 
-    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows
-    that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
+    ``r(q)`` is the same for all rows that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``.
 
     Source: Conneau et al. (2018), "Word translation without parallel data", §2.3.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=10
-        Number of queries over which r(g) is averaged; all of them if the bank has fewer.
     """
 
     name: ClassVar[str] = "csls"
@@ -126,19 +117,15 @@ class CSLS(Hubness):
 
 @dataclass(frozen=True)
 class QBNorm(Hubness):
-    """Query-bank normalization with the dynamic inverted softmax.
+    """Query-bank normalization with the dynamic inverted softmax; ``temperature`` T is by default one over the paper's
+    β.
 
-    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's
-    similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain
-    cosines. The ranking is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
+    If the nearest row of a query by plain cosine is also that of some query of the bank, the query's similarities
+    become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; the ranking is that of ``cos(q, g) − T log
+    Σ_b exp(cos(b, g)/T)``. Otherwise they remain plain cosines.
 
-    Source: Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax,
-    k = 1). Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
-
-    Parameters
-    ----------
-    temperature : float, default=0.05
-        T; its default is one over the paper's β of 20.
+    Source: Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2. Smith et al. (2017),
+    "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
     """
 
     name: ClassVar[str] = "qb_norm"
@@ -170,9 +157,8 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 def means_of(
     center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the means (d,) or None that centering subtracts from queries (the bank, if there is one) and gallery rows.
-
-    ``center`` is True for each side's own mean; or two vectors, where None stands for the side's own mean.
+    """Return the means (d,) or None that centering subtracts from queries (or the bank) and gallery rows: ``center`` is
+    True for each side's own mean, or two vectors, None for the side's own.
     """
     if center is None or center is False:
         return None, None
@@ -183,15 +169,14 @@ def means_of(
             if len(rows) < 2:
                 raise ParameterError(
                     f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
-                    "Pass their mean in `center=(…, …)`, or a bank of queries in `bank=…`.",
+                    "Pass their mean in `center=…`.",
                 )
             means.append(rows.mean(axis=0, dtype=np.float64))
             continue
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of "
-                "that width.",
+                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}.",
                 "Pass `center=True`, or two vectors.",
             )
         means.append(mean)

@@ -24,20 +24,12 @@ from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_tab
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows.
+    """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows, in [0, 1].
 
-    In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
+    Rows X (n, d) and Y (n, e) are paired by position; unrelated spaces agree on n_neighbors / (n − 1) by chance.
+    ``metric`` is as for ``nearest``; the paper uses inner products of unit rows, which is ``"cosine"``.
 
     Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
-
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d) and (n, e)
-        Row i belongs to row i of X; the widths may differ.
-    n_neighbors : int, default=10
-        From 1 to n − 1.
-    metric : {"inner", "cosine", "euclidean"}, default="inner"
-        See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
     """
     return _common_share(*_tables(X, Y, n_neighbors, metric))
 
@@ -189,9 +181,8 @@ def cknna(
 
 
 class _MaskedGram(NamedTuple):
-    """The entries of a Gram matrix at each row's nearest neighbors, and the root of its alignment with itself.
-
-    ``keys`` (n k,) are the positions i n + j, ascending; ``values`` (n k,) the entries there, up to a common factor.
+    """The entries of a Gram matrix at each row's nearest neighbors, at positions ``keys`` i n + j, ascending, up to a
+    common factor, and the root of its alignment with itself.
     """
 
     keys: np.ndarray
@@ -217,8 +208,7 @@ def prepare_cknna(
     size, rounding = _unbiased_hsic(keys, values, values, n) if definition == "huh" else (float(values @ values), 0.0)
     if size <= rounding:
         raise InputError(
-            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}): its neighborhoods do "
-            "not vary, or hardly any neighbors are mutual.",
+            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}).",
             f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
         )
     return _MaskedGram(keys, values, math.sqrt(size), n, definition)
@@ -260,10 +250,8 @@ def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) ->
 
 
 def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
-    """Return Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
-
-    ``keys`` (m,) are the positions i n + j, ascending, none on the diagonal; ``a`` and ``b`` (m,) the entries there.
-    Returns n (n − 3) times the estimate, and a bound on the rounding error of a zero estimate.
+    """Return n (n − 3) times Song et al.'s eq. (5) for two matrices with entries ``a`` and ``b`` at the positions
+    ``keys``, i n + j, ascending and off the diagonal, and a bound on the rounding error of a zero estimate.
     """
     if not len(keys):
         return 0.0, 0.0

@@ -10,16 +10,9 @@ import numpy as np
 class Chance(NamedTuple):
     """Null distribution and p-values of scores; each array has the shape of the scores.
 
-    Attributes
-    ----------
-    mean, sd : ndarray, shape of the scores
-        Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
-    p_value : ndarray, shape of the scores
-        Share of the permutations + 1 pairings, including the actual one, whose score is at least as close, ties
-        included. Never below 1 / (permutations + 1).
-    adjusted_p_value : ndarray, shape of the scores
-        The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard
-        deviation over the permutations + 1 pairings.
+    ``mean`` and ``sd`` are over re-paired rows. ``p_value`` is the share of the permutations + 1 pairings, including
+    the actual one, that score at least as close; ``adjusted_p_value`` that for the closest of *all* scores in a
+    pairing.
     """
 
     mean: np.ndarray
@@ -29,15 +22,13 @@ class Chance(NamedTuple):
 
 
 def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | bool) -> Chance:
-    """Return p-values of scores, individually and adjusted for choosing the best of all.
+    """Return p-values of scores, individually and adjusted for choosing the best of all; row r of ``null`` holds all
+    scores of the same re-pairing.
 
-    Row r of ``null`` (permutations, …) holds all scores of the same re-pairing.
-
-    If rows are unrelated, the actual pairing and the re-pairings are exchangeable. So are their largest standardized
-    scores, as long as the mean and the standard deviation treat all pairings alike, as they do here. The probability
-    that any adjusted p-value is at most α is then at most α, for any number of scores and re-pairings. Standardizing by
-    the re-pairings alone would make the actual pairing more extreme than any of them can be: with 351 scores and 19
-    re-pairings, this rejects at 0.05 in 0.70 of cases.
+    If rows are unrelated, all pairings are exchangeable, and so are their largest scores, standardized by the mean and
+    standard deviation over all pairings: the probability that any adjusted p-value is at most α is then at most α.
+    Standardizing by the re-pairings alone makes the actual pairing more extreme than any of them can be: with 351
+    scores and 19 re-pairings, this rejects at 0.05 in 0.70 of cases.
 
     Source: Westfall and Young (1993), the single-step max-T procedure; Phipson and Smyth (2010), "Permutation p-values
     should never be zero".

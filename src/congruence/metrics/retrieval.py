@@ -75,8 +75,7 @@ def _similarities(
     method = as_hubness(hubness)
     if bank is not None and method is None and not center:
         raise ParameterError(
-            "Got a bank of queries without hubness or center, which use it; expected one of these.",
-            'Pass `hubness="csls"` or `center=True`, or leave out `bank=…`.',
+            "Got a bank of queries without hubness or center, which use it.", 'Pass `hubness="csls"` or `center=True`.'
         )
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
     G = as_matrix(gallery, "gallery", allow_zero_rows=True)
@@ -148,9 +147,8 @@ def top1_scores(
     of_gallery = as_labels(gallery_labels, n, "gallery_labels")
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
-            f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each "
-            "query's own row.",
-            "Pass paired rows or `exclude_self=False`.",
+            f"Got {m} queries and {n} gallery rows; expected pairs, to exclude each query's own row.",
+            "Pass `exclude_self=False`.",
         )
     out = np.empty(m)
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
@@ -174,25 +172,19 @@ def class_retrieval(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
-    """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
-
-    In [0, 1]; always 1 with a single class.
+    """Share of queries whose nearest gallery row is of the same class (top-1, cosine), in [0, 1]; always 1 with one
+    class.
 
     Source: Gupta et al. (2026), appendix D.4.2, metric (2).
 
     Parameters
     ----------
-    queries : array_like, shape (m, d)
-        E.g. images of one model, mapped into the other model's space.
-    gallery : array_like, shape (n, d)
-        E.g. the other model's images.
-    query_labels : array_like, shape (m,)
-    gallery_labels : array_like, shape (n,), optional
-        By default the same as ``query_labels``.
-    exclude_self : bool, default=False
-        Exclude gallery row i for query i. The paper does not exclude it.
-    center, hubness, bank
-        As for ``top1_scores``.
+    queries, gallery : array_like, shapes (m, d) and (n, d)
+        E.g. images of one model, mapped into the other model's space, and the other model's images.
+    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
+        Those of the gallery are by default the same.
+    exclude_self, center, hubness, bank
+        As for ``top1_scores``. The paper does not exclude a query's own row.
     """
     labels = query_labels, query_labels if gallery_labels is None else gallery_labels
     scores = top1_scores(
@@ -211,9 +203,7 @@ def zero_shot_accuracy(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
-    """Share of images whose nearest class prototype is that of their own class.
-
-    In [0, 1].
+    """Share of images whose nearest class prototype is that of their own class, in [0, 1].
 
     Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
 
@@ -225,12 +215,9 @@ def zero_shot_accuracy(
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
         Class of each prototype, without repetition; by default row numbers.
-    center : bool or tuple of ndarray, shape (d,), default=False
-        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of
-        the prototypes. This closes the modality gap, which is necessary if the mean of one modality in the target space
-        is unknown.
-    hubness, bank
-        As for ``top1_scores``; images are the queries.
+    center, hubness, bank
+        As for ``top1_scores``, with images as the queries. Centering closes the modality gap, which is necessary if the
+        mean of one modality in the target space is unknown.
     """
     scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
     return float(scores.mean())
@@ -251,16 +238,12 @@ def zero_shot_scores(
     names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
     expected = as_labels(labels, len(images), "labels")
     if len(np.unique(names)) < k:
-        raise InputError(
-            "Got a class with two prototypes; expected one per class.",
-            "Average the prompts of each class with ensemble_prompts.",
-        )
+        raise InputError("Got a class with two prototypes.", "Average the prompts of each class with ensemble_prompts.")
     unknown = ~np.isin(expected, names)
     if unknown.any():
         raise InputError(
-            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every "
-            "label among the classes.",
-            "Use the same names in labels and classes.",
+            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images).",
+            "Use the names of `classes=…`.",
         )
     return top1_scores(images, prototypes, expected, names, center=center, hubness=hubness, bank=bank)
 
@@ -297,10 +280,7 @@ def recall_at_k(
     if k > n:
         raise ParameterError(f"Got `k={k}` for a gallery of {n}; expected k ≤ {n}.", f"Pass `k={n}` or less.")
     if len(relevant) != m:
-        raise ShapeError(
-            f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query.",
-            f"Pass `relevant=…` of length {m}.",
-        )
+        raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries.", f"Pass `relevant=…` of length {m}.")
     query, row = _pairs(relevant, n)
     count = np.bincount(query, minlength=m)
     total = 0.0
@@ -330,9 +310,7 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
     if wrong.any():
         i = int(np.argmax(wrong))
         raise IdError(
-            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from "
-            f"0 to {n - 1}.",
-            "Pass such rows for this query.",
+            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}.", f"Pass at least one, from 0 to {n - 1}."
         )
     return np.divmod(np.unique(query * n + row), n)
 
@@ -353,30 +331,19 @@ def ensemble_prompts(embeddings: RowsLike, classes: None = None) -> np.ndarray: 
 @overload
 def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray, np.ndarray]: ...
 def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
+    """Average prompt embeddings into class prototypes (k, d): normalize, average, and normalize again.
+
+    ``embeddings`` are t prompts for each of k classes, (k, t, d); or p prompts in any order, (p, d), with the class of
+    each, ``classes`` (p,): the class of each prototype, sorted, is then returned as well.
 
     Source: Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
-
-    Parameters
-    ----------
-    embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
-        t prompts for each of k classes; or p prompts in any order.
-    classes : array_like, shape (p,), optional
-        Class of each prompt.
-
-    Returns
-    -------
-    ndarray, shape (k, d)
-        Unit rows.
-    ndarray, shape (k,)
-        Only with ``classes``: the class of each prototype, sorted.
     """
     if classes is None:
         array = np.asarray(embeddings)
         if array.ndim != 3 or 0 in array.shape:
             raise ShapeError(
                 f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions).",
-                "Pass `classes=…` for a flat list of prompts.",
+                "Pass `classes=…` for a flat list.",
             )
         k, t, d = array.shape
         flat = normalize_rows(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")

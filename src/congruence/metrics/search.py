@@ -89,7 +89,7 @@ def nearest(
         if n_neighbors > available:
             raise ParameterError(
                 f"Got `n_neighbors={n_neighbors}` for {available} gallery rows to choose from.",
-                f"Pass `n_neighbors={available}` or less, or a larger gallery.",
+                f"Pass `n_neighbors={available}` or less.",
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
@@ -103,13 +103,11 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
-            f"Got left_out of shape {rows.shape} and type {rows.dtype}; expected one integer for each of {m} rows.",
-            f"Pass an array of shape ({m},).",
+            f"Got left_out of shape {rows.shape} and type {rows.dtype}.", f"Pass an array of integers of shape ({m},)."
         )
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
         raise ParameterError(
-            f"Got left_out from {rows.min()} to {rows.max()}; expected rows of the gallery, 0 to {n - 1}.",
-            "Pass `left_out=…` in this range.",
+            f"Got left_out from {rows.min()} to {rows.max()}; expected 0 to {n - 1}.", "Pass rows of the gallery."
         )
     return rows
 
@@ -124,16 +122,14 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
         raise ParameterError(
-            f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own "
-            "neighbor.",
+            f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}.",
             f"Pass `n_neighbors={n - 1}` or less.",
         )
 
 
 def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """Scale rows by a power of two, which is exact, if products of entries could overflow or underflow.
-
-    Rows ``other``, if distances to them are to be computed, are scaled by the same factor.
+    """Scale rows by a power of two, which is exact, if products of entries (with those of ``other``) could overflow or
+    underflow.
     """
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
@@ -145,10 +141,8 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each checked row's k nearest other rows (n, k) and their similarity; see ``nearest``.
-
-    Similarities are inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
-    ``place`` is the device on which blocks are multiplied and searched.
+    """Return each checked row's k nearest other rows (n, k) and their similarity, searched on the device ``place``:
+    inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
@@ -235,10 +229,7 @@ def _plain_form(
 
 
 def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
-    """Return a function that sends arrays of float32 or float64 to a device, and the relative error of factors there.
-
-    The error is that of products which truncate their factors, beyond the rounding of the arithmetic.
-    """
+    """Return a function that sends arrays to a device, and the relative error of factors that its products truncate."""
     if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
         return lambda array: array, 0.0
     import torch
@@ -260,9 +251,8 @@ def centered_form(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
 
-    Queries (m, d), gallery rows (n, d), the shift of each gallery row (n,) or None, and the upper bound for each query
-    (m,) on the rounding error. It is not an estimate: structured data reach it. ``Q`` is ``G`` if a gallery is searched
-    for its own rows; ``truncation`` is the error from ``device_transfer``.
+    Queries (m, d), gallery rows (n, d), the shift (n,) or None, and the largest rounding error for each query (m,),
+    which structured data reach. ``Q`` is ``G`` if a gallery is searched for its own rows.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -325,9 +315,8 @@ def _norms(A: np.ndarray) -> np.ndarray:
 def pair_values(
     A: np.ndarray, i: np.ndarray, j: np.ndarray, form: Callable[[np.ndarray], np.ndarray], B: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return inner products of rows i of A with rows j of B (of A, by default) in float64, shape (m,).
-
-    Equal rows give equal values, at any position. ``form`` is applied to rows in float64 before the product.
+    """Return inner products (m,) of rows i of A with rows j of B, by default A, in float64 after ``form``; equal rows
+    give equal values, at any position.
     """
     B = A if B is None else B
     out = np.empty(len(i))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import NUMPY, is_tensor
-from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts
@@ -36,11 +33,9 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
 
 
 def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
-    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB; near 0, and for gradients, as a sum of squares.
-
-    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the
-    product with the best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if
-    singular values repeat or vanish.
+    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB; near 0, and for gradients, as a sum of squares, where the
+    difference would lose half its digits. ν is the maximum of ⟨AL, BR⟩, so its gradient is that with L and R held
+    fixed, finite also if singular values repeat or vanish.
     """
     if not is_tensor(A) and min(A.shape[1], B.shape[1]) <= len(A):
         sizes = xp.sum(A * A) + xp.sum(B * B)
@@ -56,10 +51,6 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     return total
 
 
-@overload
-def procrustes_distance(X: TensorT, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> TensorT: ...
-@overload
-def procrustes_distance(X: ArrayLike, Y: ArrayLike, *, kind: str = "angular", scale: bool = True) -> float: ...
 def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> float | Tensor:
     """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 

@@ -28,9 +28,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Where:
-    """The location of entries, for messages: the file and its text, both empty without one; the path to the entries;
-    and the paths of entries that were overridden by other values.
-    """
+    """The location of entries, for messages: file, text, path to the entries, and paths overridden by other values."""
 
     name: str = ""
     text: str = ""
@@ -117,10 +115,7 @@ def check_entries(entries: Mapping[str, Any], where: Where) -> None:
 
 
 def _parameter(default: Any) -> Expected:
-    """Return what a parameter of a method may be, by its default.
-
-    If this is a string, numbers are valid too (``divergence_weight: 0.1`` instead of ``auto``).
-    """
+    """Return what a parameter of a method may be, by its default; numbers are valid too where it is a string."""
     if isinstance(default, bool):
         return Expected(_is(lambda value: isinstance(value, bool)), "true or false", default)
     if isinstance(default, int):

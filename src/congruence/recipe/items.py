@@ -1,6 +1,4 @@
-"""Read the items of a recipe, pairs with their groups and wrong captions, and split them so that each group is in one
-part only.
-"""
+"""The items of a recipe: pairs with their groups and wrong captions, split so that each group is in one part only."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ Unpaired: TypeAlias = list[Embeddings | Rows] | None
 class LabeledPairs:
     """Pairs with their groups, wrong captions and tasks.
 
-    ``groups`` (n,): pairs with equal labels stay in the same part of a split, and count as hits for each other in
-    retrieval; ``negatives`` (n, k, d_target): wrong captions of each pair; ``tasks`` (n,): kind of each wrong caption;
-    ``by_id``: whether the rows were paired by the ids of both files, and not by position.
+    Pairs of equal ``groups`` (n,) stay in the same part of a split, and count as hits for each other; ``negatives`` (n,
+    k, d_target) are the wrong captions, of the kinds ``tasks`` (n,); ``by_id``: paired by the ids of both files, not by
+    position.
     """
 
     pairs: Pairs
@@ -92,10 +90,8 @@ def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
 def hold_out(
     recipe: Recipe, name: str, items: LabeledPairs, total: int, seed: int
 ) -> tuple[LabeledPairs | None, LabeledPairs, Split | None]:
-    """Return the items held out for validation or test, the remaining items, and the split.
-
-    If the recipe names other files, the held-out items are read from them, and there is no split. A share refers to
-    ``total`` pairs.
+    """Return the items held out for validation or test, the remaining items, and the split, None if the recipe names
+    other files; a share refers to ``total`` pairs.
     """
     amount = getattr(recipe, name)
     if isinstance(amount, tuple):
@@ -112,15 +108,13 @@ def hold_out(
 def keep_some(
     items: LabeledPairs, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
 ) -> tuple[LabeledPairs, list[Unpaired]]:
-    """Keep some pairs, and remove the partners of the others, with each side in its own random order.
-
-    ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each
-    item is used. Raises ParameterError if there are fewer pairs than ``keep``.
+    """Keep some pairs, and remove the partners of the others, with each side in its own random order; ``overlap`` is
+    the share of the items of each pool that are in the other too.
     """
     if keep > len(items):
         raise ParameterError(
-            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on; expected at most {len(items)}.",
-            f"Pass `keep_pairs={len(items) // 2}`, for example.",
+            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on.",
+            f"Pass `keep_pairs={len(items) // 2}`.",
         )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
@@ -139,10 +133,7 @@ def keep_some(
 
 
 def read_unpaired(files: Sequence[str]) -> Unpaired:
-    """Open files of unpaired rows; None if there are none.
-
-    Files that fit in memory are read with their ids, so that pairs among them can be detected.
-    """
+    """Open files of unpaired rows, or None; those that fit in memory are read with ids, to detect pairs among them."""
     opened: list[Embeddings | Rows] = []
     for file in files:
         source = open_source(file)
@@ -158,8 +149,7 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
         return sides, True
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected the same "
-            "number, or ids in both.",
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}, without ids.",
             "Add a column named id to both files.",
         )
     # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.

@@ -1,6 +1,4 @@
-"""A recipe of a training run: its files, method and parameters, and the grid to search.
-``congruence.recipe.run_recipe`` runs it.
-"""
+"""A recipe of a training run: its files, method and parameters, and the grid to search."""
 
 from __future__ import annotations
 
@@ -41,42 +39,27 @@ def takes(method: object, parameter: str) -> bool:
 class Recipe:
     """A training run of ``congruence train``.
 
-    Attributes
-    ----------
-    method : str
-        A key of ``congruence.train.METHODS``.
-    pairs : tuple of two str
-        Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise
-        by position.
-    unpaired_source, unpaired_target : tuple of str
-        Files of rows without a partner.
-    validation : float, int or tuple of two str, optional
-        Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files of other pairs;
-        0 for none. By default 0.1, for JAM 0.15.
-    test : float, int or tuple of two str, optional
-        Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By default 0,
-        for JAM 0.15.
-    keep_pairs : int, optional
-        Train on this many of the remaining pairs; the others lose their partner and join the unpaired rows. Use it to
-        find out how many pairs are needed.
-    overlap : float, optional
-        With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool too. By default
-        0: only one side of each pair that is not kept is used, as with data that were never paired; 1 uses both sides
-        of each.
-    parameters : mapping
-        Parameters of the method.
-    grid : mapping of str to list
-        Values of parameters to choose among, by retrieval on the validation pairs.
-    seed : int, optional
-        Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
-    groups : str
-        Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``,
-        those with identical vectors on either side (``congruence.splits.duplicate_groups``); ``"none"``; or a file
-        with one label, such as the image, per row of the target's file.
-    negatives : str, optional
-        JAM: file of wrong captions, one or several for each row of the target.
-    tasks : str, optional
-        JAM: file with the kind of each wrong caption, to report scores by kind.
+    - ``method``: A key of ``congruence.train.METHODS``.
+    - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
+      ids, otherwise by position.
+    - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
+    - ``validation``: Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files
+      of other pairs; 0 for none. By default 0.1, for JAM 0.15.
+    - ``test``: Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By
+      default 0, for JAM 0.15.
+    - ``keep_pairs``: Train on this many of the remaining pairs; the others lose their partner and join the unpaired
+      rows. Use it to find out how many pairs are needed.
+    - ``overlap``: With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool
+      too. By default 0: only one side of each pair that is not kept is used, as with data that were never paired; 1
+      uses both sides of each.
+    - ``parameters``: Parameters of the method.
+    - ``grid``: Values of parameters to choose among, by retrieval on the validation pairs.
+    - ``seed``: Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
+    - ``groups``: Which pairs stay in the same part of the split, and count as hits for each other in retrieval:
+      ``"identical"``, those with identical vectors on either side (``congruence.splits.duplicate_groups``);
+      ``"none"``; or a file with one label, such as the image, per row of the target's file.
+    - ``negatives``: JAM: file of wrong captions, one or several for each row of the target.
+    - ``tasks``: JAM: file with the kind of each wrong caption, to report scores by kind.
     """
 
     method: str
@@ -104,8 +87,7 @@ class Recipe:
         self._check_rows()
         if self.grid and self.validation == 0:
             raise ParameterError(
-                "Got a grid without validation pairs to choose by; expected both.",
-                "Pass `validation=0.1`, for example.",
+                "Got a grid without validation pairs to choose by.", "Pass `validation=0.1`, for example."
             )
 
     @property
@@ -114,7 +96,7 @@ class Recipe:
         return make_method(self.method).get_params()
 
     def _check_rows(self) -> None:
-        """Refuse entries that the method does not use, or that require another entry. Raises ParameterError."""
+        """Refuse entries that the method does not use, or that require another entry."""
         for name, parameter in _FIT_PARAMETERS.items():
             if getattr(self, name) and not takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
@@ -123,9 +105,7 @@ class Recipe:
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
-                f"Got `overlap={self.overlap!r}` without keep_pairs; expected both, since files of unpaired "
-                "rows are used unchanged.",
-                "Pass `keep_pairs=…`, or leave out overlap.",
+                f"Got `overlap={self.overlap!r}` without keep_pairs.", "Pass `keep_pairs=…`, or leave out overlap."
             )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
@@ -136,17 +116,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, **changes: object) -> Recipe:
-    """Read a recipe from a YAML file.
-
-    Parameters
-    ----------
-    **changes
-        Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an
-        entry unchanged.
-
-    Returns
-    -------
-    Recipe
+    """Read a recipe from a YAML file; ``changes`` replace its entries, or are merged into ``parameters`` and ``grid``.
 
     Raises
     ------
@@ -157,8 +127,7 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
         raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}; expected a mapping of entries.",
-            "Write lines such as 'method: sotalign'.",
+            f"Got {type(entries).__name__} in {path}, no mapping.", "Write lines such as 'method: sotalign'."
         )
     return _make(entries, changes, Where(str(path), text))
 
@@ -181,8 +150,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
         raise ParameterError(
-            f"Got a recipe without {missing[0]!r}; expected this entry.",
-            f"Add it to the recipe, or pass `{missing[0]}=…`.",
+            f"Got a recipe without {missing[0]!r}.", f"Add it to the recipe, or pass `{missing[0]}=…`."
         )
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):

@@ -45,23 +45,10 @@ def run_recipe(
 ) -> Run:
     """Read the files, hold out pairs, train, and score.
 
-    Parameters
-    ----------
-    spaces : tuple of two Space, optional
-        What is known about the models; unset fields are taken from the files.
-    checkpoint : path-like, optional
-        Folder for the checkpoints, one for each point of the grid; created if necessary. An interrupted run resumes
-        from them.
-    verbose : bool, default=True
-        Show a progress bar on stderr, if that is a terminal.
-    callback : callable, optional
-        Called with the parameters and the validation score of each point of the grid.
-
-    Returns
-    -------
-    Run
-        The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear
-        teacher on the same rows (``teacher_…``).
+    ``spaces`` are what is known about the models, and the files complete it; ``checkpoint`` is a folder with a
+    checkpoint for each point of the grid, from which an interrupted run resumes; ``callback`` is called with the
+    parameters and the validation score of each. The map's ``scores_`` hold the trials, the test scores (``test_…``)
+    and, for SOTAlign, those of its linear teacher on the same rows (``teacher_…``).
 
     Warns
     -----

@@ -7,10 +7,11 @@ Where the paper writes a map acting on columns (A, Q), functions return the matr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale
 from congruence.errors import InputError, ParameterError, ShapeError
@@ -20,7 +21,7 @@ FARTHEST = 2.0
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(PlainData):
     """An inequality of the paper evaluated on embeddings: the bound, and the measured value.
 
     - ``theorem``: Its number in Gupta et al. (2026).
@@ -32,6 +33,8 @@ class Bound:
     - ``conditions``: The numbers from which the right-hand side is computed.
     - ``baseline``: The map, in words, whose error is at most ``trivial`` for any two models.
     """
+
+    _also = ("vacuous", "looseness")
 
     theorem: str
     quantity: str
@@ -65,24 +68,17 @@ class Bound:
             )
         return f"{measured}; {self.theorem} guarantees at most {self.value:.3g}."
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "vacuous": self.vacuous, "looseness": self.looseness}
-
 
 def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
-    """Validate rows of unit norm, which the theorems assume, and return them in float64.
-
-    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision
-    rounding.
+    """Validate rows of unit norm, which the theorems assume, and return them in float64 with exact norms: a bound that
+    uses ‖g̃‖ = 1 must not fail because of half-precision rounding.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", A, A))
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows.",
-            "Divide each row by its norm.",
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}).", "Divide each row by its norm."
         )
     return A / norms[:, None]
 
@@ -113,8 +109,7 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.",
-                "Pass those of one model.",
+                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.", "Pass one model."
             )
     return F, G, F_target, G_target
 

@@ -8,11 +8,12 @@ constant if temperatures differ (Cor. C.6). The geometric theorems assume that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
@@ -29,7 +30,7 @@ _Pairs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
-class KernelAgreement:
+class KernelAgreement(PlainData):
     """Deviation of the source model's kernel from a function of the target's kernel.
 
     - ``relation``: ``"raw"``: K = K̃. ``"constant"``: K = K̃ + c. ``"affine"``: K = a·K̃ + c.
@@ -54,10 +55,6 @@ class KernelAgreement:
     resolution: float
     correlation: float | None
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
-
 
 def kernel_agreement(
     F: RowsLike,
@@ -69,27 +66,15 @@ def kernel_agreement(
 ) -> KernelAgreement:
     """Compare the image–text kernels ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩ over all n · m pairs.
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Images in the source and the target model, unit rows.
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Texts in the source and the target model, unit rows.
-    relation : {"raw", "constant", "affine"}, default="raw"
-        What is fitted before the comparison: nothing, a constant, or slope and constant.
-    quantiles : sequence of float, default=(0.5, 0.9, 0.99)
-        Levels of the quantiles of the deviations, from 0 to 1.
+    Images F (n, d) and F̃ (n, d̃) and texts G (m, d) and G̃ (m, d̃) of both models are unit rows. ``relation`` is what
+    is fitted before the comparison: nothing ("raw"), a "constant", or slope and constant ("affine", the exact minimax
+    line from the convex hull of the points); ``quantiles`` are levels from 0 to 1.
 
-    Notes
-    -----
     With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts
     the ε′ of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow
-    with n·m. The line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ,
-    Kᵢⱼ).
+    with n·m.
 
-    References
-    ----------
-    Gupta et al. (2026), Assumption 5.2, Theorem 5.1 (C.11), Corollary C.6, Assumptions C.20 and C.24.
+    Source: Gupta et al. (2026), Assumption 5.2, Theorem 5.1 (C.11), Corollary C.6, Assumptions C.20 and C.24.
 
     Examples
     --------
@@ -113,14 +98,11 @@ def kernel_agreement(
 def gram_agreement(
     F: RowsLike, F_target: RowsLike, relation: str = "raw", quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> KernelAgreement:
-    """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
+    """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j of n ≥ 2 items.
 
-    A rotation preserves these inner products, so they can be compared even if the second modality is missing.
-    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their
-    assumptions.
-
-    ``F`` (n, d) and ``F_target`` (n, d̃) are the same items in both models, unit rows, n ≥ 2; the other parameters are
-    those of ``kernel_agreement``.
+    A rotation preserves these inner products, so they can be compared even if the second modality is missing. The paper
+    makes no assumption about them: their agreement follows from its theorems, and does not imply their assumptions.
+    Rows and options are those of ``kernel_agreement``.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 
@@ -224,9 +206,8 @@ class Line:
 class Envelope:
     """Upper and lower convex hull of points in the plane, updated block by block, so that they need not fit in memory.
 
-    The residuals y − a·x of all points span max(y − a·x) − min(y − a·x), which depends only on the two hulls. That span
-    is convex and piecewise linear in the slope a, with a breakpoint at the slope of each edge of the hull. So the line
-    with the smallest maximum error is parallel to an edge, midway between it and the opposite vertex.
+    The span of the residuals y − a·x depends on the hulls alone, and is convex and piecewise linear in a, with a
+    breakpoint at the slope of each edge: the line with the smallest maximum error is parallel to an edge.
     """
 
     def __init__(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import to_numpy
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
@@ -49,7 +50,7 @@ class CoveredSubspace:
 
 
 @dataclass(frozen=True)
-class CoveredShare:
+class CoveredShare(PlainData):
     """Share of each query in the subspace that the anchors cover.
 
     - ``rank``: Dimension of the anchors' span.
@@ -61,30 +62,17 @@ class CoveredShare:
     shares: np.ndarray
     quantiles: dict[str, float]
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "shares": self.shares.tolist()}
-
 
 def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
-    """Compute the subspace that a set of rows spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
+    """Compute the subspace that a set of rows S (n, d) spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
 
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors, one per row. Not centered: the theorems are about the span, not the affine hull.
-    rtol : float, optional
-        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be
-        due to arithmetic rounding or to rounding to the precision in which ``S`` is stored.
-    rank : int, optional
-        Use this many leading directions, whatever their singular values.
+    Rows are not centered: the theorems are about the span, not the affine hull. Directions count whose singular value
+    exceeds the share ``rtol`` of the largest, by default that cannot be due to rounding, in the arithmetic or as ``S``
+    is stored; or the leading ``rank``.
 
-    Notes
-    -----
-    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of
-    ``basis`` and apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there
-    (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the map an isometry *on the span*, with the constant of
-    Theorem C.23 for the coordinates as well. For the other modality, only the projection onto the span is determined.
+    For anchors that span less than R^d, the theorems hold in the coordinates of ``basis``, with r in place of d. If the
+    anchors are Sym(r)-spanning there, Lemma C.14 makes the map an isometry *on the span*; for the other modality, only
+    the projection onto the span is determined.
 
     Examples
     --------
@@ -112,12 +100,9 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
 def covered_share(
     S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None
 ) -> CoveredShare:
-    """Measure the share of each query in the subspace that the anchors cover (Theorem C.16).
+    """Measure the share of each query (m, d) in the subspace that the anchors S (n, d) cover (Theorem C.16).
 
     The anchors determine how a map sends this component; they contain no information about the rest.
-
-    ``queries`` (m, d) are rows to be mapped, of any modality; ``S``, ``rtol`` and ``rank`` are those of
-    ``covered_subspace``.
 
     Examples
     --------
@@ -134,12 +119,9 @@ def covered_share(
 
 
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
-    """Return the size below which a singular value may be due to rounding only.
-
-    There are two kinds of rounding: in the decomposition of a matrix of this ``shape`` with largest singular value
-    ``top``, and of the entries, in the dtype of the ``original`` array. Independent errors of relative size ε in rows
-    of root-mean-square norm ``row_norm`` make a random matrix of spectral norm about ε · row_norm · (1 + √(rows /
-    columns)).
+    """Return the size below which a singular value may be due to rounding only: in a decomposition of this ``shape``
+    with largest value ``top``, or of the entries of ``original`` in its dtype, a random matrix of norm about ε ·
+    ``row_norm`` · (1 + √(rows / columns)).
     """
     dtype = to_numpy(original).dtype
     stored = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

@@ -7,13 +7,14 @@ is then a sum, and its statements can be checked exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations_with_replacement, islice
 from math import comb, factorial
 
 import numpy as np
 from scipy.special import logsumexp
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
@@ -37,17 +38,10 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
 
 
 def pmi(P: RowsLike) -> np.ndarray:
-    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)) (Definition C.3).
+    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)), in nats (Definition
+    C.3).
 
-    Parameters
-    ----------
-    P : array_like, shape (n, m)
-        Joint probabilities of images (rows) and texts, or counts: positive; divided by their sum.
-
-    Returns
-    -------
-    ndarray, shape (n, m)
-        In nats.
+    ``P`` (n, m) are joint probabilities of images (rows) and texts, or counts: positive; divided by their sum.
 
     Examples
     --------
@@ -61,23 +55,11 @@ def pmi(P: RowsLike) -> np.ndarray:
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
-    """Return the probability of each candidate text to be an image's own (Theorem C.4 (i)).
+    """Return the probability of each candidate text to be an image's own (Theorem C.4 (i)): r(x, yⱼ) / Σₖ r(x, yₖ),
+    with r the density ratio, if one was drawn with the image and the others independently.
 
-    One was drawn with the image, the others independently.
-
-    Parameters
-    ----------
-    P : array_like, shape (n, m)
-        As in ``pmi``.
-    image : int
-        Row of ``P``.
-    candidates : sequence of int
-        Columns of ``P``, in any order; one may occur twice.
-
-    Returns
-    -------
-    ndarray, shape (len(candidates),)
-        r(x, yⱼ) / Σₖ r(x, yₖ), with r the density ratio.
+    ``P`` (n, m) is as in ``pmi``; ``image`` is a row of it, ``candidates`` are columns, in any order; one may occur
+    twice.
 
     Examples
     --------
@@ -98,24 +80,10 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
     """Return the InfoNCE loss of scores on a distribution, for each direction, without sampling (eq. (2), C.1).
 
-    Parameters
-    ----------
-    S : array_like, shape (n, m)
-        Score of every image and text.
-    P : array_like, shape (n, m)
-        As in ``pmi``.
-    n_candidates : int, default=2
-        N of the paper: one positive and N − 1 negatives, drawn independently with replacement.
-
-    Returns
-    -------
-    images, texts : float
-        In nats: L⁽ˣ⁾ of finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
-
-    Notes
-    -----
-    The loss does not depend on the order of the negatives, so it is a sum over multisets with multinomial weights,
-    C(m + N − 2, N − 1) of them, and not over mᴺ⁻¹ lists.
+    ``S`` (n, m) are the scores of every image and text, ``P`` (n, m) is as in ``pmi``, and ``n_candidates`` is N of the
+    paper: one positive and N − 1 negatives, drawn independently with replacement. The two losses, in nats, are L⁽ˣ⁾ of
+    finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum. Since the order of the
+    negatives does not matter, they are sums over C(m + N − 2, N − 1) multisets with multinomial weights.
 
     Examples
     --------
@@ -164,24 +132,11 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     """Return SigLIP's loss of scores on a distribution: the logistic loss of telling pairs from independent draws.
 
-    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant
-    fixed.
+    With ``negatives`` k per pair, E over pairs of −log σ(s) plus k times E over independent draws of −log σ(−s), in
+    nats, of ``S`` and ``P`` (n, m) as in ``infonce_loss``. Its only minimizer is log r − log k: the score of InfoNCE,
+    with the constant fixed.
 
-    Parameters
-    ----------
-    S, P : array_like, shape (n, m)
-        As in ``infonce_loss``.
-    negatives : float, default=1.0
-        k, the number of independent draws per pair.
-
-    Returns
-    -------
-    float
-        E over pairs of −log σ(s), plus k times E over independent draws of −log σ(−s), in nats.
-
-    References
-    ----------
-    Gupta et al. (2026), section 5.2; Zhai et al. (2023), "Sigmoid Loss for Language Image Pre-Training".
+    Source: Gupta et al. (2026), section 5.2; Zhai et al. (2023), "Sigmoid Loss for Language Image Pre-Training".
 
     Examples
     --------
@@ -197,7 +152,7 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 
 
 @dataclass(frozen=True)
-class CriticGap:
+class CriticGap(PlainData):
     """Deviation of scores from the optimal ones for a distribution.
 
     - ``loss``: The symmetric InfoNCE loss, in nats.
@@ -209,6 +164,8 @@ class CriticGap:
       C.5).
     - ``constant``: Midpoint of the smallest and the largest S − log r.
     """
+
+    _also = ("excess",)
 
     loss: float
     infimum: float
@@ -228,10 +185,6 @@ class CriticGap:
             f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual "
             f"information plus {self.constant:.3g}, within {self.spread / 2:.3g}."
         )
-
-    def to_dict(self) -> dict[str, float]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "excess": self.excess}
 
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
@@ -269,7 +222,7 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class CriticRank:
+class CriticRank(PlainData):
     """The dimension that a dual encoder needs for given scores.
 
     - ``shape``: Numbers of images and texts.
@@ -280,6 +233,8 @@ class CriticRank:
     - ``max_temperature``: 2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this
       much.
     """
+
+    _also = ("enough",)
 
     shape: tuple[int, int]
     rank: int
@@ -311,17 +266,6 @@ class CriticRank:
             f"{self.max_temperature:.3g}."
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {
-            "shape": list(self.shape),
-            "rank": self.rank,
-            "enough": self.enough,
-            "constant": self.constant,
-            "singular_values": self.singular_values.tolist(),
-            "max_temperature": self.max_temperature,
-        }
-
 
 @dataclass(frozen=True)
 class DualEncoder:
@@ -343,23 +287,15 @@ class DualEncoder:
 
 
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Determine the dimension that a dual encoder needs for given scores, up to a constant (Remark C.7).
+    """Determine the dimension that a dual encoder needs for given scores K (n, m), up to a constant (Remark C.7).
 
-    For the optimal scores of a distribution, pass its ``pmi``.
+    For the optimal scores of a distribution, pass its ``pmi``; singular values above the share ``rtol`` of the largest
+    count as nonzero, by default those above rounding error.
 
-    Parameters
-    ----------
-    K : array_like, shape (n, m)
-        Score of every image and text.
-    rtol : float, optional
-        Singular values above this share of the largest count as nonzero; by default those above rounding error.
-
-    Notes
-    -----
-    The remark bounds the rank of the scores by d + 1. A sharper statement: scores minus their bias have rank at most d,
-    so no dual encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank
-    is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in the column space and in the row space of K
-    and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
+    The remark bounds the rank of the scores by d + 1. Sharper: scores minus their bias have rank at most d, so no dual
+    encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank is one less
+    than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in its column and its row space and 1ᵀK⁺1 ≠ 0
+    (Wedderburn's reduction); otherwise it is that of K.
 
     Examples
     --------
@@ -393,23 +329,15 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
 
 
 def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | None = None) -> DualEncoder:
-    """Return a dual encoder with unit rows that has the given scores, exactly if its dimension allows it.
+    """Return a dual encoder with unit rows that has the scores K (n, m), exactly if its dimension allows it.
 
-    Parameters
-    ----------
-    K : array_like, shape (n, m)
-        Scores, such as the ``pmi`` of a distribution.
-    dim : int, optional
-        Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with
-        fewer dimensions, the leading directions of K minus its mean are kept.
-    random_state : int, optional
-        Seed of a random rotation that is applied to images and texts; by default the axes are singular directions.
+    ``dim`` is at least 3 or ``critic_rank(K).enough``, the default, with which scores are exact; below, the leading
+    directions of K minus its mean are kept. ``random_state`` seeds a random rotation of images and texts; by default
+    the axes are singular directions.
 
-    Notes
-    -----
-    K − c = A Bᵀ by the singular value decomposition. Divided by the largest row norm of A and of B, all rows have norm
-    at most 1. Two more coordinates, one that only images have and one that only texts have, make the norms 1. The
-    temperature is 1 over the product of the two largest norms.
+    K − c = A Bᵀ by the singular value decomposition, divided by the largest row norm of A and of B; two more
+    coordinates, one for images and one for texts, make all norms 1, and the temperature is 1 over the product of these
+    two norms.
 
     Examples
     --------
@@ -446,7 +374,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
 
 
 @dataclass(frozen=True)
-class Curation:
+class Curation(PlainData):
     """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
 
     - ``joint``, shape (n, m): Distribution of the data set.
@@ -454,6 +382,8 @@ class Curation:
     - ``image_factor``, shape (n,): E*[v(Y) | X = x]: the average weight of the texts of an image.
     - ``text_factor``, shape (m,): E*[u(X) | Y = y]: the average weight of the images of a text.
     """
+
+    _also = ("constant", "departure")
 
     joint: np.ndarray
     normalizer: float
@@ -490,19 +420,13 @@ class Curation:
             f"{np.ptp(np.log(self.text_factor)):.3g}."
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
-        return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}
-
 
 def curate(
     P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
 ) -> Curation:
     """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
 
-    ``P`` (n, m) is the world, positive probabilities or counts; u (n,) and v (m,) are the positive weights with which
-    each image and each text is selected.
+    ``P`` (n, m) is the world, positive probabilities or counts; the weights u (n,) and v (m,) are positive.
 
     Examples
     --------
@@ -537,29 +461,15 @@ def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np
 
 
 def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weights of images and texts that curate a world independently (Assumption C.10).
+    """Draw weights of images (n,) and texts (m,) that curate a world P (n, m) independently (Assumption C.10).
 
-    Parameters
-    ----------
-    P : array_like, shape (n, m)
-        The world: joint probabilities or counts, positive.
-    strength : float, default=0.5
-        Largest deviation of a weight from 1, between 0 and 1.
-    random_state : int, default=0
+    E*[u(X) | Y = y] = 1 for every text and E*[v(Y) | X = x] = 1 for every image; ``strength``, below 1, is the largest
+    deviation of a weight from 1.
 
-    Returns
-    -------
-    image_weights : ndarray, shape (n,)
-        u, with E*[u(X) | Y = y] = 1 for every text.
-    text_weights : ndarray, shape (m,)
-        v, with E*[v(Y) | X = x] = 1 for every image.
-
-    Notes
-    -----
     E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null
-    space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ, of dimension n − rank(P): **a world of
-    full rank allows no independent curation**, and a world of k latent topics (rank k) allows weights with the same
-    mean for every topic. The paper does not state this.
+    space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ: **a world of full rank allows no
+    independent curation**, and a world of k latent topics (rank k) allows weights with the same mean for every topic.
+    The paper does not state this.
 
     Examples
     --------
@@ -595,19 +505,8 @@ def latent_joint(
 ) -> np.ndarray:
     """Return the joint distribution of images and texts that are independent given a topic: Σₖ πₖ p(x | k) p(y | k).
 
-    Parameters
-    ----------
-    n_images, n_texts, n_topics : int
-        n, m and the rank of the result, which must be below n or m for independent curation.
-    concentration : float, default=1.0
-        Concentration of the Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one
-        topic.
-    random_state : int, default=0
-
-    Returns
-    -------
-    ndarray, shape (n_images, n_texts)
-        Positive, with sum 1.
+    Its rank is ``n_topics``, which must be below n or m for independent curation. ``concentration`` is that of the
+    Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one topic.
 
     Examples
     --------

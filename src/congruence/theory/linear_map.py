@@ -13,12 +13,13 @@ This is Theorem C.21 with √m for √d̃. More anchors do not loosen it: σ_min
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence.errors import InputError, TooFewAnchorsError
 from congruence.linalg.procrustes import cross_svd
@@ -51,7 +52,7 @@ class AnchorMap:
 
 
 @dataclass(frozen=True)
-class TextError:
+class TextError(PlainData):
     """Error in the text half of Theorem 5.3; all values are zero if its conditions hold.
 
     - ``largest``, ``mean``: Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
@@ -66,26 +67,13 @@ class TextError:
     sigma_min: float
     sigma_max: float
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
-
 
 def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:
     """Compute the linear map for images from texts alone, A = G̃⁺ G (Theorem 5.3, appendix C.5.1).
 
-    Parameters
-    ----------
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Text anchors in the source and the target model, unit rows, with G̃ of rank d̃ and so m ≥ d̃.
-    allow_rank_deficient : bool, default=False
-        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x)
-        estimates the component of f̃(x) in this span.
-
-    Notes
-    -----
-    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree
-    exactly; for practical use, fit a map on pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
+    ``G`` (m, d) and ``G_target`` (m, d̃) are text anchors in both models, unit rows, with G̃ of rank d̃ and so m ≥ d̃,
+    unless ``allow_rank_deficient``: A then maps into the span of the target's anchors only. The widths may be any. The
+    kernels are assumed to agree exactly; for practical use, fit a map on pairs of the same modality.
 
     Examples
     --------
@@ -110,19 +98,12 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
 def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
     """Bound ‖f̃(x) − A f(x)‖ for images by the disagreement of the kernels, and measure it.
 
-    The rows are those of ``kernel_agreement``, with text anchors in G and G̃.
+    The rows are those of ``kernel_agreement``, with text anchors in G and G̃. The bound is √m ε / σ_min(G̃), infinite
+    if the anchors leave directions of the target uncovered; ``measured`` is Δ of Theorem C.23, and ``trivial`` 1, the
+    error of A = 0. ``conditions``: ``epsilon``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``, the step before
+    the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 
-    Returns
-    -------
-    Bound
-        √m ε / σ_min(G̃), infinite if the anchors leave directions of the target uncovered. ``measured`` is Δ of
-        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse.
-        ``conditions``: ``epsilon``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``, the step before the last,
-        max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.21; the docstring of the module proves it for m > d̃.
+    Source: Gupta et al. (2026), Theorem C.21; the docstring of the module proves it for m > d̃.
     """
     F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
     A = _solve(G, G_target)
@@ -154,17 +135,11 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
 def linear_text_error(
     G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> TextError:
-    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal by Theorem 5.3.
+    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), equal by Theorem 5.3 if the kernels agree on
+    image anchors that span the source space.
 
-    They are equal if the kernels agree on image anchors that span the source space.
-
-    Parameters
-    ----------
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Texts in the source and the target model, unit rows, d ≤ d̃.
-    A : array_like, shape (d, d̃)
-        The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
-    quantiles : sequence of float, default=(0.5, 0.9, 0.99)
+    ``G`` (m, d) and ``G_target`` (m, d̃) are texts in both models, unit rows, d ≤ d̃; ``A`` (d, d̃) is the linear map
+    for images, acting on rows.
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     d, d_target = G.shape[1], G_target.shape[1]

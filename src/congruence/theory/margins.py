@@ -171,21 +171,12 @@ def class_margins(
 ) -> Margins:
     """Test whether a map must send each class prompt nearest to its own class (C.18, Proposition C.19).
 
-    Parameters
-    ----------
-    F_anchors : array_like, shape (n, d)
-        Anchors of the other modality in the source model. Only their span U_X is used.
-    G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
-        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class
-        beforehand (mean of unit rows, scaled to unit norm); rows are compared by inner product without further
-        normalization.
-    Q : array_like, shape (d, d_target)
-        The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
-        10⁻³; the nearest exactly orthonormal one is used.
-    rank, rtol : optional
-        How the span U_X is determined; see ``congruence.theory.covered_subspace``.
-    names : sequence of str, optional
-        Names of the classes.
+    ``F_anchors`` (n, d) are anchors of the other modality in the source model, of which only the span U_X is used,
+    found with ``rank`` and ``rtol`` as by ``covered_subspace``. ``G_classes`` (K, d) and ``G_target_classes`` (K,
+    d_target) have one row per class, paired by row and compared by inner product; ensemble several prompts of a class
+    beforehand. ``Q`` (d, d_target) is the rotation acting on rows, such as
+    ``OrthogonalMap(shrinkage="full").fit(…).rotation_``, orthonormal to 10⁻³; the nearest exactly orthonormal one is
+    used.
 
     Notes
     -----

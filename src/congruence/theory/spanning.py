@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.theory._base import as_unit_rows
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spanning:
+class Spanning(PlainData):
     """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
 
     - ``n``, ``width``: Number of rows, and their width d.
@@ -72,11 +73,6 @@ class Spanning:
             f"{'' if self.exact else ' at least'}."
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        arrays = {"witness": self.witness, "singular_values": self.singular_values}
-        return {**asdict(self), **{name: None if array is None else array.tolist() for name, array in arrays.items()}}
-
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the singular values and the tolerance on ``ax``; if not all were computed, the first and the last."""
         from congruence.plotting import draw_singular_values
@@ -112,20 +108,12 @@ def anchors_needed(d: int) -> int:
 
 
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
-    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition 5.4).
+    """Test whether rows S (n, d) are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition
+    5.4).
 
-    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If
-    they are not, some linear map preserves the length of each without being an isometry.
-
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors, one per row. They need not have unit norm: scaling a row changes ``sigma_min`` but not the span.
-    rtol : float, optional
-        Count singular values that exceed this share of the largest. By default, count those that cannot be due to
-        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
-    random_state : int, default=0
-        Seed of the starting vectors of the iteration, and of the choice of a witness.
+    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14); if
+    not, some linear map that is no isometry preserves them. The scale of a row changes ``sigma_min`` but not the span.
+    Singular values count that exceed the share ``rtol`` of the largest, by default that cannot be due to rounding.
 
     Notes
     -----
@@ -153,9 +141,8 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 def analyze_spanning(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Return the result of ``sym_spanning``, and what ``decompose`` returned, if the features were decomposed.
-
-    ``A`` (n, d) are the validated anchors; ``S`` those that the caller passed, whose dtype is used.
+    """Return the result of ``sym_spanning`` for the validated anchors A (n, d) of S, and what ``decompose`` returned,
+    if it was called.
     """
     if rtol is not None:
         check_positive(rtol, "rtol", zero=True)
@@ -293,9 +280,8 @@ def features(A: np.ndarray) -> np.ndarray:
 
 
 def decompose(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return singular values (D,), descending, and right singular vectors (D, D) of the features of n ≥ D rows.
-
-    QR by blocks, then the SVD of R.
+    """Return singular values (D,), descending, and right singular vectors (D, D) of the features of n ≥ D rows: QR by
+    blocks, then an SVD.
     """
     D = anchors_needed(A.shape[1])
     R = np.empty((0, D))
@@ -313,7 +299,7 @@ _STEPS = 50
 
 
 @dataclass(frozen=True)
-class Kappa:
+class Kappa(PlainData):
     """Bounds on κ_S = sup over symmetric M ≠ 0 of ‖M‖₂ / max over anchors u of |uᵀ M u|.
 
     - ``lower``, ``upper``: κ_S lies between them; both are infinite if the anchors are not Sym(d)-spanning.
@@ -323,6 +309,8 @@ class Kappa:
     - ``direction``, shape (d,): The unit vector v with |vᵀ M v| = ‖M‖₂: the direction whose length the anchors
       constrain least.
     """
+
+    _also = ("exact",)
 
     lower: float
     upper: float
@@ -347,32 +335,14 @@ class Kappa:
             "vectors are to within κ·ε."
         )
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        arrays = {
-            name: None if array is None else array.tolist()
-            for name, array in (("witness", self.witness), ("direction", self.direction))
-        }
-        return {**asdict(self), **arrays, "exact": self.exact}
-
 
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
-    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2 (Theorem C.23)).
+    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2): the smallest such that ‖AᵀA − I‖₂ ≤ κ_S
+    ε for every linear map A that preserves the squared length of every anchor, unit rows S (n, d), to within ε.
 
-    If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the
-    smallest such constant.
-
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors: unit rows.
-    rtol : float, optional
-        As in ``congruence.theory.sym_spanning``, which decides whether κ is finite.
-    starts : int, default=8
-        Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000,
-        otherwise by least squares up to d = 76.
-    random_state : int, default=0
-        Seed of these directions.
+    ``rtol`` is as in ``sym_spanning``, which decides whether κ is finite; ``starts`` is the number of random directions
+    from which the lower bound is improved, by linear programs if n·d(d + 1)/2 ≤ 100,000, otherwise by least squares up
+    to d = 76.
 
     Notes
     -----
@@ -476,12 +446,9 @@ _ITERATIONS = 12
 def in_the_plane(A: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return κ of anchors (n, 2) that span Sym(2), an M (2, 2) that attains it and the unit v (2,) with |vᵀMv| = κ.
 
-    Write M = aI + b · (reflection at angle w/2). For an anchor u at angle θ, uᵀMu = a + b cos(2θ − w), and ‖M‖₂ = |a| +
-    |b|. So {M : |uᵀMu| ≤ 1} is the polar of the convex hull of a polygon, the points at angle 2θ of the unit circle at
-    height 1, and its mirror image through the origin. ‖M‖₂ is convex, hence largest at a vertex of the polar, i.e. at a
-    facet of the hull. Each facet, apart from the polygons themselves, contains an edge of one polygon and the vertex of
-    the other that is extreme in the direction w of the edge's normal: a + b cos(g/2) = 1 for an edge between neighbors
-    at a gap g, and a + b cos δ = −1 for the anchor nearest to w + π, at angle δ from w.
+    Write M = aI + b · (reflection at angle w/2): for an anchor at angle θ, uᵀMu = a + b cos(2θ − w), and ‖M‖₂ = |a| +
+    |b| is convex, hence largest at a vertex of the polar of {M : |uᵀMu| ≤ 1}: a + b cos(g/2) = 1 for neighbors at a gap
+    g, whose normal is w, and a + b cos δ = −1 for the anchor nearest to w + π, at angle δ from w.
     """
     circle = 2 * np.pi
     t = np.sort(2 * np.arctan2(A[:, 1], A[:, 0]) % circle)
@@ -503,9 +470,7 @@ def combination_bound(A: np.ndarray, T: np.ndarray | None, s: np.ndarray, vt: np
     """Return an upper bound on κ: the ℓ₁ norm of the least-squares combination of anchors, maximized over directions.
 
     κ = max over unit v of min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. The c of least squares is cᵢ = vᵀGᵢv with svec(Gᵢ) = (TᵀT)⁻¹
-    svec(uᵢuᵢᵀ), so κ ≤ max Σ |vᵀGᵢv| ≤ ‖Σ |Gᵢ|‖₂, with the absolute value |G| of a symmetric matrix. T (n, D) has the
-    features of A (n, d), which are computed block by block if it is None; ``s`` and ``vt`` are those of
-    ``decompose``.
+    svec(uᵢuᵢᵀ), so κ ≤ max Σ |vᵀGᵢv| ≤ ‖Σ |Gᵢ|‖₂. ``T`` has the features of A, computed by blocks if it is None.
     """
     n, d = A.shape
     i, j = np.triu_indices(d)
@@ -525,9 +490,8 @@ def combination_bound(A: np.ndarray, T: np.ndarray | None, s: np.ndarray, vt: np
 def design_bound(T: np.ndarray) -> float:
     """Return an upper bound on κ: the smallest 1/σ_min(√w T) over weights w that approach the D-optimal design.
 
-    For weights w ≥ 0 of sum 1, ‖M‖₂ ≤ ‖M‖_F ≤ ‖√w T svec(M)‖₂/σ_min(√w T) ≤ max |uᵀMu|/σ_min(√w T). Equal weights give
-    √n/σ_min(T). The multiplicative step wᵢ ← wᵢ · tᵢᵀ(TᵀWT)⁻¹tᵢ/D increases the determinant (Titterington, 1976); the
-    bound holds at every step. T (n, D) has the anchors' features, of full column rank.
+    For w ≥ 0 of sum 1, ‖M‖₂ ≤ ‖√w T svec(M)‖₂/σ_min(√w T) ≤ max |uᵀMu|/σ_min(√w T). The multiplicative step wᵢ ← wᵢ ·
+    tᵢᵀ(TᵀWT)⁻¹tᵢ/D increases the determinant (Titterington 1976); the bound holds at every step.
     """
     n, D = T.shape
     w, bound = np.full(n, 1 / n), np.inf

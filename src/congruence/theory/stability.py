@@ -92,14 +92,10 @@ class RankTradeOff:
 
 
 def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
-    """Compute the rotation nearest to a linear map, its polar factor, and its distance (proof of Theorem C.23).
+    """Compute the rotation nearest to a linear map A (d, d̃), d ≤ d̃, its polar factor, and its distance (proof of
+    Theorem C.23).
 
-    Parameters
-    ----------
-    A : array_like, shape (d, d̃)
-        Acts on rows, d ≤ d̃.
-    rtol : float, optional
-        Singular values up to this share of the largest count as zero; by default, those within rounding error.
+    Singular values up to the share ``rtol`` of the largest count as zero; by default, those within rounding error.
 
     Examples
     --------
@@ -125,24 +121,13 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
 def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float) -> Bound:
     """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it (Theorem C.23).
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Images in the source and the target model, unit rows, d ≤ d̃.
-    A : array_like, shape (d, d̃)
-        The linear map, acting on rows, for example ``anchor_map(…).matrix``.
-    kappa : float
-        κ_S of a subset S of these images, or an upper bound on it; at least 1, and ``inf`` if they do not span Sym(d).
+    ``F`` (n, d) and ``F_target`` (n, d̃) are images in both models, unit rows, d ≤ d̃; ``A`` (d, d̃) acts on rows, for
+    example ``anchor_map(…).matrix``; ``kappa`` is κ_S of a subset S of these images, or an upper bound on it: at least
+    1, and ``inf`` if they do not span Sym(d).
 
-    Returns
-    -------
-    Bound
-        Δ + κ (2 + Δ) Δ with Δ = max ‖f̃ − A f‖. ``conditions``: ``delta``, ``kappa``, ``polar_distance`` ‖A − Q‖₂,
-        ``gram_distance`` ‖AᵀA − I‖₂, and ``sharp``, the step before the last, Δ + ‖A − Q‖₂, which needs no κ.
-
-    Notes
-    -----
-    The theorem assumes full column rank, so that Q is unique; the inequality holds without it.
+    The bound is Δ + κ (2 + Δ) Δ with Δ = max ‖f̃ − A f‖. ``conditions``: ``delta``, ``kappa``, ``polar_distance`` ‖A −
+    Q‖₂, ``gram_distance`` ‖AᵀA − I‖₂, and ``sharp``, the step before the last, Δ + ‖A − Q‖₂, which needs no κ. The
+    theorem assumes full column rank, so that Q is unique; the inequality holds without it.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     check_upwards(F.shape[1], F_target.shape[1])
@@ -175,27 +160,16 @@ def text_bound(
 ) -> Bound:
     """Bound ‖Qᵀ g̃(y) − g(y)‖ for texts by the errors of a rotation on image anchors, and measure it.
 
-    Parameters
-    ----------
-    F, G, F_target, G_target
-        As in ``kernel_agreement``: n ≥ d image anchors and any texts, d ≤ d̃.
-    Q : array_like, shape (d, d̃)
-        Any rotation, acting on rows, such as that of ``polar_rotation``, or ``rotation_`` of an ``OrthogonalMap``
-        with ``center=False``.
-    rtol : float, optional
-        Singular values of F up to this share of the largest count as zero; by default, those within rounding error.
+    The rows are those of ``kernel_agreement``: n ≥ d image anchors and any texts, d ≤ d̃. ``Q`` (d, d̃) is any
+    rotation, acting on rows, such as that of ``polar_rotation``, or ``rotation_`` of an ``OrthogonalMap`` with
+    ``center=False``. Singular values of F up to the share ``rtol`` of the largest count as zero; by default, those
+    within rounding error.
 
-    Returns
-    -------
-    Bound
-        √n (ε′ + δ_f) / σ_min(F), infinite if the anchors leave directions of the source uncovered.
-        ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
-        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest
-        entries.
+    The bound is √n (ε′ + δ_f) / σ_min(F), infinite if the anchors leave directions of the source uncovered.
+    ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``, (max ‖k(y) −
+    k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F).
 
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the docstring of the module.
+    Source: Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the docstring of the module.
     """
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     sigma = errors.s[-1] if errors.rank == errors.width else 0.0
@@ -213,24 +187,12 @@ def projected_text_bound(
     *,
     rtol: float | None = None,
 ) -> Bound:
-    """Bound the text error within the directions that image anchors cover, and measure it.
+    """Bound the text error within the directions that image anchors cover, and measure it; any number of anchors will
+    do.
 
-    Parameters
-    ----------
-    F, G, F_target, G_target, Q, rtol
-        As in ``text_bound``, with any number of image anchors.
-    rank : int, optional
-        r, the number of leading right singular directions of F; the rank of F by default, which is Theorem C.28.
-
-    Returns
-    -------
-    Bound
-        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in ``text_bound``, with
-        ``sigma_min`` = σ_r.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.28; the docstring of the module proves it for n anchors and fewer directions.
+    The bound is ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖, where r, ``rank``, is the number of leading
+    right singular directions of F: all of them by default, which is Theorem C.28 of Gupta et al. (2026). Arguments and
+    ``conditions`` are those of ``text_bound``, with ``sigma_min`` = σ_r.
     """
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
@@ -245,12 +207,9 @@ def rank_trade_off(
 ) -> RankTradeOff:
     """Return the bound of ``projected_text_bound`` for every r, and a bound on the whole text error.
 
-    Notes
-    -----
-    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is
-    bounded by the norms of the components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ +
-    ‖(I−P)Qᵀg̃‖)², here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the
-    paper.
+    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions, which the components of
+    both models' texts outside U_r do: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)², here with the sharp form of ρ. ``best``
+    is the r that minimizes this sum. This step is not in the paper.
     """
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r, s = errors.rank, errors.s[: errors.rank]

@@ -53,14 +53,7 @@ METHODS: dict[str, type[HeadsMap]] = {
 
 
 def make_method(name: str, **parameters: object) -> HeadsMap:
-    """Return a method by name.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``METHODS``.
-    **parameters
-        Parameters of the method.
+    """Return a method of ``METHODS`` by name, with the given parameters.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """Losses over all pairs of two batches, with values and gradients computed in strips of rows, so that no n × m array is
-stored.
-
-Imports torch; import this module only when torch is known to be installed.
+stored. Imports torch.
 """
 
 from __future__ import annotations
@@ -124,11 +122,8 @@ class SoftmaxKL(_Scalar):
 
 
 class LogSumOthers(torch.autograd.Function):
-    """For each of n rows, log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows.
-
-    The m texts of row i are rows i·m to (i + 1)·m − 1 of T.
-
-    With labels, of shape (n, g), rows that share a label in any column are left out of each other's sums.
+    """For each of n rows, log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows; those of row i are rows i·m to (i +
+    1)·m − 1 of T. Rows that share a label (n, g) in any column are left out of each other's sums.
     """
 
     @staticmethod
@@ -165,9 +160,7 @@ class LogSumOthers(torch.autograd.Function):
 
 
 def _hide_same(L: Tensor, part: slice, m: int, labels: Tensor | None) -> Tensor:
-    """Set the logits of each row's own texts, and of the texts of rows that share a label with it, to −inf, in
-    place.
-    """
+    """Set the logits of each row's own texts, and of those of rows that share a label with it, to −inf, in place."""
     if labels is not None:
         same = (labels[part, None] == labels).any(2)
         return L.masked_fill_(same.repeat_interleave(m, 1), -torch.inf)
@@ -201,11 +194,7 @@ class CrossEntropy(_Scalar):
 def pseudo_labels(
     U: Tensor, X: Tensor, assignment: str, temperature: float, max_iter: int
 ) -> Callable[[slice], Tensor]:
-    """Return a function that assigns the rows of a slice of U to the rows of X; see ``SCLIP``.
-
-    Shapes: ``U``, ``X`` (m, d). Returns: from a slice of U to a tensor of weights, shape (rows, n), whose rows add up
-    to 1.
-    """
+    """Return a function from a slice of U (m, d) to its rows' weights over the rows of X (n, d), which add up to 1."""
     if assignment == "ot":
         result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)
 
@@ -225,10 +214,7 @@ def pseudo_labels(
 
 
 class GeometryDivergence(_Scalar):
-    """Mean over rows of the divergence of softmax(⟨z_i, z⟩/τ) from softmax(⟨t_i, t⟩/τ).
-
-    The divergence is the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 or, with ``published``, (KL(m‖p) + KL(m‖q))/2.
-    """
+    """Mean over rows of the divergence of softmax(⟨z_i, z⟩/τ) from softmax(⟨t_i, t⟩/τ); see ``structure_loss``."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, Z: Tensor, T: Tensor, temperature: float, published: bool) -> Tensor:

@@ -45,13 +45,7 @@ def retrieval_score(
 ) -> float:
     """Return the mean of recall at 1 in both directions, by which parameters and steps are selected.
 
-    Parameters
-    ----------
-    X, y : array_like, shapes (n, d_source) and (m, d_target)
-        Target rows; scikit-learn's tools pass them under this name.
-    x_labels, y_labels : sequence, shape (n,) and (m,), optional
-        Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
-
+    ``X`` (n, d_source), ``y`` (m, d_target): rows with equal labels match, without labels those at equal positions.
     """
     if y is None:
         raise InputError(
@@ -212,7 +206,7 @@ def train_heads(
 ) -> History:
     """Train, and store the objective's layers and facts, which makes a trainer a fitted map.
 
-    ``data`` identifies the rows of this run, to distinguish it from others; ``spaces`` are those of both sides.
+    ``data`` identifies the rows of this run, to tell it from others.
     """
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
@@ -236,10 +230,7 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a step as tensors: the pairs, and the unpaired rows or None.
-
-    ``source``, ``target`` (b, d_source); ``index`` (b,): row numbers of these pairs.
-    """
+    """Rows of a step as tensors: the pairs, with their row numbers ``index``, and the unpaired rows or None."""
 
     step: int
     source: Tensor
@@ -252,9 +243,7 @@ class Batch:
 class HeadsObjective:
     """A method's module on its device, and the loss of each training step, which subclasses implement.
 
-    ``module``: contains the heads ``source`` and ``target``, and ``log_scale`` of the loss on pairs, with ``bias`` for
-    the sigmoid loss; ``source``, ``target``: the rows of the pairs, on the device; ``pair_batch``: number of pairs per
-    step; ``unpaired_batch``: number of unpaired rows of each side per step.
+    ``module`` contains the heads ``source`` and ``target``, and ``log_scale`` (and ``bias``) of the loss on pairs.
     """
 
     module: torch.nn.Module
@@ -364,7 +353,7 @@ class HeadsObjective:
         return torch.nn.functional.normalize(out.float(), dim=1)
 
     def pair_loss(self, X: Tensor, Y: Tensor, negatives: Tensor | None = None) -> Tensor:
-        """Return the supervised loss of paired unit rows. Raises ParameterError for ``negatives`` with InfoNCE."""
+        """Return the supervised loss of paired unit rows."""
         import torch
 
         scale = self.module.log_scale.exp()
@@ -373,8 +362,7 @@ class HeadsObjective:
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
             raise ParameterError(
-                'Got `pair_loss="infonce"` with unpaired negatives; expected `pair_loss="siglip"`.',
-                "Pass that, or leave the negatives out.",
+                'Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`, or leave them out.'
             )
         return infonce_loss(X, Y, 1 / scale)
 

@@ -1,8 +1,4 @@
-"""The layers of a head as torch modules, with conversion from and to plain data.
-
-``congruence.maps.HeadsMap`` applies the plain data without torch. This module imports torch; import it only after
-checking that torch is installed.
-"""
+"""The layers of a head as torch modules, with conversion from and to plain data. Imports torch."""
 
 from __future__ import annotations
 
@@ -27,9 +23,7 @@ Layers: TypeAlias = list[Layer]
 
 
 class _SwiGLU(TorchLayer):
-    """SwiGLU with the weights of gate and value concatenated: for small batches, one wide product takes less time than
-    two.
-    """
+    """SwiGLU with the weights of gate and value concatenated: with small batches, one wide product is faster."""
 
     def __init__(self, layer: Layer):
         both = {name: np.concatenate([layer[f"gate_{name}"], layer[name]], axis=-1) for name in ("weight", "bias")}

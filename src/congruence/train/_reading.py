@@ -27,10 +27,7 @@ Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, L
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The data that a method is trained on.
-
-    ``source``, ``target`` (n, d_source); ``validation``: validation rows of both sides; rows with equal labels match.
-    """
+    """The data that a method is trained on; validation rows with equal labels match."""
 
     source: np.ndarray
     target: np.ndarray
@@ -39,9 +36,7 @@ class TrainingData:
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def facts(self) -> dict[str, object]:
-        """Return facts that identify these data: sizes, and a digest of the pairs and of a sample of the unpaired
-        rows.
-        """
+        """Return what identifies these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
@@ -61,10 +56,7 @@ def read_data(
     source, target, ids = read_pairs(X, Y, mapping)
     unpaired = (None, None) if unpaired is None else unpaired
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
-        raise ParameterError(
-            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None.",
-            "Pass `unpaired=(U, V)`.",
-        )
+        raise ParameterError("Got unpaired that is not a pair.", "Pass `unpaired=(U, V)`, where either may be None.")
     sides = []
     for side, supply, name, paired in zip(SIDES, unpaired, "XY", (source, target), strict=True):
         rows = as_rows(supply, f"unpaired_{side}")
@@ -90,9 +82,7 @@ def join_by_id(X: object, Y: object) -> Pairs | None:
 def read_pairs(
     X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on
-    it.
-    """
+    """Return paired rows as float32, and their ids if both sides have ids; ``mapping`` stores the features."""
     joined = join_by_id(X, Y)
     if joined is not None:
         X, Y = joined.source, joined.target
@@ -107,13 +97,12 @@ def read_pairs(
 def read_validation(
     validation: Validation | None, d_source: int, d_target: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the held-out rows of both sides, float32, and their labels. Raises InputError, ParameterError."""
+    """Return the held-out rows of both sides, float32, and their labels."""
     if validation is None:
         return None
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
         raise ParameterError(
-            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these.",
-            "Pass `validation=(X, Y)`.",
+            "Got a validation that is not a tuple of two or four.", "Pass `validation=(X, Y)`, or with labels of both."
         )
     if len(validation) == 2:
         A, B, _ = read_pairs(validation[0], validation[1])
@@ -123,19 +112,14 @@ def read_validation(
         x_labels, y_labels = np.asarray(validation[2]), np.asarray(validation[3])
         for labels, rows in ((x_labels, A), (y_labels, B)):
             if len(labels) != len(rows):
-                raise ShapeError(
-                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one per row.",
-                    "Pass a label for each validation row.",
-                )
+                raise ShapeError(f"Got {len(labels)} labels for {len(rows)} validation rows.", "Pass one per row.")
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
     return np.asarray(A, np.float32), np.asarray(B, np.float32), x_labels, y_labels
 
 
 def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
-    """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of
-    the pairs have an equal row.
-    """
+    """Refuse pairs among the unpaired rows: by id if both have ids, else if more than half have an equal row."""
     if isinstance(supply, (list, tuple)):
         for part in supply:
             if part is not None:
@@ -150,18 +134,15 @@ def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, pai
     else:
         repeated = []
     if repeated:
+        first = shorten(repr(repeated[0]))
         raise InputError(
-            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too "
-            f"({shorten(repr(repeated[0]))}, …); expected each row in only one of them, since unpaired rows "
-            "must be new data.",
-            "Remove these rows from the unpaired rows.",
+            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too ({first}, …).",
+            "Remove these rows from the unpaired rows, which must be new data.",
         )
 
 
 def _has_equal_row(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
-    """Return a mask of the paired rows that have an equal unpaired row, from one pass over the unpaired rows and with
-    memory for the pairs only.
-    """
+    """Return a mask of the paired rows that have an equal unpaired row, with memory for the pairs only."""
     keys: dict[bytes, list[int]] = {}
     for i, row in enumerate(paired):
         keys.setdefault(row.tobytes(), []).append(i)

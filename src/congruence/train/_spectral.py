@@ -1,8 +1,4 @@
-"""Components of SUE: the graph of a batch, its spectral loss, and the maximum mean discrepancy.
-
-This module imports torch; import it only after checking that torch is installed. All functions store n × n arrays of a
-batch.
-"""
+"""Components of SUE: the graph of a batch, its spectral loss, and the maximum mean discrepancy. Imports torch."""
 
 from __future__ import annotations
 
@@ -15,11 +11,8 @@ if TYPE_CHECKING:
 
 
 def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
-    """Return the symmetric k-nearest-neighbor graph of the rows, weighted by a Gaussian kernel.
-
-    ``X`` (n, d); ``k``: number of neighbors of a row, at most n − 1; ``scale_k``: the kernel is exp(−‖x − y‖²/s), where
-    s is the median squared distance of a row to its scale_k-th neighbor, or to the k-th if ``scale_k`` exceeds k.
-    Returns (n, n): the graph's weights W, averaged with their transpose.
+    """Return the symmetric k-nearest-neighbor graph (n, n) of the rows, weighted by exp(−‖x − y‖²/s), where s is the
+    median squared distance of a row to its ``scale_k``-th neighbor, at most the k-th.
     """
     D = squared_distances(X, X)
     D.fill_diagonal_(torch.inf)
@@ -31,13 +24,10 @@ def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
 
 
 def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
-    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
+    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z (n, r).
 
-    The minimum is the mean of the r smallest eigenvalues of (D − W)/(mean degree), not counting that of the constant
-    vector; it is reached if the columns span the corresponding eigenvectors. Up to a constant factor, this is the
-    spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹, and it does not depend on the choice of R.
-
-    ``Z`` (n, r): outputs of a network. Gradients flow into them; ``W`` (n, n); returns ().
+    The minimum, the mean of the r smallest eigenvalues of (D − W)/(mean degree) but that of the constant vector, is
+    reached where the columns span their eigenvectors: up to a factor Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹.
     """
     Z = Z - Z.mean(0)
     degrees = W.sum(1)
@@ -55,12 +45,8 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
 
 
 def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
-    """Return the biased estimate of the squared maximum mean discrepancy of two batches, for a sum of Gaussian kernels.
-
-    The kernels are exp(−‖x − y‖²/(s·2ᵉ)), where s is the mean squared distance between different rows of both batches
-    together, and e takes ``scales`` consecutive integers starting at −⌊scales/2⌋.
-
-    Shapes: ``X``, ``Y`` (n, d); returns ().
+    """Return the biased squared maximum mean discrepancy of two batches (n, d), for a sum of Gaussian kernels exp(−‖x −
+    y‖²/(s·2ᵉ)): s is the mean squared distance of different rows, e runs over ``scales`` integers from −⌊scales/2⌋.
     """
     both = torch.cat([X, Y])
     D = squared_distances(both, both)

@@ -17,11 +17,7 @@ Layers: TypeAlias = list[Layer]
 
 @dataclass(frozen=True)
 class Cost:
-    """Number of parameters and operations of layers.
-
-    ``flops``: multiplications and additions of the matrix products per row, two per weight; elementwise operations are
-    not counted.
-    """
+    """Number of parameters of layers, and of multiplications and additions of the matrix products per row."""
 
     parameters: int
     flops: int
@@ -37,20 +33,14 @@ def autoencoder(
     latent: int = 256,
     dropout: float = 0.1,
 ) -> tuple[Layers, Layers]:
-    """Return an encoder and its decoder with initial weights.
+    """Return an encoder and its decoder with initial weights, as layers for ``congruence.HeadsMap.from_layers``, plus
+    ``dropout``.
 
-    ``hidden``: widths of the intermediate stages, in any order; with none, both sides are linear. ``encoder``,
-    ``decoder``: layers as for ``congruence.HeadsMap.from_layers``, plus ``dropout``, which is active during
-    training only.
-
-    Notes
-    -----
     A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the
-    stage's width; a final dense layer leads to the latent space. The decoder uses the widths in reverse order. The
-    paper names these parts but not their arrangement (docs/jam.md).
+    stage's width in ``hidden``; a final dense layer leads to the latent space. The decoder uses the widths in reverse
+    order. The paper names these parts but not their arrangement (docs/jam.md).
 
-    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU
-    variants improve transformer".
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2.
     """
     require("torch", extra="train")
     return (
@@ -95,12 +85,7 @@ def count(layers: Iterable[Layer]) -> Cost:
 
 
 def in_units(encoder: Layers, decoder: Layers, mean: np.ndarray, scale: float) -> tuple[Layers, Layers]:
-    """Return layers for rows in their original scale, given layers trained on rows minus ``mean``, divided by
-    ``scale``.
-
-    A new first layer subtracts the mean, the encoder's first dense layer absorbs the scale, and the decoder's last
-    layer absorbs both.
-    """
+    """Return layers for rows in their original scale, given layers trained on (rows − ``mean``) / ``scale``."""
     first, last = encoder[0], decoder[-1]
     divided = {"weight": first["weight"] / np.float32(scale)}
     multiplied = {

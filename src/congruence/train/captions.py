@@ -24,10 +24,8 @@ HeldCaptions: TypeAlias = (
 
 @dataclass(frozen=True)
 class Captions:
-    """Images with their captions and wrong captions.
-
-    ``source`` (n, d_source); ``target`` (n, d_target); ``negatives`` (n, k, d_target); ``groups`` (n,): the image of
-    each row; rows of one image have the same label.
+    """Images (n, d_source) with their captions (n, d_target) and wrong captions (n, k, d_target); rows of one image
+    have the same label in ``groups`` (n,).
     """
 
     source: np.ndarray
@@ -50,9 +48,7 @@ class Captions:
         return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
 
     def texts(self) -> np.ndarray:
-        """Return numbers that identify captions and wrong captions, shape (n, 1 + k); equal vectors have equal
-        numbers.
-        """
+        """Return numbers (n, 1 + k) that identify captions and wrong captions: equal vectors have equal numbers."""
         n, width = self.target.shape
         wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
         rows = np.concatenate([self.target, wrong.reshape(-1, width)])
@@ -72,19 +68,11 @@ class Captions:
 def split_by_group(
     groups: Labels, shares: tuple[float, float] = (0.7, 0.15), random_state: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split rows into three parts, keeping the rows of each group together.
+    """Split rows by their labels ``groups`` (n,), such as images, into row numbers for training, validation and
+    testing.
 
-    Parameters
-    ----------
-    groups : sequence, shape (n,)
-        Label of each row, e.g. the image that a caption belongs to.
-    shares : tuple of float, default=(0.7, 0.15)
-        Shares of the *groups* for training and for validation. The rest is for testing.
-
-    Returns
-    -------
-    train, validation, test : ndarray of int, shape (rows,)
-        Row numbers, ascending. Equal to splitting twice with ``congruence.datasets.SugarCrepe.split_by_image``.
+    Rows of one group stay together; ``shares`` of the *groups* are for training and for validation, the rest for
+    testing. Equal to splitting twice with ``congruence.datasets.SugarCrepe.split_by_image``.
 
     Examples
     --------
@@ -96,8 +84,7 @@ def split_by_group(
     train, validation = shares
     if not (min(shares) > 0 and train + validation < 1):
         raise ParameterError(
-            f"Got `shares={shares}`; expected two above 0 whose sum is below 1.",
-            "Pass `shares=(0.7, 0.15)`, for example.",
+            f"Got `shares={shares}`; expected two above 0 whose sum is below 1.", "Pass `shares=(0.7, 0.15)`."
         )
     names = np.unique(labels)
     not_train = _held_out(names, train, random_state)
@@ -107,12 +94,11 @@ def split_by_group(
 
 
 def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.ndarray:
-    """Return the groups that are held out if a share of them is kept. Raises TooFewAnchorsError."""
+    """Return the groups that are held out if a share of them is kept."""
     count = len(names) - round(share_kept * len(names))
     if not 0 < count <= len(names) - 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - count} and {count}; expected at least two and one.",
-            "Pass more groups.",
+            f"Got {len(names)} groups to divide in {len(names) - count} and {count}.", "Pass more groups."
         )
     return names[Split.choose(names, count, random_state).held_out(names)]
 
@@ -129,10 +115,7 @@ def read_captions(
     else:
         labels = np.asarray(groups)
         if labels.shape != (n,):
-            raise ShapeError(
-                f"Got groups of shape {labels.shape}; expected ({n},), one label per caption.",
-                "Pass `groups=…` of that shape.",
-            )
+            raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},).", "Pass one label per caption.")
     if ids is not None:
         rows = id_rows(Y.ids, ids)  # type: ignore[union-attr]
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
@@ -157,12 +140,10 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the validation rows. Raises ParameterError if they have another form."""
+    """Return the validation rows."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
-            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected "
-            "one of these.",
-            "Pass `validation=(X, Y)`, for example.",
+            "Got a validation that is not a tuple of two to four.", "Pass `validation=(X, Y, negatives, groups)`."
         )
     heldout = read_captions(*validation)
     check_width(heldout.source.shape[1], data.source.shape[1], "the images to train on")

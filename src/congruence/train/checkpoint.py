@@ -31,10 +31,7 @@ def why_no_checkpoint(folder: Path) -> str | None:
 
 
 class Checkpoint:
-    """A folder with the weights, the optimizer's moments and the history, written atomically.
-
-    Raises FileError if the parent folder is missing, and OutputExistsError if the path is taken by something else.
-    """
+    """A folder with the weights, the optimizer's moments and the history, written atomically."""
 
     def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
         self.path = path
@@ -60,7 +57,7 @@ class Checkpoint:
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
     def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, object]) -> None:
-        """Write the weights, the moments, the history and the best weights so far. Raises StorageError."""
+        """Write the weights, the moments, the history and the best weights so far."""
         import safetensors.torch
 
         arrays = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
@@ -114,8 +111,7 @@ class Checkpoint:
             safetensors.SafetensorError,
         ) as error:
             raise CorruptFileError(
-                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library.",
-                "Remove it and train again.",
+                f"Got an unreadable checkpoint at {self.path} ({error}).", "Remove it and train again."
             ) from error
         self._check_replaceable()
         self._compare(identity)
@@ -126,8 +122,7 @@ class Checkpoint:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(
-                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run.",
-                "Remove it and train again.",
+                f"Got a checkpoint at {self.path} that does not fit ({error}).", "Remove it and train again."
             ) from error
         device = next(module.parameters()).device
         return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
@@ -139,8 +134,7 @@ class Checkpoint:
         if differing:
             key = differing[0]
             raise TrainingError(
-                f"Got a checkpoint at {self.path} of another run ({key} was {stored.get(key)!r}, is "
-                f"{ours.get(key)!r}); expected the same data and options.",
+                f"{self.path} is a checkpoint of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}).",
                 "Pass another `checkpoint=…`, or remove this one.",
             )
 
@@ -214,17 +208,14 @@ _LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
 @contextmanager
 def own_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is removed on success; a folder left by an interrupted run is reused.
-
-    If the block fails, the checkpoints it wrote are kept, to resume from; a folder without checkpoints is removed.
+    """Yield a folder for checkpoints that is removed on success; one left by an interrupted run is reused. If the block
+    fails, its checkpoints are kept, and a folder without any is removed.
     """
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
     if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
         raise OutputExistsError(
-            f"Got something at {place} that this library did not write; expected a free path for the "
-            "checkpoints of this run.",
-            "Pass another `checkpoint=…`, or move what is there.",
+            f"Got something at {place} that this library did not write.", "Pass another `checkpoint=…`, or move it."
         )
     with _locked(place):
         if not _is_marked(place):  # an empty folder that the user created, which is not removed at the end
@@ -241,10 +232,7 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is kept.
-
-    It is created if necessary, and removed again if the block fails before it writes anything.
-    """
+    """Yield a folder for checkpoints that is kept, unless it was created here and the block fails before it writes."""
     made = not place.exists()
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -26,11 +26,7 @@ def fit_closed(
     resume: bool = True,
     verbose: bool = True,
 ) -> HeadsMap:
-    """Fit the map on the pairs, with the arguments of ``HeadTrainer.fit``.
-
-    Unpaired rows are checked but not used, ``checkpoint``, ``resume`` and ``verbose`` have no effect, and the score on
-    ``validation`` is stored in ``scores_``.
-    """
+    """Fit the map on the pairs, with the arguments of ``HeadTrainer.fit``; unpaired rows are checked, but not used."""
     self._check_parameters()
     data = read_data(self, X, Y, unpaired, validation)
     self._fit(data.source, data.target)
@@ -42,12 +38,7 @@ def fit_closed(
 
 
 class CCA(CCAMap):
-    """Canonical correlation analysis: ``CCAMap`` as one of the methods, with its parameters.
-
-    References
-    ----------
-    SOTAlign, equation 7 and proposition C.2.
-    """
+    """Canonical correlation analysis: ``CCAMap`` as one of the methods (SOTAlign, equation 7 and proposition C.2)."""
 
     method: ClassVar[str] = "cca"
     criterion: ClassVar[str] = HeadTrainer.criterion
@@ -56,12 +47,7 @@ class CCA(CCAMap):
 
 
 class Procrustes(ProcrustesHeads):
-    """Procrustes analysis: ``ProcrustesHeads`` as one of the methods, with its parameters.
-
-    References
-    ----------
-    SOTAlign, equation 6 and proposition C.1.
-    """
+    """Procrustes analysis: ``ProcrustesHeads`` as one of the methods (SOTAlign, equation 6 and proposition C.1)."""
 
     method: ClassVar[str] = "procrustes"
     criterion: ClassVar[str] = HeadTrainer.criterion

@@ -158,10 +158,7 @@ class JAM(HeadsMap):
             X, Y = (side if isinstance(side, Embeddings) else rows for side, rows in ((X, A), (Y, B)))
         data = read_captions(X, Y, negatives, groups)
         if self.loss != "con" and data.negatives is None:
-            raise InputError(
-                f"Got no wrong captions for `loss={self.loss!r}`; expected some, which this loss compares with.",
-                'Pass `negatives=…`, or `loss="con"`.',
-            )
+            raise InputError(f"Got no wrong captions for `loss={self.loss!r}`.", 'Pass `negatives=…`, or `loss="con"`.')
         split = None
         if validation is not None:
             heldout = read_validation_captions(validation, data)
@@ -185,19 +182,11 @@ class JAM(HeadsMap):
     def score(
         self, X: RowsLike, y: RowsLike | None = None, negatives: RowsLike | None = None, groups: Labels | None = None
     ) -> float:
-        """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
-        selected.
+        """Return the share of images X (n, d_source), one row per caption y (n, d_target), whose nearest text is one of
+        their captions, by which parameters and steps are selected.
 
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-            Images, one row per caption.
-        y : array_like, shape (n, d_target)
-            Their captions; scikit-learn's tools pass them under this name.
-        negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
-            Wrong captions, added to the captions that are searched.
-        groups : sequence, shape (n,), optional
-            The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
+        Wrong captions (n, d_target) or (n, k, d_target) are searched too; captions of equal ``groups`` (n,) are one
+        image's.
         """
         self._check_source(getattr(X, "vectors", X))
         heldout = read_captions(X, y, negatives, groups)
@@ -219,35 +208,24 @@ class JAM(HeadsMap):
         check_positive(self.temperature, "temperature")
         if isinstance(self.hidden, (str, int)):
             raise ParameterError(
-                argument="hidden",
-                got=self.hidden,
-                expected="a list of widths",
-                fix="Pass `hidden=(512, 512, 512)`, for example.",
+                argument="hidden", got=self.hidden, expected="widths", fix="Pass `hidden=(512, 512, 512)`."
             )
         for width in self.hidden:
             check_positive(width, "a width of hidden", integer=True)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ParameterError(
-                argument="dropout",
-                got=self.dropout,
-                expected="a share from 0 to below 1",
-                fix="Pass `dropout=0.1`, for example.",
+                argument="dropout", got=self.dropout, expected="a share below 1", fix="Pass `dropout=0.1`."
             )
         for end in ends(self.spread_mix, "spread_mix"):
             if not 0 <= end <= 1:
                 raise ParameterError(
-                    argument="spread_mix",
-                    got=self.spread_mix,
-                    expected="numbers from 0 to 1",
-                    fix="Pass `spread_mix=0.5`, for example.",
+                    argument="spread_mix", got=self.spread_mix, expected="0 to 1", fix="Pass `spread_mix=0.5`."
                 )
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
-        """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there
-        are any.
-        """
+        """Return the squared reconstruction error divided by that of the training mean, on validation rows if any."""
         heldout = objective.heldout
         rows: Captions = objective.data if heldout is None else heldout
         source, target = objective.means
@@ -266,11 +244,8 @@ def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Rows of a step as tensors, standardized as for training.
-
-    ``images`` (b, d_source); ``texts`` (b + b·k, d_target): the captions, followed by the k wrong captions of each row
-    in turn; ``labels`` (b, 3): ids of each row's image by group label, its image by vector, and its caption by vector;
-    equal ids are the same item.
+    """Rows of a step as tensors, standardized: texts (b + b·k, d_target) are the captions, then the k wrong captions of
+    each row in turn; equal ``labels`` (b, 3), of groups, images and captions, are the same item.
     """
 
     step: int
@@ -282,9 +257,8 @@ class CaptionBatch:
 class AutoencoderObjective:
     """Both autoencoders on their device, and the loss of each training step.
 
-    ``module``: contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
-    learned; ``data``, ``heldout``: training rows and validation rows; ``means``, ``scales``: for each side, the mean
-    that is subtracted from its rows and the number they are then divided by.
+    ``module`` contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
+    learned; rows are trained on minus ``means``, divided by ``scales``.
     """
 
     module: Module
@@ -425,18 +399,13 @@ class AutoencoderObjective:
         return self.module.log_scale.neg().exp()
 
     def scheduled(self, span: float | tuple[float, float], step: int) -> float:
-        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the
-        last.
-        """
+        """Return the value of a linear schedule at a step."""
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: object, name: str) -> tuple[float, float]:
-    """Return the start and end of a schedule; a single number is a constant schedule.
-
-    Raises ParameterError for anything else.
-    """
+    """Return the start and end of a schedule; a single number is a constant schedule."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
         raise ParameterError(
@@ -446,9 +415,7 @@ def ends(value: object, name: str) -> tuple[float, float]:
 
 
 def _mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are
-    equal up to rounding.
-    """
+    """Return the mean of the rows and their overall standard deviation, 1 if all rows are equal up to rounding."""
     mean = rows.mean(0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
     return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

@@ -33,29 +33,19 @@ SCHEDULES = ("cosine", "constant")
 class Schedule:
     """Length, learning rate and other settings of a training run.
 
-    Attributes
-    ----------
-    optimizer : {"lion", "adamw"}
-    learning_rate : float
-        The highest learning rate.
-    warmup : int
-        Number of steps over which the learning rate rises.
-    schedule : {"cosine", "constant"}
-        Learning rate after the warmup.
-    clip : float or None
-        Largest norm of the gradient of all parameters.
-    validate_every, patience : int, int or None
-        Steps between validations, and number of validations without improvement after which training ends. Step 0 is
-        validated, too.
-    log_every : int
-        Steps between recorded losses.
-    checkpoint_every : int
-        Steps between checkpoints.
-    precision : {"auto", "float32", "bfloat16"}
-        Precision in which the heads multiply; weights and losses are float32. ``"auto"`` uses bfloat16 on processors
-        that have instructions for it; on others it is ten times slower than float32.
-    device : str
-        ``"auto"`` uses cuda or mps if available.
+    - ``optimizer``: "lion", "adamw".
+    - ``learning_rate``: The highest learning rate.
+    - ``warmup``: Number of steps over which the learning rate rises.
+    - ``schedule``: "cosine", "constant". Learning rate after the warmup.
+    - ``clip``: Largest norm of the gradient of all parameters.
+    - ``validate_every``, ``patience``: Steps between validations, and number of validations without improvement after
+      which training ends. Step 0 is validated, too.
+    - ``log_every``: Steps between recorded losses.
+    - ``checkpoint_every``: Steps between checkpoints.
+    - ``precision``: "auto", "float32", "bfloat16". Precision in which the heads multiply; weights and losses are
+      float32. ``"auto"`` uses bfloat16 on processors that have instructions for it; on others it is ten times slower
+      than float32.
+    - ``device``: ``"auto"`` uses cuda or mps if available.
     """
 
     max_steps: int = 2000
@@ -120,16 +110,9 @@ def run(
     """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last
     ones without validation.
 
-    ``objective``: on the device that it computes on; ``checkpoint``: folder in which the latest checkpoint is kept; its
-    parent must exist; ``resume``: resume from the checkpoint if there is one. If False, an existing checkpoint is an
-    error; ``identity``: plain data that identifies this run; a checkpoint with another identity is refused;
-    ``verbose``: show a progress bar with the losses on stderr, if that is a terminal.
-
-    Notes
-    -----
-    All randomness of a step derives from ``random_state`` and the step, so a resumed run equals an uninterrupted one
-    bit for bit, on one machine with a fixed number of threads. However a run is stopped, only the steps since the last
-    checkpoint are lost.
+    The module is on its device. ``checkpoint`` is a folder with an existing parent; ``identity`` is plain data, and a
+    checkpoint with another identity is refused. All randomness of a step derives from ``random_state`` and the step, so
+    that a resumed run equals an uninterrupted one bit for bit, on one machine with a fixed number of threads.
     """
     torch = require("torch", extra="train")
     from congruence.train.optim import make_optimizer, rate_at
@@ -141,8 +124,7 @@ def run(
     if saved is not None and saved.exists:
         if not resume:
             raise TrainingError(
-                f"Got a checkpoint at {checkpoint} and `resume=False`; expected no checkpoint there.",
-                ("Remove it.", "Pass `resume=True`."),
+                f"Got a checkpoint at {checkpoint} and `resume=False`.", ("Remove it.", "Pass `resume=True`.")
             )
         history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -189,10 +171,8 @@ def run(
 
 
 def _seed_generators(seed: int, parameters: list[Parameter]) -> None:
-    """Seed the generators that dropout draws from.
-
-    ``torch.manual_seed`` would also store the seed for each kind of device that is not in use yet, together with a
-    stack trace of the caller: three of them per step, until the end of the process.
+    """Seed the generators that dropout draws from, without ``torch.manual_seed`` where it is not needed: that also
+    stores the seed and a stack trace for each kind of device that is not in use yet, until the end of the process.
     """
     import torch
 
@@ -228,9 +208,7 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
 
 
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
-    """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before
-    clipping.
-    """
+    """Clip the norm of the gradient, directly or through the optimizer, and return the norm before."""
     import torch
 
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
@@ -274,10 +252,7 @@ def used_precision(precision: str, device: str) -> str:
 
 
 def processor_has_bfloat16() -> bool:
-    """Return whether the processor has bfloat16 multiplication.
-
-    PyTorch has no public way to query it; float32 is the safe choice.
-    """
+    """Return whether the processor has bfloat16 multiplication; where torch cannot tell, float32 is the safe choice."""
     import torch
 
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

@@ -22,20 +22,18 @@ REDUCTIONS = ("logits", "rows")
 
 
 def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
-    """Return two batches of the same width as tensors of the same type, float32 or float64. Raises ShapeError."""
+    """Return two batches of the same width as tensors of the same type, float32 or float64."""
     import torch
 
     sides = [torch.as_tensor(side) for side in (X, Y)]
     for side, name in zip(sides, names, strict=True):
         if side.ndim != 2 or not len(side):
             raise ShapeError(
-                f"Got {name} of shape {tuple(side.shape)}; expected rows of vectors, at least one.",
-                "Pass an array of shape (n, d).",
+                f"Got {name} of shape {tuple(side.shape)}; expected at least one row.", "Pass an array of shape (n, d)."
             )
     if sides[0].shape[1] != sides[1].shape[1]:
         raise ShapeError(
-            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}; "
-            "expected one space.",
+            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}.",
             "Map both into one space first.",
         )
     dtype = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
@@ -43,19 +41,13 @@ def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple
 
 
 def _check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
-    """Return a temperature as a scalar tensor of the type and on the device of ``like``.
-
-    Raises ParameterError if it is not positive.
-    """
+    """Return a positive temperature as a scalar tensor of the type and on the device of ``like``."""
     import torch
 
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
     if tau.numel() != 1 or not float(tau.detach()) > 0:
         raise ParameterError(
-            argument="temperature",
-            got=temperature,
-            expected="a positive number",
-            fix="Pass `temperature=0.07`, for example.",
+            argument="temperature", got=temperature, expected="a positive number", fix="Pass `temperature=0.07`."
         )
     return tau.reshape(())
 
@@ -183,22 +175,21 @@ def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, 
 
 
 def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
-    """Return the texts of each image, its caption first, shape (n, 1 + k, d). Raises ShapeError."""
+    """Return the texts of each image, its caption first, shape (n, 1 + k, d)."""
     torch = require("torch", extra="train")
     neg = torch.as_tensor(neg).to(v)
     if neg.ndim == 2:
         neg = neg[:, None]
     if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
         raise ShapeError(
-            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, "
-            "d), the wrong captions of each image.",
-            "Pass `neg=…` of such a shape.",
+            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}.",
+            "Pass the wrong captions, (n, k, d).",
         )
     return torch.cat([pos[:, None], neg], 1)
 
 
 def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
-    """Return labels of shape (n, g). Raises ShapeError."""
+    """Return labels of shape (n, g)."""
     if labels is None:
         return None
     torch = require("torch", extra="train")
@@ -206,17 +197,13 @@ def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
     columns: Tensor = labels[:, None] if labels.ndim == 1 else labels
     if columns.ndim != 2 or len(columns) != len(v) or not columns.shape[1]:
         raise ShapeError(
-            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images; expected (n,) or (n, g), one row "
-            "per image.",
-            "Pass `labels=…` of such a shape.",
+            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images.", "Pass one row per image, (n,) or (n, g)."
         )
     return columns
 
 
 def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each row's logits of its own context, shape (n, m), and the log of the sum of exponentials over all
-    others, shape (n,).
-    """
+    """Return each row's logits of its own context (n, m), and the log-sum-exp of all others (n,)."""
     from congruence.train import _autograd
 
     own = (rows[:, None] * contexts).sum(2) * scale
@@ -224,9 +211,7 @@ def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None
 
 
 def _cross_entropy(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of finding each row's partner among those of all rows, where each context is one
-    partner.
-    """
+    """Return the mean cross-entropy of finding each row's partner among those of all rows."""
     own, others = _logits(rows, contexts, scale, labels)
     return (own[:, 0].logaddexp(others) - own[:, 0]).mean()
 
@@ -239,19 +224,14 @@ def siglip_loss(
     *,
     reduction: str = "logits",
 ) -> Tensor:
-    """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
+    """Sigmoid loss: each of the n·m combinations of X (n, d) and Y (m, d), m ≥ n, is classified as a pair (i = j) or
+    not.
+
+    Rows of Y from n on are unpaired and serve as additional negatives. Gradients flow into ``logit_scale`` s and
+    ``logit_bias`` b of the logits s⟨x_i, y_j⟩ + b as well. ``reduction`` divides the sum by n·m ("logits"), as in the
+    code of SAIL and SOTAlign and as the weights α of that paper assume, or by n ("rows"), as in SigLIP's paper.
 
     Source: Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
-
-    Parameters
-    ----------
-    X, Y : tensor, shapes (n, d) and (m, d)
-        m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
-    logit_scale, logit_bias : float or tensor of one number, default=20 and −10
-        s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
-    reduction : {"logits", "rows"}, default="logits"
-        Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n,
-        as in SigLIP's paper.
 
     Examples
     --------
@@ -268,8 +248,7 @@ def siglip_loss(
     X, Y = _batches(X, Y)
     if len(Y) < len(X):
         raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, the partners of X first.",
-            "Exchange X and Y.",
+            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y.", "Exchange X and Y."
         )
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
     total = _autograd.Siglip.apply(X, Y, scale, bias)
@@ -277,16 +256,10 @@ def siglip_loss(
 
 
 def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
-    """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
+    """Symmetric InfoNCE of rows X and Y (n, d), paired by position: the mean of the cross-entropies, in nats, of
+    finding y_i among Y and x_i among X, from the logits ⟨x_i, y_j⟩/τ; gradients flow into ``temperature`` τ too.
 
     Source: SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
-
-    Parameters
-    ----------
-    X, Y : tensor, shapes (n, d) and (n, d)
-        Row i belongs to row i of ``X``.
-    temperature : float or tensor of one number, default=0.07
-        τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -306,20 +279,10 @@ def generalized_infonce(
     *,
     symmetric: bool = False,
 ) -> Tensor:
-    """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
+    """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows (SOTAlign, equation 10).
 
-    Source: SOTAlign, equation 10.
-
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors of the same items, into which no gradients flow.
-    epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Temperatures of student and teacher.
-    symmetric : bool, default=False
-        Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
+    Gradients flow into the student's vectors X (n, d) and Y (m, d), not into the teacher's TX (n, e) and TY (m, e).
+    ``symmetric`` averages this with the divergence with X and Y exchanged; the paper uses the rows only.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -334,22 +297,12 @@ def generalized_infonce(
 
 
 def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
-    """One minus the centered alignment of the student's affinities with the teacher's, in [0, 2].
+    """One minus the centered alignment of the student's affinities with the teacher's, in [0, 2] (SOTAlign, equation
+    9).
 
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors.
-
-    Notes
-    -----
-    These are kernels between two sets, ⟨x_i, y_j⟩, so the paper's proposition C.6, on Gram matrices, does not apply.
-    With centered rows, ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of
-    the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
-
-    Source: SOTAlign, equation 9.
+    Shapes as in ``generalized_infonce``. The kernels ⟨x_i, y_j⟩ are between two sets, so proposition C.6, on Gram
+    matrices, does not apply; but ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) holds: O(n·d²) time, no n × m array. Equation 9 has
+    H = I − 11ᵀ instead of I − 11ᵀ/n.
     """
     torch = require("torch", extra="train")
     X, Y, TX, TY = (side - side.mean(0) for side in _student_and_teacher(X, Y, TX, TY))
@@ -363,10 +316,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
 
 
 def _student_and_teacher(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the vectors of student and teacher as tensors of the student's type, the teacher's without a graph.
-
-    Raises ShapeError.
-    """
+    """Return the vectors of both as tensors of the student's type, the teacher's without a graph."""
     X, Y = _batches(X, Y)
     TX, TY = _batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")

@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 
 
 def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
-    """Return the k rows with the largest cosine for each query, by exhaustive search.
-
-    ``queries`` (n, d); ``rows``: rows to search, which can be read in order. Returns (n, k): row numbers, nearest
-    first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
-    Memory is O(n·k) in addition to the queries and one block.
+    """Return the k row numbers (n, k) with the largest cosine for each query (n, d), by exhaustive search in float32,
+    nearest first; rows that differ by no more than rounding may be in either order.
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows; expected at most as many.",
-            f"Pass `n_neighbors={len(rows)}` or less.",
+            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows.", f"Pass `n_neighbors={len(rows)}` or less."
         )
     import torch
 
@@ -55,9 +51,7 @@ class _Objective(HeadsObjective):
         self.neighbors = [self._find("source", "image_weight"), self._find("target", "text_weight")]
 
     def _find(self, side: str, name: str) -> tuple[np.ndarray, Tensor] | None:
-        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with
-        weight 0.
-        """
+        """Return each pair's neighbors as positions in the returned rows; None for a side with weight 0."""
         if not getattr(self.trainer, name):
             return None
         self.need_unpaired("neighbors are searched among them", side, name)

@@ -9,16 +9,10 @@ import torch
 
 
 class Lion(torch.optim.Optimizer):
-    """Evolved sign momentum, with decoupled weight decay.
+    """Evolved sign momentum (Chen et al. 2023, algorithm 2), with decoupled weight decay.
 
-    Every weight changes by the learning rate, up or down, whatever the size of its gradient. Multiplying a loss by a
-    constant therefore has no effect; only the ratio of two losses matters.
-
-    ``params``: tensors, or groups of tensors; ``betas``: decay rates for the update direction and for the momentum.
-
-    References
-    ----------
-    Chen et al. (2023), "Symbolic discovery of optimization algorithms", algorithm 2.
+    Every weight changes by the learning rate, up or down, whatever the size of its gradient: multiplying a loss by a
+    constant has no effect, only the ratio of two losses matters.
     """
 
     def __init__(
@@ -53,9 +47,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight
-    decay.
-    """
+    """Return an optimizer for a module; vectors and scalars (biases, gains, scales) have no weight decay."""
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
@@ -71,10 +63,8 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
 
 
 def rate_at(step: int, steps: int, warmup: int, schedule: str) -> float:
-    """Return the share of the full learning rate at a step: a linear rise over ``warmup`` steps, then constant or half
-    a cosine.
-
-    The first step of a warmup has 1/warmup of the rate; the last step of a cosine is above zero.
+    """Return the share of the learning rate at a step: a linear rise from 1/warmup, then constant or half a cosine,
+    which ends above zero.
     """
     if step < warmup:
         return (step + 1) / warmup

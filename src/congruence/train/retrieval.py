@@ -20,11 +20,11 @@ def recalls(
     y_labels: Labels | None = None,
     ks: Sequence[int] = (1, 5, 10),
 ) -> dict[str, float]:
-    """Return recall at k in both directions.
+    """Return recall at k in both directions and their mean: ``"source_to_target@1"``, ``"target_to_source@1"``,
+    ``"mean@1"``.
 
-    ``X`` (n, d); ``Y`` (m, d); ``x_labels``, ``y_labels``: rows with equal labels match, and any matching row counts as
-    a hit. By default rows match by position; ``ks``: values larger than the number of rows of a side are left out.
-    Returns: ``"source_to_target@1"``, ``"target_to_source@1"``, their mean ``"mean@1"``, and so on.
+    Rows with equal labels match, by default those at equal positions; a k above the number of rows of a side is left
+    out.
     """
     if x_labels is None or y_labels is None:
         check_same_rows(len(X), len(Y), "X", "Y")
@@ -41,7 +41,7 @@ def recalls(
 
 
 def partners(queries: np.ndarray, gallery: np.ndarray) -> list[np.ndarray]:
-    """Return for each query's label the rows of the gallery that have it. Raises InputError if there are none."""
+    """Return for each query's label the rows of the gallery that have it."""
     order = np.argsort(gallery, kind="stable")
     first, past = (np.searchsorted(gallery[order], queries, side) for side in ("left", "right"))
     if (first == past).any():
@@ -61,10 +61,8 @@ def chance_recall(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
 
 
 def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the number of the first of the equal rows of each label.
-
-    An image that is repeated for each of its captions would otherwise be used as a query several times, and occupy
-    several of the k places.
+    """Return the number of the first of the equal rows of each label: an image that is repeated for each caption would
+    otherwise be several queries, and occupy several of the k places.
     """
     codes = np.unique(labels, return_inverse=True)[1]
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
@@ -74,13 +72,11 @@ def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def unique_pairs(
     X: np.ndarray, Y: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return both sides of pairs without repeated rows of a label, and the labels of each; see
-    ``first_of_label``.
-    """
+    """Return both sides of pairs without repeated rows of a label, and the labels of each."""
     x, y = first_of_label(X, labels), first_of_label(Y, labels)
     return X[x], Y[y], labels[x], labels[y]
 
 
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Labels | None = None, y_labels: Labels | None = None) -> float:
-    """Return the mean of recall at 1 in both directions, by which methods are selected; see ``recalls``."""
+    """Return the mean of recall at 1 in both directions, by which methods are selected."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]

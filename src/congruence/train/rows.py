@@ -20,13 +20,7 @@ from congruence.errors import DtypeError, InputError
 
 @runtime_checkable
 class Rows(Protocol):
-    """Vectors of one space from which batches can be drawn.
-
-    Attributes
-    ----------
-    dim : int
-        Their width.
-    """
+    """Vectors of one space, of width ``dim``, from which batches can be drawn."""
 
     dim: int
 
@@ -44,17 +38,10 @@ Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[Rows
 
 
 class ArrayRows:
-    """Rows of an array, in memory or mapped from a file.
+    """Rows of an array (n, d), in memory or mapped from a file; with a ``name`` they are checked as they are drawn.
 
     Batches go through the rows in a random order, then in another one, and so on; a batch of all rows is the array
     itself.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    name : str, optional
-        Check rows when they are drawn, and use this name in messages: for an array mapped from a file that is too large
-        to check in advance.
 
     Examples
     --------
@@ -105,9 +92,7 @@ class ArrayRows:
                 rows = self._rows[which].astype(np.float32, copy=False)
         except FloatingPointError:
             raise DtypeError(
-                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}; expected "
-                "smaller ones.",
-                "Scale the rows.",
+                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}.", "Scale the rows."
             ) from None
         if self._name is not None:
             numbers = range(len(self._rows))[which] if isinstance(which, slice) else which
@@ -126,13 +111,7 @@ class ArrayRows:
 
 
 class Sources:
-    """Several sources combined: each batch contains rows of all, in proportion to their sizes.
-
-    Parameters
-    ----------
-    parts : sequence of Rows
-        At least one, all of the same width.
-    """
+    """Several sources of one width combined: each batch contains rows of all, in proportion to their sizes."""
 
     def __init__(self, parts: Sequence[Rows]):
         self.parts = list(parts)
@@ -158,9 +137,7 @@ class Sources:
         return np.concatenate([sample(part, max(1, size * len(part) // len(self))) for part in self.parts])
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows, one source after the other, in blocks: the number of a block's first row, and the block,
-        float32.
-        """
+        """Yield all rows, one source after the other, as ``ArrayRows.scan`` does."""
         offset = 0
         for part in self.parts:
             for start, block in scannable(part).scan():
@@ -185,17 +162,13 @@ def scannable(rows: Rows) -> Any:
     if hasattr(rows, "scan") and hasattr(rows, "take"):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can "
-        "also be read in order and by number (methods scan and take), since neighbors are searched among all "
-        "of them.",
-        "Pass an array.",
+        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; all are searched.",
+        "Pass an array, or rows with the methods scan and take.",
     )
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return an array, embeddings, a ``Rows`` object or a list of these as one source; None if there are no
-    rows.
-    """
+    """Return an array, embeddings, a ``Rows`` object or a list of these as one source; None without rows."""
     if rows is None:
         return None
     if isinstance(rows, Rows):

@@ -56,13 +56,6 @@ class Contrastive(HeadTrainer):
 
     Source: SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from
     unpaired data".
-
-    Parameters
-    ----------
-    pair_loss : {"siglip", "infonce"}, default="infonce"
-    head : {"linear", "mlp"}, default="mlp"
-    **parameters
-        Parameters of ``SAIL``, with its defaults.
     """
 
     method: ClassVar[str] = "contrastive"

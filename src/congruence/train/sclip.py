@@ -31,17 +31,12 @@ def pseudo_label_loss(
 ) -> Tensor:
     """Cross-entropy of assigning unpaired images to the captions of the paired images they resemble.
 
-    ``U`` (m, d): unpaired rows in the joint space, of unit norm. Gradients flow into them; ``Y`` (n, d): partners of
-    the paired rows in the joint space, of unit norm. Gradients flow into them; ``similar`` (m, e): the unpaired rows in
-    the space where similarity is measured. No gradient; ``paired`` (n, e); ``logit_scale``: s of the logits s⟨u_i,
-    y_j⟩. Gradients flow into it; ``assignment``: the target of row i over all j: 1 for the paired row with the largest
-    cosine; the softmax of cosines over τ; or row i of the entropic transport plan between unpaired and paired rows,
-    scaled to add up to 1; ``temperature``: τ of the softmax or ε of the transport; returns ().
+    ``U`` (m, d) and ``Y`` (n, d) are unpaired rows and the partners of the paired rows in the joint space, of unit
+    norm; gradients flow into both. ``similar`` (m, e) and ``paired`` (n, e) are where similarity is measured. The
+    target of row i over all j is 1 for the largest cosine, the softmax of cosines over τ, or row i of the entropic
+    transport plan, scaled to add up to 1.
 
-    References
-    ----------
-    Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions": pseudo-labels at
-    the level of captions.
+    Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions".
     """
     torch = require("torch", extra="train")
     from congruence.train._autograd import CrossEntropy, pseudo_labels

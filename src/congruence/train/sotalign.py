@@ -214,13 +214,8 @@ class SOTAlign(HeadTrainer):
     init: str = "random"
 
     def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
-        """Fit the teacher only.
-
-        Parameters
-        ----------
-        X, Y : ndarray, shapes (n, d_source) and (n, d_target)
-        validation : tuple of four, optional
-            Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
+        """Fit the teacher only, on rows (n, d_source) and (n, d_target); ``ridge="auto"`` chooses by the validation
+        rows.
         """
         if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
@@ -257,8 +252,7 @@ class SOTAlign(HeadTrainer):
         check_choice(self.init, INITS, "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
-                f"Got `init='teacher'` with `head={self.head!r}`; expected `head='linear'`.",
-                "Pass that, or `init='random'`.",
+                f"Got `init='teacher'` with `head={self.head!r}`.", "Pass `head='linear'`, or `init='random'`."
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
@@ -268,9 +262,8 @@ class SOTAlign(HeadTrainer):
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":
                 raise ParameterError(
-                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`; expected "
-                    "`divergence='klot'`, the only one that uses transport plans.",
-                    "Pass that, or leave out `rho_teacher=…`.",
+                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`, without plans.",
+                    "Pass `divergence='klot'`, or leave out `rho_teacher=…`.",
                 )
 
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
@@ -288,9 +281,7 @@ class SOTAlign(HeadTrainer):
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return the cross-validated mean recall at 1 for each of ``RIDGES``; each fold of the pairs is searched among
-    its own rows.
-    """
+    """Return the cross-validated mean recall at 1 for each of ``RIDGES``; each fold is searched among its own rows."""
     n = len(X)
     fold = np.arange(n) % min(FOLDS, n)
     scores: list[list[float]] = []
@@ -303,10 +294,8 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
 
 
 def _initialize(head: Head, teacher: Head) -> None:
-    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor.
-
-    Both may center rows at different means, for which the bias compensates. Either both must scale rows to unit norm
-    first, or neither.
+    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor; a difference of
+    the means is made up for by the bias.
     """
     import torch
 

@@ -29,18 +29,12 @@ def structure_loss(
 ) -> Tensor:
     """Divergence between the geometry of rows and that of the same rows in another space.
 
-    Rows in each space are scaled to unit norm and centered. P and Q are the softmaxes over the columns of their inner
-    products over τ, including each row's product with itself. The loss is the mean over levels l of the divergence
-    between the rows of the matrix powers Pˡ and Qˡ.
+    Rows of both spaces, (n, d) and (n, e), are scaled to unit norm and centered; P and Q are the softmaxes over the
+    columns of their inner products over τ, each row's own included. The loss is the mean over ``levels`` l of the
+    divergence of the rows of Pˡ and Qˡ: the Jensen–Shannon divergence, at most log 2, or with "published" (KL(m‖p) +
+    KL(m‖q))/2, m = (p + q)/2, which is unbounded and what the public code's ``kl_div(log p, m)`` computes.
 
-    ``aligned`` (n, d); ``original`` (n, e); ``levels``: L. The first level is computed in strips; each further level
-    needs a few n × n arrays; ``direction``: "js": the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 with m = (p +
-    q)/2, at most log 2. "published": (KL(m‖p) + KL(m‖q))/2, which is unbounded; the public code's ``kl_div(log p, m)``
-    computes it. That code adds a small number inside the logarithms; here they are exact; returns ().
-
-    References
-    ----------
-    Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you".
+    Source: Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you".
 
     Examples
     --------
@@ -60,9 +54,7 @@ def structure_loss(
     check_same_rows(len(aligned), len(original), "aligned", "original")
     if aligned.ndim != 2 or original.ndim != 2 or not len(aligned):
         raise ShapeError(
-            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of "
-            "vectors, at least one.",
-            "Pass arrays of shape (n, d).",
+            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}.", "Pass arrays of shape (n, d)."
         )
     Z, T = (_centered(rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
@@ -98,10 +90,7 @@ class _Objective(HeadsObjective):
 
     def prepare(self) -> None:
         if self.trainer.unpaired and self.data.unpaired_source is None and self.data.unpaired_target is None:
-            raise InputError(
-                "Got `unpaired=True` without unpaired rows; expected some of at least one side.",
-                "Pass `unpaired=(U, V)` to fit.",
-            )
+            raise InputError("Got `unpaired=True` without unpaired rows.", "Pass `unpaired=(U, V)` to fit.")
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         import torch

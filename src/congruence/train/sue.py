@@ -195,9 +195,7 @@ class SUE(HeadTrainer):
         check_positive(self.ridge, "ridge", zero=True)
         if self.n_components > self.n_spectral_components:
             raise ParameterError(
-                f"Got `n_components={self.n_components}` and "
-                f"`n_spectral_components={self.n_spectral_components}`; expected n_components to be at most as "
-                "large.",
+                f"Got `n_components={self.n_components}` and `n_spectral_components={self.n_spectral_components}`.",
                 f"Pass `n_components={self.n_spectral_components}` or less.",
             )
 

@@ -16,10 +16,8 @@ from congruence.maps import HeadsMap
 
 @dataclass(frozen=True)
 class Tuned:
-    """Result of ``tune``.
-
-    ``map``: the fitted method with the best score; ``parameters``: its parameters from the grid; ``score``: its score
-    on the validation rows; ``trials``: all combinations tried, with their scores.
+    """The fitted ``map`` with the best ``score`` on the validation rows, its ``parameters`` from the grid, and all
+    trials.
     """
 
     map: HeadsMap
@@ -56,27 +54,15 @@ def tune(
     """Fit a method with every combination of some parameters, and return the one with the best score on held-out rows,
     the first in case of ties.
 
-    Parameters
-    ----------
-    method : HeadsMap
-        A method of ``congruence.train.METHODS``; it is not modified.
-    grid : mapping of str to sequence
-        Values to try, by parameter.
-    X, Y, validation, verbose
-        As for the method's ``fit``; ``validation`` has the form that its ``score`` expects.
-    checkpoint : path-like, optional
-        Folder in which each combination stores its checkpoint.
-    callback : callable, optional
-        Called with the parameters and the score of each combination.
-    **fit_params
-        Further arguments of ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
+    ``method`` is not modified; ``grid`` holds the values to try, by parameter; ``validation`` has the form that the
+    method's ``score`` expects; ``checkpoint`` is a folder with one checkpoint for each combination; ``callback`` is
+    called with the parameters and the score of each; ``fit_params`` are further arguments of ``fit``.
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]
     if unknown:
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}.",
-            "Use one of these names.",
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}.", f"Use one of {', '.join(sorted(known))}."
         )
     folder = None if checkpoint is None else Path(checkpoint)
     if folder is not None:

@@ -37,12 +37,9 @@ def compare(
 ) -> list[tuple[Array, T]]:
     """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
 
-    A part is the sum of P* log(P*/P) − P* + P over the rows, a float64 scalar. Over all rows the last two terms cancel
-    up to rounding; with them the sum is never negative, and the gradient P − P* is exact at any potentials. If a whole
-    kernel fits in ``memory`` bytes, threads process small strips, which stay in the cache. ``use`` gets a slice of rows
-    and the strip of P − P* for them, which is scratch memory, valid only during this call and that of ``then``; several
-    threads may call it at the same time. ``then`` gets the same after ``use``, in the order of the rows and one call at
-    a time.
+    A part is the sum of P* log(P*/P) − P* + P, float64: over all rows the last two terms cancel up to rounding, but
+    with them the sum is never negative, and the gradient is exact at any potentials. ``use``, in several threads at
+    once, and then ``then``, in the order of the rows, get a slice and its strip of P − P*, which is scratch memory.
     """
     affinity = student.affinity
     xp, n = affinity.xp, affinity.shape[0]

@@ -119,10 +119,9 @@ class Kernel:
     """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with rows kept in up to ``memory`` bytes.
 
     Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below
-    r_i·min(c)·e^-CUT are dropped, where CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings
-    with max |log a| + max |log b| ≤ GROWTH, this changes the row and column sums of the scaled kernel by at most a
-    rounding error of their marginals. ``reach`` is the largest such growth for which the kernel is accurate; None if it
-    is for any scalings.
+    r_i·min(c)·e^-CUT are dropped, where CUT is GROWTH plus the negative logarithm of the unit roundoff, so that
+    scalings with max |log a| + max |log b| ≤ GROWTH change the sums by at most a rounding error. ``reach`` is the
+    largest such growth for which the kernel is accurate; None if it is for any.
     """
 
     def __init__(self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool) -> None:
@@ -147,18 +146,16 @@ class Kernel:
         return self.xp.empty((rows, self.affinity.shape[1]), dtype=self.affinity.dtype, device=self.affinity.device)
 
     def exponents(self, work: Callable[[slice, Array], T], u: Array, v: Array) -> Iterator[T]:
-        """Yield the results of ``work`` on each slice of rows and its exponents u_i + A_ij/ε + v_j.
-
-        The exponents are in scratch memory that belongs to the call of ``work`` until it returns.
+        """Yield the results of ``work`` on each slice of rows and its exponents u_i + A_ij/ε + v_j, in scratch memory
+        that belongs to the call.
         """
         held = self.fits or isinstance(self.affinity, Dense)
         parts = list(blocks(self.affinity.shape[0], self._width, self._strip_bytes(held)))
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
 
     def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
-        """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory.
-
-        Rows are kept as a sparse matrix only if the row and column ``marginals`` are given.
+        """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory; sparse ones need the
+        ``marginals``.
         """
         self.u, self.v = u, v
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
@@ -181,10 +178,7 @@ class Kernel:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
     def _builders(self) -> StripPool:
-        """Return the pool that computes strips.
-
-        Matrix products run on the calling thread if the library would start threads of its own.
-        """
+        """Return the pool that computes strips; products run on this thread if the library would start its own."""
         avoid_blas = self._strip_pool.avoid_blas and isinstance(self.affinity, Products)
         return CALLING_THREAD if avoid_blas else self._strip_pool
 
@@ -331,9 +325,6 @@ def fits(affinity: Affinity, memory: int) -> bool:
 
 
 def strip_pool_for(affinity: Affinity, memory: int) -> StripPool:
-    """Return the thread pool for an affinity.
-
-    If its kernel does not fit in memory, strips are large, and the library's own threads are used.
-    """
+    """Return the thread pool for an affinity; if the kernel does not fit, strips are large, and the library threads."""
     n, m = affinity.shape
     return StripPool(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

@@ -39,12 +39,10 @@ DOT_TERMS = 8192
 class StripPool:
     """Thread pool for the strips of one matrix of ``entries`` numbers, like ``like``; active inside a ``with`` block.
 
-    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in
-    all other threads, and after the block, is unchanged. ``held``: strips are small, because the whole matrix is kept
-    in memory. If not, or on a device with its own memory, the caller's thread does all the work, with the library's own
-    multithreading. ``size`` is the number of threads, including the caller's; ``avoid_blas``, whether to avoid the
-    library's own matrix products because they would start threads of their own: for NumPy arrays with small strips if
-    BLAS uses more than one thread.
+    Inside, each of its ``size`` threads, the caller's included, runs torch single-threaded; torch's setting elsewhere
+    and afterwards is unchanged. If strips are not ``held`` in memory, or are on a device with its own, the caller's
+    thread does all the work, with the library's multithreading. ``avoid_blas``: whether matrix products of small NumPy
+    strips would start threads of their own.
     """
 
     def __init__(self, like: Array, entries: int, held: bool = True) -> None:
@@ -78,8 +76,8 @@ class StripPool:
         """Yield the results of ``work`` for the parts, in their order; a single thread computes each on demand.
 
         ``then`` is called with a part and its result, in the order of the parts and one call at a time, by the thread
-        that computed the part and before that thread takes another: for sums too large to be kept for every part. What
-        ``work`` or ``then`` raises is raised after all threads have returned from these functions.
+        that computed it: for sums too large to be kept for every part. What either raises is raised after all threads
+        have returned.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:
@@ -190,10 +188,8 @@ def _limit_torch_to_one_thread() -> None:
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
-    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is.
-
-    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward
-    pass would then join its graph, and two threads that write into the same tensor would occasionally raise an error.
+    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is: both
+    modes are thread-local, and strips of a forward pass would otherwise join its graph.
     """
     import torch
 

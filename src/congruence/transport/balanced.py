@@ -37,30 +37,21 @@ SETTLED = 4
 class SinkhornResult:
     """An entropic transport plan stored in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
 
-    Attributes
-    ----------
-    u : array, shape (n,)
-        Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of affinity.
-    v : array, shape (m,)
-        The same for columns.
-    epsilon : float
-        Weight of the entropy, in units of affinity.
-    mass : {"unit", "bistochastic"}
-        Sum of P: 1 or n.
-    marginal_error : float
-        L1 distance of the row sums from their marginals plus that of the column sums, for the plan of mass 1: from 0 to
-        4. For an unbalanced plan: L1 distance of the row sums from those that the potentials imply,
-        r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the mass.
-    n_iter : int
-        Number of iterations; each updates rows and columns.
-    converged : bool
-        Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
-    row_marginal, column_marginal : array of float64, shapes (n,) and (m,)
-        Sums of the plan of mass 1: in an unbalanced plan, rows without a near partner have little mass.
-    rho : float
-        Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
-    log_mass : float
-        Natural logarithm of an unbalanced plan's sum before normalization.
+    - ``u``, shape (n,): Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of
+      affinity.
+    - ``v``, shape (m,): The same for columns.
+    - ``epsilon``: Weight of the entropy, in units of affinity.
+    - ``mass``: "unit", "bistochastic". Sum of P: 1 or n.
+    - ``marginal_error``: L1 distance of the row sums from their marginals plus that of the column sums, for the plan
+      of mass 1: from 0 to 4. For an unbalanced plan: L1 distance of the row sums from those that the potentials
+      imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the
+      mass.
+    - ``n_iter``: Number of iterations; each updates rows and columns.
+    - ``converged``: Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
+    - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1: in an unbalanced plan,
+      rows without a near partner have little mass.
+    - ``rho``: Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
+    - ``log_mass``: Natural logarithm of an unbalanced plan's sum before normalization.
     """
 
     u: Array
@@ -206,9 +197,8 @@ def check_options(max_iter: int, tol: float | None, memory: int) -> None:
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Validate matrices and return them in one array library, on one device; a list takes the library of the others.
-
-    Tensors are returned without their graph, integers and booleans as float64.
+    """Validate matrices and return them in one array library, on one device, without a graph; lists take the library of
+    the others, integers and booleans become float64.
     """
     with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
@@ -217,7 +207,7 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
                 f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.",
-                "Convert one, with torch.as_tensor for example.",
+                "Convert one with torch.as_tensor.",
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
@@ -242,7 +232,7 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
             f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}.",
-            "Map one side into the other space first.",
+            "Map one side into the other space.",
         )
     return Products(X, Y, dtype)
 
@@ -276,8 +266,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(
-            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}.",
-            "Leave out items without weight.",
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected at least {least:g}.",
+            "Leave out such items.",
         )
     if abs(w.sum() - 1) > 1e-6:
         raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1.", "Divide by their sum.")
@@ -286,13 +276,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
 @dataclass(frozen=True)
 class Potentials:
-    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j), of total mass 1.
-
-    ``n_iter`` is the number of iterations, ``error`` the L1 distance of the row sums from their marginals at the
-    beginning of the last iteration; at its end it is no larger, and the column sums are exact. After a single
-    iteration, it is the distance at its end. For an unbalanced plan it is the distance from the sums that the
-    potentials imply, r·exp(−ε(u − log r)/ρ), plus the same for columns, as a share of the mass, whose logarithm is
-    ``log_mass``.
+    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1, and the L1 error of its row
+    sums before the last iteration, or after the only one; for an unbalanced plan as in ``SinkhornResult``.
     """
 
     u: Array
@@ -305,20 +290,13 @@ class Potentials:
 def iterate(
     affinity: Affinity, epsilon: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
 ) -> Potentials:
-    """Return the potentials after Sinkhorn iterations from v = 0, rows first.
-
-    With P = exp(u_i + A_ij/ε + v_j), one iteration sets u so that the rows of P have their marginals r, then v so that
-    the columns have c. Written with scalings a, b of a kernel K with fixed base potentials it is a ← r/(K b), b ← c/(Kᵀ
-    a), without exponentials. The row scalings of a strip of K need only that strip, so both half steps take a single
-    pass.
+    """Return the potentials after Sinkhorn iterations from v = 0, rows first, as a ← r/(K b), b ← c/(Kᵀa).
 
     Only the first iteration can meet rows or columns of very different magnitudes, so it is done in the log domain.
-    After it K = P has column marginals c. From then on a half step divides by sums between r_i·min(c) and 1, or
-    c_j·min(r) and 1. So no sum vanishes, and the logarithms of the scalings grow by at most log(1/min) per iteration:
-    they can always be absorbed into the potentials before they overflow, as in Schmitzer (2019), section 3.1.
-
-    It stops after an iteration before which the L1 error of the row marginals was at most ``tol``, or the rounding
-    error if that is larger; an iteration never increases it. ``memory``: bytes of the kernel to keep in memory.
+    After it K = P has column marginals c: no sum vanishes, and the logarithms of the scalings grow by at most
+    log(1/min) per iteration, so they can always be absorbed into the potentials before they overflow (Schmitzer 2019,
+    section 3.1). It stops after an iteration before which the L1 error of the row marginals was at most ``tol``, or
+    the rounding error if that is larger; an iteration never increases it.
     """
     with strip_pool_for(affinity, memory) as pool:
         return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, tol)
@@ -375,9 +353,8 @@ def log_domain_pass(
 ) -> tuple[Array, Array, Array]:
     """Return row potentials u (n,) from column potentials v (m,) in the log domain, in one pass over the rows.
 
-    ``row_potentials`` returns u for a slice of rows, given for each row the largest exponent A_ij/ε + v_j, and log Σ_j
-    exp of the exponents minus the largest. Also returns, for each column, the largest exponent u_i + A_ij/ε + v_j, and
-    log Σ_i exp of the exponents minus the largest.
+    ``row_potentials`` gets, for a slice of rows, the largest exponent A_ij/ε + v_j of each and the log of the sum of
+    exp of the others minus it. The same two are returned for each column of u_i + A_ij/ε + v_j.
     """
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u = kernel.zeros(n)

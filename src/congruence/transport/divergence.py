@@ -42,20 +42,14 @@ GRADIENT_ERROR = 0.01
 class Convergence:
     """Convergence of the iterations for the two plans of a KLOT.
 
-    Attributes
-    ----------
-    marginal_error, marginal_error_teacher : float
-        L1 distance of the row sums of the student's and of the teacher's plan from their marginals, for mass 1: from 0
-        to 2. The column sums are exact. Computed during the last iteration at no extra cost, so the final plan is at
-        least this accurate.
-    n_iter, n_iter_teacher : int
-        Number of iterations.
-    difference : float
-        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the affinities. The
-        maximum, 2, if the GPU kernels do not report it.
-    settled : float
-        Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and the rounding
-        error.
+    - ``marginal_error``, ``marginal_error_teacher``: L1 distance of the row sums of the student's and of the
+      teacher's plan from their marginals, for mass 1: from 0 to 2. The column sums are exact. Computed during the
+      last iteration at no extra cost, so the final plan is at least this accurate.
+    - ``n_iter``, ``n_iter_teacher``: Number of iterations.
+    - ``difference``: ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the
+      affinities. The maximum, 2, if the GPU kernels do not report it.
+    - ``settled``: Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and
+      the rounding error.
     """
 
     marginal_error: float
@@ -83,9 +77,8 @@ class Convergence:
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn if the iterations ended too early for an accurate gradient.
-
-    ``where`` says when, and ``otherwise`` appends a further remedy, or nothing; ``stacklevel`` counts from the caller.
+    """Warn if the iterations ended too early for an accurate gradient: ``where`` says when, ``otherwise`` adds a
+    remedy.
     """
     if gradient_error <= GRADIENT_ERROR:
         return
@@ -182,8 +175,7 @@ def klot(
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
     if A.shape != T.shape:
         raise ShapeError(
-            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}.",
-            "Compute both on one batch.",
+            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}.", "Use one batch."
         )
     dtype = computing_dtype(A, T)
     memory = A.numel() * 8
@@ -234,13 +226,6 @@ def klot_features(
     return_info : bool, default=False
         As for ``klot``.
 
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-    Convergence
-        Only with ``return_info``.
-
     Notes
     -----
     With G = P − P* the gradients are G Y/ε and Gᵀ X/ε, summed over strips of G in the same pass as the value.
@@ -273,10 +258,7 @@ def klot_features(
         teacher_affinity = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype)
         teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
-        raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.",
-            "Convert X and Y to that of the teacher.",
-        )
+        raise DtypeError(f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.", "Convert X and Y.")
     sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     differences: list[float] = []
@@ -296,18 +278,9 @@ def solve_teacher(
     rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
-    """Solve for a teacher's plan once, for repeated use in ``klot_features`` on the same rows.
+    """Solve for a teacher's plan once, for repeated use as ``teacher`` in ``klot_features``, whose arguments these are.
 
-    Parameters
-    ----------
-    TX, TY, epsilon_teacher, max_iter, tol, rho_teacher, memory
-        As for ``klot_features``.
-
-    Returns
-    -------
-    Side
-        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to ``klot_features`` as
-        ``teacher``.
+    It is kept as vectors and potentials, O((n + m)·d) numbers.
 
     Examples
     --------

@@ -13,11 +13,8 @@ from congruence.transport.balanced import sinkhorn
 
 @dataclass(frozen=True)
 class GromovResult:
-    """A coupling of the rows of two spaces.
-
-    ``plan`` (n, m); ``objective``: ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of
-    rows have more similar inner products; ``converged``: whether the last linearization moved at most ``tol`` of the
-    mass.
+    """A coupling ``plan`` (n, m) of the rows of two spaces; ``objective`` ‖Xᵀ P Y‖²_F is maximized up to the entropy
+    term, and ``converged`` says that the last linearization moved at most ``tol`` of the mass.
     """
 
     plan: np.ndarray = field(repr=False)
@@ -39,18 +36,13 @@ def gromov_wasserstein(
 ) -> GromovResult:
     """Couple rows so that inner products match within X and Y: entropic Gromov–Wasserstein with square loss.
 
-    ``X`` (n, d_source); ``Y`` (m, d_target); ``epsilon``: weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ −
-    ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the standard deviation of each linearized problem's affinities;
-    ``start`` (n, m): initial plan; by default the independent coupling, which is a stationary point if rows are
-    centered; ``tol``: stop when a linearization moves at most this share of the mass. The result is a local optimum,
-    which depends on ``start``, because the problem is not convex.
+    ``epsilon`` weighs the entropy in units of the loss Σ (⟨x_i, x_k⟩ − ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of
+    the standard deviation of each linearized problem's affinities. The result is a local optimum, which depends on
+    ``start`` (n, m), by default the independent coupling: a stationary point if rows are centered.
 
-    Notes
-    -----
     Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P
-    Y) Yᵀ: O(n m d) operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each
-    linearized problem is solved by ``congruence.transport.sinkhorn`` (the projected gradient of Peyré, Cuturi and
-    Solomon 2016, with steps of 1/ε).
+    Y) Yᵀ: O(n m d) operations and no n × n or m × m matrix. Each linearized problem is solved by ``sinkhorn``, a
+    projected gradient with steps of 1/ε.
 
     Source: Peyré, Cuturi and Solomon (2016), "Gromov–Wasserstein averaging of kernel and distance matrices", prop. 2.
     Scetbon, Peyré and Cuturi (2022), "Linear-time Gromov Wasserstein distances using low rank couplings and costs".
@@ -77,11 +69,9 @@ def gromov_wasserstein(
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
     """Return, for each row of X (n, d), ascending quantiles of its inner products with all rows: (n, n_quantiles).
 
-    They do not change under rotations, and numbers of rows may differ between the two spaces. The transport cost
-    between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011,
-    "Gromov–Wasserstein distances and the metric approach to object matching", definition 6.3); a plan based on it
-    serves as the initial plan of the full problem. Artetxe, Labaka and Agirre (2018), §3.2, start a dictionary from the
-    same sorted similarities.
+    They do not change under rotations, so the transport cost between them, the third lower bound of Mémoli (2011),
+    "Gromov–Wasserstein distances and the metric approach to object matching", gives an initial plan of the full
+    problem.
     """
     check_positive(n_quantiles, "n_quantiles", integer=True)
     return np.asarray(np.quantile(X @ X.T, (np.arange(n_quantiles) + 0.5) / n_quantiles, axis=1).T)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
@@ -21,13 +22,9 @@ if TYPE_CHECKING:
 class Distance:
     """A sliced Wasserstein distance averaged over several draws, in turns of the circle.
 
-    Attributes
-    ----------
-    value, sd : float
-        Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
-    floor : float
-        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at
-        random: the distance expected between two samples of one collection.
+    - ``value``, ``sd``: Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
+    - ``floor``: The mean of the same distance between two clouds of the same sizes into which all sampled rows are
+      split at random: the distance expected between two samples of one collection.
     """
 
     value: float
@@ -36,24 +33,16 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class DistributionShift:
+class DistributionShift(PlainData):
     """Distances between an unpaired and a paired collection.
 
-    Attributes
-    ----------
-    text : Distance or None
-        None if no texts were given.
-    total : Distance
-        Their sum, draw by draw.
+    - ``text``: None if no texts were given.
+    - ``total``: Their sum, draw by draw.
     """
 
     image: Distance
     text: Distance | None
     total: Distance
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the distances with their standard deviations, and those between samples of one collection, on ``ax``."""
@@ -99,11 +88,6 @@ def distribution_shift(
     callback : callable, optional
         Called with 1 after each draw.
 
-    Returns
-    -------
-    DistributionShift
-        In turns of the circle.
-
     Examples
     --------
     >>> import numpy as np
@@ -122,8 +106,7 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only.",
-            "Pass both `Y=…` and `B=…`, or neither.",
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only.", "Pass both `Y=…` and `B=…`."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None and B is not None:

@@ -25,20 +25,10 @@ ATOMS = 2**17
 
 
 def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
-    """Draw pairs of orthonormal vectors uniformly (by the Haar measure), each spanning the plane of a great circle.
+    """Draw pairs of orthonormal vectors in d ≥ 2 dimensions by the Haar measure, float64, shape (n_projections, d, 2).
 
-    Parameters
-    ----------
-    d : int
-        Dimension of the space, at least 2.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_projections, d, 2)
-
-    Notes
-    -----
-    Two Gaussian vectors, orthonormalized by Gram–Schmidt: rotating both rotates the result, so no frame is preferred.
+    Each spans the plane of a great circle. Two Gaussian vectors are orthonormalized by Gram–Schmidt: rotating both
+    rotates the result, so no frame is preferred.
 
     Examples
     --------
@@ -159,10 +149,7 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
 
 
 def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two clouds on a sphere.
-
-    With ``normalize`` rows may have any length, since only the angles of their projections are used.
-    """
+    """Validate two clouds on a sphere; with ``normalize`` rows may have any length, since only angles are used."""
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
@@ -191,7 +178,7 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     if len(off):
         raise ParameterError(
             f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}).",
-            "Pass `normalize=True` if only directions matter.",
+            "Pass `normalize=True`.",
         )
     return A
 
@@ -207,10 +194,7 @@ def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
         raise NotFiniteError("Got NaN or inf in projections.", "Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
-        raise ParameterError(
-            f"Got projections that are not orthonormal (off by {error:.3g}).",
-            "Use random_frames, or a QR decomposition.",
-        )
+        raise ParameterError(f"Got projections that are not orthonormal (off by {error:.3g}).", "Use random_frames.")
     return frames
 
 
@@ -225,8 +209,7 @@ def circle_costs(
 ) -> np.ndarray:
     """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2).
 
-    With ``order``, a permutation of the concatenated rows, a second row has the cost between the clouds whose first
-    one has its first n rows. ``cost`` is that of ``choose_cost``.
+    With ``order``, a permutation of the concatenated rows, a second row has the cost of the clouds so permuted.
     """
     n, total = len(A), len(A) + len(B)
     if batch is not None:
@@ -283,10 +266,8 @@ def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
 
 
 def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the squared linear circular distance of each pair of rows of u (b, n) and v (b, m), shape (b,).
-
-    It is linearized at the uniform distribution. The optimal shift to that is known (mean − 1/2), so the shift between
-    u and v follows without a search.
+    """Return the squared linear circular distance of each pair of rows of u (b, n) and v (b, m), shape (b,): linearized
+    at the uniform distribution, to which the optimal shift is known (mean − 1/2), so that no search is needed.
     """
     multiple = math.lcm(u.shape[1], v.shape[1])
     unit = multiple * -(-(2**51) // multiple)  # the shift is a real number: use a unit below its rounding error
@@ -340,9 +321,8 @@ def _pick(wide: np.ndarray, index: np.ndarray) -> np.ndarray:
 def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndarray:
     """Return a shift of minimal cost for each row, as a number of units.
 
-    The slope of a convex function changes sign once. The sign change is bracketed and located by false position
-    (Illinois), with a bisection every third step to guarantee progress. Shifts of one turn bracket it: there all of u
-    lies on one side of v.
+    The one sign change of the slope of a convex function, bracketed by shifts of one turn, where all of u is on one
+    side of v, is located by false position (Illinois), with a bisection every third step.
     """
     b, m = v.shape
     after = np.concatenate([v[:, 1:], v[:, :1] + 1], axis=1)

@@ -112,17 +112,12 @@ def relax(
 ) -> tuple[Potentials, tuple[Array, Array]]:
     """Return potentials and marginals of the optimal plan divided by its mass, after iterations from v = log c.
 
-    With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then
-    the same for columns. As in ``iterate`` it is written with scalings a, b of a
-    stored kernel K = exp(U_i + A_ij/ε + V_j). But since λ < 1 damps the whole potential and not only the scaling, the
-    update contains the kernel's potential: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps the
-    mass of K near 1, so that neither a large offset of the affinities nor a small plan leaves the range of float32: u =
-    U + log a + h.
-
-    Two things differ from the balanced iteration. First, (u + t, v − t) gives the same plan but not the same dual
-    value, and the plain iteration converges to the optimal t only at the rate λ²; that t is known in closed form, and
-    is applied after every iteration (Séjourné, Vialard and Peyré 2022). Second, a row without a partner may correctly
-    have a sum far below its marginal, so the rule for dropping entries in ``_kernel`` does not apply.
+    One iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), λ = ρ/(ρ + ε), then the same for columns, written as in
+    ``iterate`` with scalings a, b of a stored kernel K = exp(U_i + A_ij/ε + V_j). Since λ damps the whole potential,
+    log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h; the scalar h keeps the mass of K near 1, and u = U + log a + h.
+    The shift (u + t, v − t), on which the plan does not depend, would converge only at the rate λ², and is set in
+    closed form after every iteration (Séjourné, Vialard and Peyré 2022). A row without a partner may correctly have a
+    sum far below its marginal, so no entries are dropped.
     """
     with strip_pool_for(affinity, memory) as pool:
         return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, tol)

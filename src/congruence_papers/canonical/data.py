@@ -19,11 +19,10 @@ from congruence_papers.core import Data, check_embedded
 
 @dataclass(frozen=True)
 class CaptionBank:
-    """Captions and edited versions of some of them, embedded by every model.
+    """Captions and edited versions of some of them, embedded by every model, as unit rows (n, d) and (m, d).
 
-    ``labels`` (n,): class of each caption, −1 if it is not one of the available classes; ``vectors``: unit rows, shape
-    (n, d), by model; ``origin``, ``wanted`` (m,): index of the original of each edited caption, and the class that the
-    edited caption names; ``edited``: unit rows, shape (m, d), by model.
+    ``labels`` (n,) are classes, −1 for none available; ``origin`` and ``wanted`` (m,) the original of each edited
+    caption, and the class that it names.
     """
 
     texts: tuple[str, ...]
@@ -77,8 +76,7 @@ def edit_captions(
         label = label_of.get(i, number.get(normalize_name(i)))
         if label is None:
             raise InputError(
-                f"The caption {caption!r} is of {i!r}, no image or class.",
-                "Use the id of an image or the name of a class.",
+                f"The caption {caption!r} is of {i!r}, no image or class.", "Use an image's id or a class's name."
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
@@ -146,8 +144,8 @@ def _mapping(path: Path) -> list[tuple[str, str]]:
 def no_captions(data: str, figure: str) -> InputError:
     """Return the error for data without captions, where a text holds nothing but the class that is edited."""
     return InputError(
-        f"Got {data} with one template per class and no captions; {figure} edits the class in captions of the images.",
-        "Set the parameter captions to a file of them.",
+        f"Got {data} with one template per class and no captions, which {figure} edits.",
+        "Set the parameter captions to a file.",
     )
 
 
@@ -239,9 +237,7 @@ class Collection(Data):
             object.__setattr__(self, "heldout_classes", np.ones(k, bool))
         if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
             raise ShapeError(
-                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} "
-                f"prompts, {len(self.prompt_templates)} templates and {len(self.text_fit)} marks of prompts; "
-                "expected one each.",
+                f"Got {n} ids, {len(self.labels)} labels and {len(self.train)} marks, or other numbers of {p} prompts.",
                 "Pass a label and a mark for each id, and a template and a mark for each prompt.",
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):

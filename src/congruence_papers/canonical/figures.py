@@ -14,13 +14,7 @@ from congruence import metrics
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError
 from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
-from congruence_papers.canonical.data import (
-    CaptionBank,
-    Collection,
-    first_templates,
-    no_captions,
-    shared_words,
-)
+from congruence_papers.canonical.data import CaptionBank, Collection, first_templates, no_captions, shared_words
 from congruence_papers.canonical.maps import (
     EvaluationRows,
     Means,
@@ -92,10 +86,7 @@ def draw_anchors(
     job: ExperimentJob[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw a share of the images a map may be fitted on, or return all prompts (or the first template of each class, if
-    configured).
-
-    Prompts are not subsampled: with one template per class, a subset would omit whole classes. The paper splits by
-    image.
+    configured): a subset of prompts would omit whole classes, and the paper splits by image.
     """
     rows = anchor_rows(collection, modality)
     if modality == "image":
@@ -131,9 +122,8 @@ def fitted_once(modality: str, method: str) -> bool:
 def means(
     collection: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, classes: np.ndarray | None = None
 ) -> dict[str, Means]:
-    """Return the means that a map exchanges: of the anchors, and, for the other modality, of the rows of ``classes``.
-
-    By default these are all classes, or those that are not held out.
+    """Return the means that a map exchanges: of the anchors, and of the other modality's rows of ``classes``, by
+    default all that are not held out.
     """
     out: dict[str, Means] = {}
     source, target = both_rows(collection, pair, modality)
@@ -192,8 +182,7 @@ def view(
 ) -> EvaluationRows:
     """Return the test images and the class prototypes, with ``classes`` (by default all) and their images as queries.
 
-    All test images and all classes are candidates. With ``every_image``, training images are included, for maps that
-    were not fitted on images.
+    With ``every_image``, training images are included, for maps that were not fitted on images.
     """
     rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
     source, target = (None if (own := collection.models[k].images) is None else own[rows] for k in pair)
@@ -641,9 +630,7 @@ class _Texts:
     def find(
         self, model: int, queries: np.ndarray, images: np.ndarray, labels: np.ndarray
     ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
-        """Return how often the text nearest to each query in a model, and the images nearest to that text, are of the
-        wanted class, with the text and the five images.
-        """
+        """Return how often each query's nearest text, and its nearest images, are of the wanted class, and both."""
         text = nearest(queries, self.gallery[model], 1)[:, 0]
         found = nearest(self.gallery[model][text], images, 5)
         right = labels[found] == self.wanted[:, None]
@@ -658,8 +645,8 @@ class _Texts:
 def edits(job: ExperimentJob[Collection]) -> None:
     """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
 
-    The text is the caption nearest to an image in the source, in which the class name is replaced. Without captions, it
-    is the nearest class prompt, and the edited text is the prompt of another class with the same template.
+    The text is the caption nearest to an image in the source; without captions, the nearest class prompt, edited to the
+    prompt of another class with the same template.
     """
     examples: list[dict[str, Any]] = []
     for case in usable(job):
@@ -767,8 +754,7 @@ def _captions(
     editable = np.flatnonzero(version[read] >= 0)
     if not len(editable):
         raise InputError(
-            f"No image of {heldout.name} whose nearest caption names a class to be replaced, among "
-            f"{len(images)} test images.",
+            f"None of {len(images)} images of {heldout.name} is near a caption that names a class to replace.",
             "Pass `captions=…` of these images, or other `edits=…`.",
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))

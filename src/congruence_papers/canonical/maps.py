@@ -34,10 +34,8 @@ Means = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """Data to evaluate on: query rows and candidates in both models.
-
-    ``labels`` (n,): class of each image, as a row number of the prototypes; ``rows``, ``classes`` (q,): indices of the
-    images and the classes that are queries.
+    """Data to evaluate on, in both models: ``labels`` (n,) are row numbers of the prototypes, and ``rows`` and
+    ``classes`` (q,) the images and classes that are queries.
     """
 
     images: tuple[np.ndarray | None, np.ndarray | None]

@@ -38,18 +38,12 @@ class Heads:
 
 
 def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
-    """Fit linear heads that minimize the spectral contrastive loss, in closed form.
+    """Fit linear heads on images (n, p) and texts (n, q) that minimize the spectral contrastive loss, in closed form:
+    regularized CCA, each direction scaled by the root of its singular value.
 
-    For ridge-whitened features x and y of a pair, the optimal linear heads of width k are the k leading singular
-    vectors of their cross-covariance, each scaled by the square root of its singular value: regularized canonical
-    correlation analysis. The loss depends on inner products only, so it does not determine a common rotation of both
-    heads. It is drawn at random, as training from a random initialization would result in an arbitrary one.
-
-    ``images`` (n, p); ``texts`` (n, q): text features.
-
-    References
-    ----------
-    HaoChen et al. (2021), "Provable guarantees for self-supervised deep learning with spectral contrastive loss", §3.
+    The loss does not determine a common rotation of both heads, which is drawn at random, as after a random
+    initialization. Source: HaoChen et al. (2021), "Provable guarantees for self-supervised deep learning with spectral
+    contrastive loss", §3.
     """
     X, Y = (np.asarray(rows, np.float64) for rows in (images, texts))
     x_mean, y_mean = X.mean(axis=0), Y.mean(axis=0)

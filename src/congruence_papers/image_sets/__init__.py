@@ -18,21 +18,10 @@ __all__ = ["DATASETS", "Entry", "ImageDataset", "download_dataset", "open_datase
 def open_dataset(
     name: str, root: str | Path, split: str = "test", download: bool = False, *, complete: bool = True
 ) -> ImageDataset:
-    """Open one split of a labelled image data set.
+    """Open one split of a labeled image data set, a key of ``DATASETS``, in ``root`` or its folder there.
 
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-    root : path-like
-        The folder of the data set, or a folder that contains it under the name that CoOp or torchvision uses.
-    split : str, default="test"
-        The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all
-        splits. For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
-    download : bool, default=False
-        Download missing files first, as ``download_dataset`` does.
-    complete : bool, default=True
-        Require the published number of images and classes; False accepts an incomplete split.
+    Splits are ``train``, ``val`` (if there is one) and ``test``, and those that ``congruence datasets NAME`` lists; for
+    ``folder`` a folder in the root, or ``all``. ``complete`` requires the published number of images and classes.
 
     Raises
     ------
@@ -40,10 +29,6 @@ def open_dataset(
         If the data set is not found; the message says which files to put where.
     CorruptFileError
         If a file is damaged, or the split is incomplete.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.3, Tables 1 and 2.
 
     Examples
     --------
@@ -72,23 +57,10 @@ def open_dataset(
 
 
 def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
-    """Download, verify and unpack the missing files of a data set.
+    """Download, verify and unpack the missing files of a data set; return the files and folders that were created.
 
-    An interrupted download is resumed. An archive that is already in its place is verified and unpacked without a
-    network.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``DATASETS``.
-    root : path-like
-    callback : callable, optional
-        Called with the number of bytes of each block received.
-
-    Returns
-    -------
-    list of str
-        Files and folders that were created; empty if nothing was missing.
+    An interrupted download is resumed; an archive in its place is verified and unpacked without a network. ``callback``
+    is called with the number of bytes of each block received.
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:

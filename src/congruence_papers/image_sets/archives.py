@@ -48,10 +48,8 @@ def extract(
     max_bytes: int = MAX_BYTES,
     max_files: int = MAX_FILES,
 ) -> int:
-    """Unpack a tar or zip archive completely, or not at all.
-
-    Members are written as new regular files (without owner, mode or time) into a temporary folder, and moved once all
-    are complete. Existing files are replaced.
+    """Unpack a tar or zip archive completely, or not at all: members become new regular files in a temporary folder,
+    and are moved once all are complete. Existing files are replaced.
     """
     archive, into = Path(archive), Path(into)
     check_positive(max_bytes, "max_bytes", integer=True)
@@ -91,8 +89,7 @@ def extract(
         if isinstance(error, _DAMAGE) or error.errno is None:
             raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
         raise StorageError(
-            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission.",
-            "Free space, or pass another folder. Nothing was left behind.",
+            f"Got an error from the disk while unpacking {archive} ({error.strerror}).", "Free space; nothing was left."
         ) from error
     return written
 

@@ -76,8 +76,7 @@ class ImageDataset:
         invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if invalid.size:
             raise InputError(
-                f"Got label {self.labels[invalid[0]]} in {name} ({self.ids[invalid[0]][:80]}); expected 0 to "
-                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes.",
+                f"Got label {self.labels[invalid[0]]} ({self.ids[invalid[0]][:80]}), not 0 to {len(self.classes) - 1}.",
                 "Correct this label, or add its class.",
             )
         values, counts = np.unique(self.ids, return_counts=True)
@@ -107,9 +106,7 @@ class ImageDataset:
         return self._source / str(self.ids[i])
 
     def image(self, i: int) -> Image.Image:
-        """Return image ``i`` in RGB as stored, neither resized nor rotated according to its EXIF data; this is the
-        input of the paper's encoders.
-        """
+        """Return image ``i`` in RGB as stored, neither resized nor rotated: the input of the paper's encoders."""
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
             raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}.", "Pass a number in this range.")
         pillow = _pillow()
@@ -127,12 +124,10 @@ class ImageDataset:
             ) from error
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
-        """Return the texts of all classes, each with the index of its class and of its template.
+        """Return the texts of all classes, each with the index of its class and of its template, ordered by class.
 
-        The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
-        ``congruence.metrics.ensemble_prompts`` averages them into prototypes (Gupta et al., 2026, eq. 6). Fits on
-        text use each prompt as a separate row. ``single`` uses the first template only, as the paper's Table 2: "we use
-        a single template per class for evaluation".
+        ``single`` uses the first template only, as the paper's Table 2: "we use a single template per class for
+        evaluation".
         """
         templates = self.templates[:1] if single else self.templates
         return [
@@ -144,10 +139,8 @@ class ImageDataset:
 
 @dataclass(frozen=True)
 class Entry:
-    """Description of a known data set.
-
-    ``splits``: number of images by split; ``folders``: names that its folder may have; ``markers``: groups of files, of
-    which the folder contains all of one; ``open``: opens a split in the folder.
+    """Description of a known data set: ``folders`` are names that its folder may have, ``markers`` groups of files, of
+    which it contains all of one, and ``open`` opens a split.
     """
 
     name: str

@@ -151,14 +151,12 @@ def _verify(resource: Resource, path: Path) -> None:
     size = path.stat().st_size
     if resource.size is not None and size != resource.size:
         raise CorruptFileError(
-            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}.",
-            "Delete it and download it again.",
+            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}.", "Download it again."
         )
     for kind, expected in (("md5", resource.md5), ("sha256", resource.sha256)):
         if expected is not None and (got := _digest(path, kind)) != expected:
             raise CorruptFileError(
-                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}.",
-                "Delete it and download it again; if this happens again, do not use the file.",
+                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}.", "Do not use the file."
             )
     if resource.check is not None:
         resource.check(path)
@@ -217,15 +215,14 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
             _receive(resource, target, part, callback)
             return
         raise FileError(
-            f"Got HTTP status {error.code} ({error.reason}) from {url}; expected the file.",
-            f"Check the address, or {by_hand(resource, target)}.",
+            f"Got HTTP status {error.code} ({error.reason}) from {url}.", f"Check it, or {by_hand(resource, target)}."
         ) from error
     except CongruenceError:
         raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise FileError(
-            f"Got no answer from {url} ({reason}); expected a connection.",
+            f"Got no answer from {url} ({reason}).",
             f"Run this again (it resumes where it stopped), or {by_hand(resource, target)}.",
         ) from error
     expected = resource.size if total is None else total
@@ -281,6 +278,5 @@ def _write(
 
 def _refused(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"Got an error from the disk while writing {path} ({error.strerror}); expected space and permission.",
-        ("Free space.", "Pass another `root=…`, and run this again: it resumes where it stopped."),
+        f"Got an error from the disk while writing {path} ({error.strerror}).", "Free space, or pass another `root=…`."
     )

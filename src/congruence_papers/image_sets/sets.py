@@ -86,13 +86,8 @@ def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
 
 
 def read_coop(path: str | Path) -> tuple[list[str], dict[str, list[tuple[str, int]]]]:
-    """Return the classes, and the images with their labels by split, of a CoOp split file:
-    ``{"train": [[path, label, class name], …], "val": …, "test": …}``.
-
-    References
-    ----------
-    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models"; the authors' repository defines and distributes
-    the splits.
+    """Return the classes, and the images with their labels by split, of a CoOp split file, ``{"train": [[path, label,
+    class name], …], "val": …, "test": …}`` (Zhou et al. 2022, "Learning to Prompt for Vision-Language Models").
     """
 
     def damaged(what: str) -> CorruptFileError:
@@ -179,17 +174,11 @@ def open_folder(folder: Path, split: str) -> ImageDataset:
     """Open a folder of class folders; the classes are named after them."""
     if not split or split in (".", "..") or "/" in split or "\\" in split:
         raise ParameterError(
-            argument="split",
-            got=split,
-            expected="the name of a folder, or 'all'",
-            fix="Pass `split='all'` for all images.",
+            argument="split", got=split, expected="the name of a folder, or 'all'", fix="Pass `split='all'`."
         )
     parent = folder if split == "all" else folder / split
     if not parent.is_dir():
-        raise FileError(
-            f"Got no folder {parent}; expected the split {split!r} with a folder for each class.",
-            ("Create it.", "Pass `split='all'` if the class folders are in the root itself."),
-        )
+        raise FileError(f"Got no folder {parent} of the split {split!r}.", ("Create it.", "Pass `split='all'`."))
     names, ids, labels = list_classes(parent, folder)
     return ImageDataset("folder", split, [n.replace("_", " ") for n in names], TEMPLATES["folder"], ids, labels, folder)
 
@@ -390,8 +379,7 @@ def open_cifar100(folder: Path, split: str) -> ImageDataset:
     path = folder / f"{split}.bin"
     if not path.is_file():
         raise FileError(
-            f"Got no {path.name} in {folder}; expected the binary version of CIFAR-100.",
-            "Extract cifar-100-binary.tar.gz (the Python version is a pickle and is not read).",
+            f"Got no {path.name} in {folder}.", "Extract cifar-100-binary.tar.gz (the Python version is a pickle)."
         )
     size = path.stat().st_size
     if size == 0 or size % _CIFAR100_RECORD:
@@ -450,14 +438,11 @@ def open_stl10(folder: Path, split: str) -> ImageDataset:
     size = images.stat().st_size
     if not len(labels) or size != _STL10_RECORD * len(labels):
         raise _damaged(
-            f"Got {size} bytes in {images} and {len(labels)} labels; expected {_STL10_RECORD} bytes per image.",
+            f"Got {size} bytes in {images}; expected {_STL10_RECORD} bytes per image, {len(labels)} in all.",
             "stl10_binary.tar.gz",
         )
     if labels.min() < 0 or labels.max() >= len(classes):
-        raise _damaged(
-            f"Got labels {labels.min() + 1} to {labels.max() + 1} in {labelled}; expected 1 to {len(classes)}.",
-            "stl10_binary.tar.gz",
-        )
+        raise _damaged(f"Got other labels in {labelled}; expected 1 to {len(classes)}.", "stl10_binary.tar.gz")
     pixels = np.memmap(images, dtype=np.uint8, mode="r").reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
     ids = [f"{split}/{i:05d}" for i in range(len(labels))]
     return ImageDataset("stl10", split, classes, TEMPLATES["stl10"], ids, labels, pixels)

@@ -29,11 +29,8 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class JAMParts:
-    """One split of the items of a task: training items, validation items in the form expected by
-    ``congruence.train.JAM.fit``, and test items with their images, captions and wrong captions, shapes (n, d),
-    (n, e) and (n, e).
-
-    ``rows`` (n,): indices of the test items among all items; ``encoders``: image and text encoder.
+    """One split of a task's items: for training, for validation in the form of ``congruence.train.JAM.fit``, and for
+    the test, with the rows (n, d), (n, e) and (n, e) of images, captions and wrong captions.
     """
 
     train: Captions
@@ -147,11 +144,8 @@ class JAMData(Data):
         layer: str | tuple[str, str] = "late",
         most: Mapping[str, int] | None = None,
     ) -> JAMParts:
-        """Split a task's items 70–15–15 by image.
-
-        ``encoders``: image and text encoder, by default the first pair; ``layer``: layer of both, or of each; ``most``:
-        maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing means
-        all.
+        """Split a task's items 70–15–15 by image, with at most ``most`` random items of ``"train"``, ``"validation"``,
+        ``"test"``.
         """
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
@@ -161,12 +155,9 @@ class JAMData(Data):
     def split_tasks(
         self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
     ) -> dict[str, JAMParts]:
-        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly, with ``most`` items of
-        each.
-
-        An image that is used to fit one task is then never a test image of another, which ``split`` does not
-        ensure. If there are several tasks, ``"all"`` contains all of them together, with the median number of the
-        tasks' training items.
+        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly: unlike with ``split``,
+        an image that one task is fitted on is no test image of another. ``"all"`` contains all tasks, with the median
+        number of training items.
         """
         division = split_by_group(self.items.filenames, random_state=seed)
         rng = np.random.default_rng([seed, 31])
@@ -211,8 +202,7 @@ class JAMData(Data):
 
 
 def layer_numbers(blocks: int) -> dict[str, int]:
-    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all (0 is the
-    input of the first block).
+    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all.
 
     Examples
     --------
@@ -279,16 +269,14 @@ def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
     if not layers:
         if set(depths) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {path}; expected a folder of all layers, since early, mid and late are compared.",
-                "Run congruence embed with --layer all.",
+                f"Got one layer at {path}; expected early, mid and late.", "Run congruence embed with --layer all."
             )
         return {"late": read_embeddings(path)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
     if missing:
         raise FileError(
-            f"Got {len(layers)} layers at {path} without {', '.join(missing)}; expected layer_0 to "
-            f"layer_{len(layers) - 1}.",
+            f"Got {len(layers)} layers at {path} without {', '.join(missing)}.",
             "Run congruence embed --layer all again.",
         )
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
@@ -299,8 +287,7 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
     path = find_embeddings(folder / name, kind)
     if path is None:
         raise FileError(
-            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}.",
-            f"Run congruence embed … --layer all -o {folder / name / kind}.",
+            f"Got no {kind} of {name} in {folder}.", f"Run congruence embed … --layer all -o {folder / name / kind}."
         )
     ids = items.images if kind == "images" else items.ids
     out = {}

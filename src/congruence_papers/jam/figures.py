@@ -302,8 +302,7 @@ def pairs(job: ExperimentJob[JAMData]) -> None:
             parts = cell.split(train=n)
             if len(parts.train) < n:
                 raise TooFewAnchorsError(
-                    f"Got {len(parts.train)} pairs of {cell.data.name} to train on, not {n}.",
-                    "Leave out this number from pairs.",
+                    f"Got {len(parts.train)} pairs of {cell.data.name}, not {n}.", "Leave out this number from pairs."
                 )
             for method in job["methods"]:
                 fitted, series = cell.fit(method, parts), BASELINES[method]

@@ -104,11 +104,11 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
 
 
 def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image, and
-    return its score of texts, shape (n, e) to (n,), higher for correct captions.
+    """Fit a logistic regression that tells correct from wrong captions without any image, and return its score of
+    texts.
 
     The words alone often give a wrong caption away: an addition makes it longer, a replacement is a rarer word. A
-    method that is trained on wrong captions can reach this score without learning anything about images.
+    method trained on wrong captions can reach this score without learning anything about images.
     """
     try:
         from sklearn.base import clone
@@ -166,8 +166,8 @@ class Fitted:
         return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered correctly, shape (n, 2): binary and 5-way outcome, 1, 0, or a fraction for
-        ties, for the same choices as ``measure``; None for the text-only score.
+        """Return which items are answered correctly, binary and 5-way (n, 2), as ``measure`` counts; None for the
+        text-only score.
         """
         if self.mapping is None:
             return None

@@ -187,10 +187,7 @@ def _kinds(kinds: object, generator: object) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
-            argument="kinds",
-            got=kinds,
-            expected=f"a list of some of {', '.join(KINDS)}",
-            fix=f"Pass `kinds=[{KINDS[0]!r}]`, for example.",
+            argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}", fix=f"Pass `kinds=[{KINDS[0]!r}]`."
         )
     if generator in (None, "rules", by_rules):
         for kind in kinds:
@@ -267,8 +264,7 @@ def _from_generator(
                 made.append(text)
         elif on_refused == "error":
             raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from "
-                "all captions of this item, or None if there is none.",
+                f"Got {text!r} from the generator for {caption!r} ({kind}), no other text and not None.",
                 ("Change the generator.", "Pass `on_refused='skip'`."),
             )
         if len(made) == limit:
@@ -288,23 +284,11 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 def write_negatives(
     negatives: Sequence[Negative], path: str | Path, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
-    """Write wrong captions to a ``.csv``, ``.jsonl`` or ``.parquet`` with the columns ``id``, ``caption``, ``negative``
-    and ``kind``, atomically.
+    """Write wrong captions, with the columns ``id``, ``caption``, ``negative`` and ``kind``, to a ``.csv``, ``.jsonl``
+    or ``.parquet``, atomically.
 
-    Parameters
-    ----------
-    negatives : sequence of Negative
-    path : path-like
-    ids : sequence of str, optional
-        Ids of the original captions; row numbers by default.
-    force : bool, default=False
-        Replace existing output.
-
-    Warns
-    -----
-    CongruenceWarning
-        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that
-        they can be read back.
+    ``ids`` are those of the original captions; row numbers by default. Cells of a ``.csv`` that a spreadsheet would
+    evaluate as formulas are written unchanged, with a warning.
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:

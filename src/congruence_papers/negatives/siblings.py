@@ -60,10 +60,7 @@ def sibling_negatives(
     check_seed(random_state)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
-            argument="template",
-            got=template,
-            expected="a text with {} once",
-            fix="Pass `template='a photo of a {}.'`, for example.",
+            argument="template", got=template, expected="a text with {} once", fix="Pass `template='a {}.'`."
         )
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):

@@ -18,10 +18,7 @@ from congruence_papers.features import encoder_pairs, find_embeddings
 
 @dataclass(frozen=True)
 class Heldout:
-    """Held-out images, shape (n, d), and texts, shape (m, e), with their labels.
-
-    Rows with equal labels match: an image may match several texts, and a text several images.
-    """
+    """Held-out images (n, d) and texts (m, e) with their labels; rows with equal labels match."""
 
     images: np.ndarray
     texts: np.ndarray
@@ -36,11 +33,9 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Parts:
-    """One split of the data: pairs row by row, unpaired rows of each side in a random order of its own, and held-out
-    rows.
+    """One split: pairs row by row, unpaired rows of each side in a random order of its own, and held-out rows.
 
-    ``partners``: for each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper
-    bound uses them, trained as if these pairs were known.
+    ``partners``, for each side all rows and the indices of the true pairs of the unpaired items, serve the upper bound.
     """
 
     images: np.ndarray
@@ -158,9 +153,7 @@ class SOTAlignData(Data):
         pool, partner = self._partners(pool, rng.permutation(free_texts))
         if len(heldout) < test + validation or len(pool) < pairs:
             raise ParameterError(
-                f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected "
-                f"at most {len(pool)} pairs in addition to the {min(len(heldout), test + validation)} held-out "
-                "images.",
+                f"Got {pairs} pairs, {validation} validation and {test} test images; {len(pool)} can be paired.",
                 "Pass fewer `pairs=…`.",
             )
         a, b = pool[:pairs], partner[:pairs]
@@ -270,9 +263,8 @@ def open_features(
         else:
             what, partner, name = "text", "image", text_ids[int(np.argmin(image_of))]
         raise IdError(
-            f"Got the {what} {name!r} in {folder} without its {partner}; expected each text's id to be its "
-            "image's, optionally followed by # and a suffix.",
-            "Remove rows without a partner, or correct their ids.",
+            f"Got the {what} {name!r} in {folder} without its {partner}.",
+            "Remove it, or write each text's id as its image's, optionally followed by # and a suffix.",
         )
     labels = _labels(folder, image_ids)
     data = SOTAlignData(
@@ -297,10 +289,7 @@ def _read(folder: Path, kind: str) -> Embeddings:
     """Read rows and sort them by id, so that all encoders have the same order."""
     path = find_embeddings(folder, kind)
     if path is None:
-        raise FileError(
-            f"Got no {kind} in {folder}; expected a file such as {folder / kind}.parquet.",
-            f"Run congruence embed … -o {folder / kind}.parquet.",
-        )
+        raise FileError(f"Got no {kind} in {folder}.", f"Run congruence embed … -o {folder / kind}.parquet.")
     rows = read_embeddings(path)
     if not rows.has_ids:
         raise IdError(f"Got rows without ids in {path}; expected the image's id for each row.", "Add a column id.")

@@ -44,12 +44,8 @@ def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) ->
 def encoder_agreement(
     data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
 ) -> float:
-    """Return the mutual k-NN of an image and a text encoder, on one random image and one random text of each label that
-    both sides have.
-
-    References
-    ----------
-    SOTAlign, appendix B.2, figure 9; Huh et al. (2024), "The Platonic representation hypothesis", section 2.
+    """Return the mutual k-NN of an image and a text encoder, on one random image and text of each common label
+    (SOTAlign, appendix B.2, figure 9).
     """
     rng = np.random.default_rng(seed)
     common = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
@@ -173,10 +169,8 @@ def choose(
     classes: bool = False,
     among: Sequence[Mapping[str, object]] | None = None,
 ) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
-    """Evaluate every combination of a baseline on tuning splits, and return the best combination and all trials.
-
-    The score is the mean of MeanR@1, @5 and @10 on the splits' test parts, because recall at 1 alone is too noisy with
-    few items.
+    """Evaluate every combination of a baseline on tuning splits, and return the best and all trials: by the mean of
+    MeanR@1, @5 and @10 on the test parts, since recall at 1 alone is too noisy with few items.
     """
     trials = []
     for tried in among or combinations(name):
