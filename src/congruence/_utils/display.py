@@ -82,7 +82,8 @@ def svg_bars(title: str, bars: Mapping[str, float], chosen: str) -> str:
     drawn = "".join(
         f'<rect x="0" y="{20 * k + 4}" width="{max(120 * min(share, 1), 1):.1f}" height="12" opacity="'
         f'{1 if name == chosen else 0.35}"/>'
-        f'<text x="126" y="{20 * k + 14}">{share:.3f}</text><text x="168" y="{20 * k + 14}">{escape(visible(name))}</text>'
+        f'<text x="126" y="{20 * k + 14}">{share:.3f}</text>'
+        f'<text x="168" y="{20 * k + 14}">{escape(visible(name))}</text>'
         for k, (name, share) in enumerate(bars.items())
     )
     spoken = ", ".join(f"{name} {share:.3f}" for name, share in bars.items())

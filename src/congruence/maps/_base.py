@@ -171,12 +171,12 @@ class Map(ABC):
 
     predict = transform
 
-    def score(self, X: RowsLike, y: RowsLike, modality: str | None = None) -> float:
+    def score(self, X: RowsLike, y: RowsLike) -> float:
         """Return the share of source rows ``X`` (n, d_source) whose nearest of the target's rows ``y`` (n, d_target) is
         their own, by cosine, after the map; rows that tie for nearest share the hit.
         """
         check_order(X, y)
-        mapped = self._for_rows(X, modality)
+        mapped = self._for_rows(X, None)
         ours = normalize_rows(to_numpy(mapped._compute(mapped._map, mapped._check_source(X), X, "X")))
         theirs = normalize_rows(to_numpy(mapped.transform_target(y)))
         check_same_rows(len(ours), len(theirs), "X", "y")

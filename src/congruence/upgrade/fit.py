@@ -66,8 +66,8 @@ def fit(
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (array_like, array_like or None), optional
         Rows of other modalities in source and target, or their means (d,), so that the map can also be applied to these
-        modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
-        its offset (``recenter``).
+        modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the
+        anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
         found between them are added to the anchors if this improves maps on left-out anchors
@@ -108,7 +108,8 @@ def fit(
     -----
     PairingWarning, DuplicateWarning, DegenerateWarning, AlignmentWarning
         If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
-        together in the split; if there are fewer than ten pairs; if unpaired rows did not improve the map, which was then fitted on the anchors alone.
+        together in the split; if there are fewer than ten pairs; if unpaired rows did not improve the map, which was
+        then fitted on the anchors alone.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")
@@ -250,18 +251,14 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
 
     out: Means = {}
     for name, of in means.items():
-        if isinstance(of, Mapping):
-            if not {"source"} <= set(of) <= {"source", "target"}:
-                raise ParameterError(
-                    f"Got keys {', '.join(map(repr, of))} in means[{name!r}].", "Pass {'source': rows, 'target': rows}."
-                )
-            of = of["source"], of.get("target")
-        if not isinstance(of, (tuple, list)) or len(of) != 2:
+        sides = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of
+        unknown = set(of) - {"source", "target"} if isinstance(of, Mapping) else ()
+        if unknown or not isinstance(sides, (tuple, list)) or len(sides) != 2 or sides[0] is None:
             raise ParameterError(
-                f"Got one value for means[{name!r}]; expected one of each side.",
-                "Pass (source rows, target rows), with None where the target has none.",
+                f"Got means[{name!r}] that are not of two sides.",
+                "Pass (source rows, target rows), or {'source': …, 'target': …}; None where the target has none.",
             )
-        ours, theirs = of
+        ours, theirs = sides
         out[name] = (
             read(ours, f"means[{name!r}][0]"),
             None if theirs is None else read(theirs, f"means[{name!r}][1]"),
