@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,16 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def asks_processor() -> Iterator[Callable[[], bool]]:
-    """Train in float32 on every processor, so that results do not depend on the machine; yield the check that
-    ``precision="auto"`` really makes.
-    """
-    from congruence.train import loop
-
-    asks = loop.processor_has_bfloat16
+def float32() -> Iterator[None]:
+    """Train in float32 on every processor, so that results do not depend on the machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "processor_has_bfloat16", lambda: False)
-        yield asks
+        patch.setattr("congruence.train.loop.processor_has_bfloat16", lambda: False)
+        yield
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

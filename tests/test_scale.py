@@ -7,7 +7,6 @@ import pytest
 
 import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
-from congruence._utils.validation import refuse_overflow
 from congruence.compare.matching import match_test
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import normalize_rows
@@ -81,13 +80,6 @@ def test_heads_refuse_what_overflows_on_either_side(name, monkeypatch):
     for transform in (mapped.transform, mapped.transform_target):
         with pytest.raises(NotFiniteError, match="that overflow float32 when they are mapped"):
             transform(X.astype(np.float32))
-
-
-def test_an_overflow_names_its_rows():
-    wrong = np.ones((9, 2), np.float32)
-    wrong[4], wrong[7, 1] = np.inf, np.nan
-    with pytest.raises(NotFiniteError, match=r"Got 2 rows of X that overflow float32 .*\(rows 4, 7\)"):
-        refuse_overflow(wrong, wrong, "X")
 
 
 def test_torch_rows_that_overflow_are_refused_too():

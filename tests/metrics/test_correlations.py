@@ -180,17 +180,6 @@ def test_pwcca_after_reduction_still_weighs_by_all_columns():
     assert pwcca(A, B, rank=4) == pytest.approx(np.sqrt(values) @ alpha / alpha.sum(), abs=1e-8)
 
 
-@given(st.integers(0, 10**6))
-def test_what_pwcca_does_not_notice(seed):
-    rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((20, 4)), rng.standard_normal((20, 5))
-    M = ortho_group.rvs(5, random_state=seed) * rng.uniform(0.1, 10, 5)
-    order = rng.permutation(20)
-    moved = pwcca((A * 3 - 1)[order], (B @ M + 2)[order])
-    assert moved == pytest.approx(pwcca(A, B), abs=1e-8)
-    assert pwcca(A, A @ M[:4, :4] + 1) == pytest.approx(1, abs=1e-8) or np.linalg.cond(M[:4, :4]) > 1e6
-
-
 @pytest.mark.parametrize("options", [{"reduce": None}, {}, {"rank": 3}])
 def test_on_the_rows_fitted_score_is_cca(options):
     fit = fit_cca(X, Y, **options)

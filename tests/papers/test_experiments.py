@@ -29,11 +29,6 @@ def test_every_experiment_is_whole(name):
         assert all(len(values) == len(one.numbers["columns"]) for values in one.numbers.values())
 
 
-def test_no_kind_is_of_two_papers():
-    every = [kind for paper in PAPERS.values() for kind in paper.kinds]
-    assert len(every) == len(set(every))
-
-
 def numbered(what, n):
     return [f"{what}{k}" for k in range(1, n + 1)]
 
@@ -128,13 +123,6 @@ def test_parameters_of_the_command_are_json_or_text(here, monkeypatch):
     ]
     for wrong in ("methods", "=3", "methods="):
         assert "NAME=VALUE" in here("reproduce", "fig5", "--set", wrong).ends(2).err
-
-
-def test_an_unknown_name_lists_all():
-    with pytest.raises(ParameterError, match=r"Got 'fig99'; expected one of fig1, fig2, .*table2"):
-        run("fig99")
-    with pytest.raises(ParameterError, match="Got kind 'dice'; expected one of main, .*jam_losses.*sotalign_methods"):
-        run(Experiment("own", "t", "1", "dice", "none"))
 
 
 class Throws(Data):

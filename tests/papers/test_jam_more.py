@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 from congruence_papers import Experiment, panels, run
 from congruence_papers.jam import fit_method, open_sample
 from congruence_papers.jam.figures import pareto_front, reconstruction_errors
-from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer, noise_like
+from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer
 from congruence_papers.jam.samples import unrelated_sentences
 
 pytestmark = pytest.mark.long
@@ -79,33 +78,6 @@ def test_what_texts_tell_of_one_task_does_not_transfer():
     assert lines[0].choice <= lines[0].binary
     with pytest.raises(ParameterError, match="method"):
         measure_transfer(own, "nothing")
-
-
-def test_unrelated_texts_are_drawn_with_replacement(made):
-    """Right and wrong ones by themselves: of 200 texts drawn 600 times, a permutation would have each three times."""
-    text = made.encoders[0][1]
-    own = control_data(made, "unrelated", 1)
-    for side in (own.captions, own.negatives):
-        drawn = side[text]["late"]
-        assert {*map(bytes, drawn)} <= {*map(bytes, made.unrelated[text])}
-        counts = np.unique(drawn, axis=0, return_counts=True)[1]
-        assert 4 < counts.max() < 15  # of Poisson(3)
-        assert len(counts) == pytest.approx(200 * (1 - np.exp(-3)), abs=15)
-
-
-def test_noise_has_the_moments_of_each_column_and_nothing_else():
-    rng = np.random.default_rng(0)
-    rows = rng.exponential(size=(4000, 3)) @ rng.standard_normal((3, 3)) + [5, 0, -2]
-    made = noise_like(rows, 1)
-    assert made.dtype == np.float32
-    np.testing.assert_allclose(made.mean(0), rows.mean(0), atol=5 * rows.std(0).max() / 4000**0.5)
-    np.testing.assert_allclose(made.std(0), rows.std(0), rtol=0.06)
-    for column in ((made - rows.mean(0)) / rows.std(0)).T:
-        assert kstest(column, "norm").pvalue > 1e-3
-    assert np.abs(np.corrcoef(made.T) - np.eye(3)).max() < 0.08
-    assert np.abs(np.corrcoef(made.T, rows.T)[:3, 3:]).max() < 0.08
-    np.testing.assert_array_equal(made, noise_like(rows, 1))
-    assert (made != noise_like(rows, 2)).any()
 
 
 def test_captions_of_other_images_stay_together_and_leave_their_image(made):

@@ -380,15 +380,6 @@ def test_every_baseline_has_eight_combinations_its_method_takes():
             assert set(method_parameters(tried, 100, 99)) | set(baseline.fixed) <= set(known)
 
 
-def test_rules_of_combinations():
-    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"divergence_weight": pytest.approx(1e-4)}
-    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"divergence_weight": pytest.approx(1e-2)}
-    assert method_parameters({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
-    assert method_parameters({"components_share": 0.5}, 101, 64) == {"n_components": 32}
-    assert method_parameters({"components_share": 1.0}, 101, 64) == {}
-    assert method_parameters({"rate": 3.0}, 10, 9, 1e-3) == {"learning_rate": pytest.approx(3e-3)}
-
-
 def test_the_frames_find_the_latent():
     made = unimodal_problem(400, 24, 20, latent=6, noise=0, nuisance=1, offset=0, captions=2, random_state=3)
     for rows, frame, latent in (

@@ -15,7 +15,7 @@ from matplotlib.patches import StepPatch
 
 from congruence import Embeddings, plotting
 from congruence.errors import MissingExtraError, ParameterError
-from congruence.plotting.look import COLOR, COLORS
+from congruence.plotting.look import COLOR
 from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
 from congruence.train import History
@@ -273,12 +273,6 @@ def test_a_logarithmic_axis_has_round_ticks(low, high, shown):
     assert ax.get_ylim() == pytest.approx((low, high))
     ticks = zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)
     assert [text.get_text() for value, text in ticks if low <= value <= high] == shown
-
-
-def test_no_two_colors_are_one():
-    lights = [light for light, _ in COLORS.values()]
-    assert len(set(lights)) == len(lights)
-    assert "#000000" not in lights
 
 
 def test_a_certificate_draws_what_it_holds():

@@ -1,6 +1,5 @@
 """All methods by name: one way to call them, what each returns, and those that are solved in closed form."""
 
-import inspect
 import json
 import warnings
 
@@ -64,26 +63,6 @@ def fits(latent):
         return done[name]
 
     return fitted
-
-
-def test_the_table_names_each_method():
-    assert list(METHODS) == NAMES
-    for name, cls in METHODS.items():
-        assert cls.method == name
-        assert type(make_method(name)) is cls
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_parameters_are_scikit_learns(name):
-    method = make_method(name)
-    params, signature = method.get_params(), inspect.signature(METHODS[name]).parameters
-    width = "latent" if name == "jam" else "n_components"
-    assert list(params) == sorted(signature)
-    assert not any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in signature.values())
-    other = clone(method).set_params(**{width: 17})
-    assert other.get_params() == {**params, width: 17}
-    assert method.get_params() == params
-    assert repr(other) == f"{METHODS[name].__name__}({width}=17)"
 
 
 @pytest.mark.parametrize("name", NAMES)
