@@ -85,8 +85,14 @@ class Result(NamedTuple):
     err: str
 
     def ends(self, code: int) -> Result:
-        """Return this result, of a command that must have ended with an exit code."""
         assert self.code == code, self.err
+        return self
+
+    def refused(self, *words: str) -> Result:
+        """Check that the input was refused in these words, with nothing on standard output."""
+        assert (self.code, self.out) == (2, ""), self.err
+        assert all(one in self.err for one in words), self.err
+        assert "Traceback" not in self.err
         return self
 
 

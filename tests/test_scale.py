@@ -108,9 +108,6 @@ def test_unit_rows_of_huge_tensors_keep_their_gradient():
     assert torch.allclose(A.grad * 1e200, small.grad)
 
 
-# ------------------------------------------------------------------ kinds of arrays
-
-
 def masked():
     out = np.ma.array(X.copy())
     out[3] = np.ma.masked

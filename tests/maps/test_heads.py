@@ -37,7 +37,6 @@ def swiglu(i, o, seed=0):
 
 
 def single(*layers, width=6):
-    """Run layers as the source head of a map, closed by a linear layer that changes nothing."""
     unit = {"kind": "linear", "weight": np.eye(width)}
     return HeadsMap.from_layers(source=[*layers, unit], target=[unit])
 
@@ -308,11 +307,7 @@ def test_odd_surroundings_are_refused():
         two_heads(source_space=Space("dino", dim=7))
 
 
-# ---------------------------------------------------------------------- what a folder may say
-
-
 def rewrite(path, change, arrays=None):
-    """Change a saved map as somebody would who also corrects its checksums."""
     config = json.loads((path / "config.json").read_text())
     if arrays is not None:
         weights = safetensors.numpy.save(arrays)

@@ -26,7 +26,6 @@ def saved(tmp_path):
 
 
 def write(folder, config, arrays):
-    """Write a changed map as somebody would who computes its checksums again."""
     weights = safetensors.numpy.save(arrays)
     (folder / "model.safetensors").write_bytes(weights)
     config["weights_sha256"] = hashlib.sha256(weights).hexdigest()
@@ -36,9 +35,6 @@ def write(folder, config, arrays):
 
 def read(folder):
     return json.loads((folder / "config.json").read_text()), safetensors.numpy.load_file(folder / "model.safetensors")
-
-
-# ------------------------------------------------------------------ digests
 
 
 def test_a_name_edited_by_hand_is_no_damage(saved):
@@ -71,9 +67,6 @@ def test_odd_json_is_one_error(saved, text):
     (saved / "config.json").write_text(text)
     with pytest.raises(CorruptFileError):
         congruence.load(saved)
-
-
-# ------------------------------------------------------------------ contents
 
 
 def orthogonal_with(**changed):

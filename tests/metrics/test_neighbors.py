@@ -19,7 +19,6 @@ MEASURES = [mutual_knn, cycle_knn, lcs_knn, edit_knn]
 
 
 def full_search(Q, G, k, metric="inner", left_out=None):
-    """Sort all similarities at once."""
     S = similarities(Q, G, metric)
     if left_out is not None:
         S[np.arange(len(Q)), left_out] = -np.inf

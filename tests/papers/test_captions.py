@@ -77,7 +77,6 @@ def test_edits_that_cannot_be_made_are_named(captions, edits, message):
 
 
 def write(folder):
-    """Write captions of classes: each names its class and one of three attributes."""
     looks = ("on a chair", "asleep in the sun", "with big round eyes")
     lines = ["id,caption", *(f"{name},a {name} {look}" for name in CLASSES for look in looks)]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n")

@@ -10,7 +10,6 @@ from congruence_papers import Experiment, panels, run
 from congruence_papers.jam import fit_method, open_sample
 from congruence_papers.jam.figures import pareto_front, reconstruction_errors
 from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer
-from congruence_papers.jam.samples import unrelated_sentences
 
 pytestmark = pytest.mark.long
 
@@ -21,13 +20,11 @@ def own(kind: str, **parameters: object) -> Experiment:
 
 
 def only(data, text, captions, negatives, **options):
-    """The same data with one encoder of texts, and its rows."""
     sides = {"captions": {text: {"late": captions}}, "negatives": {text: {"late": negatives}}}
     return replace(data, **sides, encoders=(), unrelated={}, **options)
 
 
 def rowwise(F, G):
-    """Cosines of rows."""
     return np.einsum("ij,ij->i", *(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (F, G)))
 
 
@@ -123,15 +120,6 @@ def test_controls_refuse(made):
     config = own("jam_controls", controls=["unrelated"], methods=["cca"])
     outcome = run(config, collections=[replace(made, unrelated={})], quick=True)
     assert "unrelated texts is left out" in outcome.results["notes"][0]
-
-
-def test_unrelated_sentences_are_prose_of_the_length_of_captions():
-    found = unrelated_sentences(200)
-    assert len(set(found)) == 200
-    assert all(6 <= len(sentence.split()) <= 25 and sentence.endswith(".") for sentence in found)
-    assert found == unrelated_sentences()[:200]
-    with pytest.raises(ParameterError, match="most"):
-        unrelated_sentences(0)
 
 
 def test_the_front_is_what_nothing_dominates():

@@ -51,7 +51,6 @@ def of_classes() -> SOTAlignData:
 
 
 def labels_of(rows, among, labels) -> list[int]:
-    """Return the labels of rows by their content."""
     place = {row.tobytes(): label for row, label in zip(among, labels, strict=True)}
     return [place[row.tobytes()] for row in rows]
 
@@ -61,7 +60,6 @@ def labelled(data, images, texts) -> tuple[list[int], list[int]]:
 
 
 def identity(d: int) -> HeadsMap:
-    """Heads that change nothing."""
     layers = [{"kind": "linear", "weight": np.eye(d)}]
     return HeadsMap.from_layers(source=layers, target=layers, facts={}, method="sail")
 
@@ -92,7 +90,6 @@ def test_the_paper_s_correlation_with_mutual_knn_follows_from_its_table_8():
 
 @cache
 def quick(name: str) -> Outcome:
-    """Run an experiment once for all tests that only read what it gave."""
     return run(name, quick=True)
 
 

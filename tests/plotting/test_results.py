@@ -8,6 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from arrays import unit
 from congruence import Embeddings, OrthogonalMap, check_pairing, compare_spaces, evaluate
 from congruence.compare.matching import match_test
 from congruence.errors import TooFewAnchorsError
@@ -26,17 +27,11 @@ def axes():
     return Figure().subplots()
 
 
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 def marks(ax):
-    """Return the values of each label, line by line."""
     return {line.get_label(): list(line.get_xdata()) for line in ax.lines}
 
 
 def spans(ax):
-    """Return both ends of every horizontal line."""
     found = (segment for c in ax.collections if isinstance(c, LineCollection) for segment in c.get_segments())
     return {(round(float(a[0]), 9), round(float(b[0]), 9)) for a, b in found}
 
@@ -64,8 +59,7 @@ def test_a_command_writes_the_picture_of_similarities(here, tmp_path):
     np.savez(tmp_path / "a.npz", X)
     np.savez(tmp_path / "b.npz", Y)
     command = ("similarity", "a.npz", "b.npz", "--permutations", 5, "--halves", 2, "--metric", "linear_cka", "--plot")
-    done = here(*command, "s.svg", "--json")
-    assert done.code == 0, done.err
+    done = here(*command, "s.svg", "--json").ends(0)
     score = json.loads(done.out)["scores"][0]["value"]
     page = (tmp_path / "s.svg").read_text(encoding="utf-8")
     assert f"linear_cka {score:.3f} (" in page

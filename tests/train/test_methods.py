@@ -50,7 +50,6 @@ def beside_the_pairs(name, latent):
 
 @pytest.fixture(scope="module")
 def fits(latent):
-    """Give each method fitted once, and what its ``fit`` returned."""
     done = {}
 
     def fitted(name):

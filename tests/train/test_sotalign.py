@@ -157,14 +157,6 @@ def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
         method.fit(world.pairs[0][::-1], world.pairs[1], unpaired=world.unpaired, **fit)
 
 
-def test_the_seed_decides(world):
-    def rows(seed):
-        return SAIL(random_state=seed, **SAIL_QUICK).fit(*world.pairs, verbose=False).transform(world.heldout[0])
-
-    assert np.array_equal(rows(1), rows(1))
-    assert not np.array_equal(rows(1), rows(2))
-
-
 def test_bfloat16_trains_near_float32(world):
     ends = [
         SAIL(precision=precision, **SAIL_QUICK).fit(*world.pairs, verbose=False)
