@@ -67,3 +67,20 @@ def test_outcomes_are_what_recall_is_the_mean_of():
     (line,) = sugarcrepe_recall(items, *sides, random_state=3)
     np.testing.assert_allclose(found.mean(axis=0), [line.binary, line.choice])
     assert (found[:, 1] <= found[:, 0]).all()
+
+
+def test_categories_stand_beside_their_task():
+    rng = np.random.default_rng(0)
+    kinds = ("replace_obj", "replace_att", "replace_rel", "add_obj", "add_att", "swap_obj", "swap_att")
+    names = np.array([str(k) for k in range(210)])
+    items = SugarCrepe(names, np.array([kinds[k % 7] for k in range(210)]), names, names, names)
+    sides = [rng.standard_normal((210, 6)) for _ in range(3)]
+    found = {one.task: one for one in sugarcrepe_recall(items, *sides)}
+    right = sugarcrepe_outcomes(items, *sides)
+    words = {"obj": "object", "att": "attribute", "rel": "relation"}
+    for kind in kinds:
+        task, _, what = kind.partition("_")
+        one = found[f"{task}, {words[what]}"]
+        of = items.categories == kind
+        assert one.n == of.sum() == 30
+        assert [one.binary, one.choice] == pytest.approx(right[of].mean(axis=0))

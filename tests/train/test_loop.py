@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_is_an_error_of_ours(tmp_path):
     run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
     file = tmp_path / "c" / "checkpoint.safetensors"
     raw = file.read_bytes()
-    for damage in (raw[:-20], raw[:50], bytes([raw[0] ^ 1]) + raw[1:], b""):
+    for damage in (raw[:-20], raw[:50], raw[:-1] + bytes([raw[-1] ^ 1]), b""):
         file.write_bytes(damage)
         with pytest.raises(CorruptFileError):
             run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
