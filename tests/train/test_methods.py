@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="methods are trained with torch")
 #: tests/transport/test_klot.py.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes", "jam"]
+NAMES = list(METHODS)
 QUICK = {"n_components": 6, "max_steps": 60, "learning_rate": 5e-3, "batch_size": 128, "validate_every": 30}
 QUICK["device"] = "cpu"
 JAM_QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
