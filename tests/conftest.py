@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,16 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def asks_processor() -> Iterator[Callable[[], bool]]:
-    """Train in float32 on every processor, so that results do not depend on the machine; yield the check that
-    ``precision="auto"`` really makes.
-    """
-    from congruence.train import loop
-
-    asks = loop.processor_has_bfloat16
+def float32() -> Iterator[None]:
+    """Train in float32 on every processor, so that results do not depend on the machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "processor_has_bfloat16", lambda: False)
-        yield asks
+        patch.setattr("congruence.train.loop.processor_has_bfloat16", lambda: False)
+        yield
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -90,16 +85,16 @@ class Result(NamedTuple):
     err: str
 
     def ends(self, code: int) -> Result:
-        """Return this result, of a command that must have ended with an exit code."""
         assert self.code == code, self.err
         return self
 
-    def refuses(self, *words: str) -> None:
+    def refused(self, *words: str) -> Result:
         """Check that the input was refused in one sentence with these words, and that nothing was reported."""
         self.ends(2)
         assert self.out == ""
-        assert self.err.splitlines()[-1].startswith("error: ")
+        assert self.err.splitlines()[-1].startswith("error: "), self.err
         assert not [word for word in words if word not in self.err], self.err
+        return self
 
 
 @pytest.fixture

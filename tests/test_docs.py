@@ -47,8 +47,7 @@ def run_script(here, script: str) -> tuple[list[str], list[str]]:
     said, wrong, words = [], [], iter(words.split("\0")[:-1])
     for count in words:
         command = [next(words) for _ in range(int(count))]
-        result = here(*command)
-        assert result.code == 0, (command, result.err)
+        result = here(*command).ends(0)
         said.append(result.out)
         wrong += result.err.splitlines()
     return said, wrong
@@ -95,9 +94,6 @@ def run_page(page: Path, here, replace: tuple[str, str] = ("", "")) -> str:
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-# ------------------------------------------------------------------ pages run
 
 
 @pytest.mark.long
@@ -222,9 +218,6 @@ def test_a_notebook_runs_and_draws(folder, book):
 )
 def test_examples_in_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
-
-
-# ------------------------------------------------------------------ pages are true
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

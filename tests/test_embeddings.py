@@ -152,9 +152,6 @@ def test_joining_undoes_any_shuffle_and_any_loss(order, kept):
     assert pairs.ids.tolist() == [ids[k] for k in sorted(kept)]
 
 
-# ------------------------------------------------------------------ as an array, and in a notebook
-
-
 def test_embeddings_are_an_array_to_numpy():
     e = Embeddings(GOOD, ids=list("abcdef"))
     assert (e.shape, e.ndim, len(e), e.dtype) == ((6, 4), 2, 6, np.float64)

@@ -24,9 +24,6 @@ def made(ids, width=3):
     return Embeddings(np.random.default_rng(len(ids)).standard_normal((len(ids), width)), ids=ids)
 
 
-# ------------------------------------------------------------------ what ids may be
-
-
 @pytest.mark.parametrize(
     ("given", "dtype", "kept"),
     [
@@ -111,9 +108,6 @@ def test_the_index_of_a_frame_says_which_labels_are_missing():
         Embeddings(frame)
 
 
-# ------------------------------------------------------------------ when two ids are the same
-
-
 def test_a_number_is_the_text_of_its_digits():
     numbers, texts = made([7, 8, 10, 11]), made(["10", "07", "7", "11\0"])
     pairs = Pairs.join(numbers, texts)
@@ -183,9 +177,6 @@ def test_fit_and_evaluate_join_numbers_with_texts():
     images = {"image": numbers}, {"image": texts}
     first, second = (congruence.evaluate(mapping, *images, labels=given).to_dict() for given in (labels, by_number))
     assert first == second
-
-
-# ------------------------------------------------------------------ memory
 
 
 def test_one_long_id_costs_its_length_not_that_of_all():

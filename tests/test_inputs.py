@@ -210,9 +210,6 @@ def test_an_arrow_column_in_one_piece_is_not_copied():
     assert np.shares_memory(to_rows(column, "X"), column.values.to_numpy())
 
 
-# ------------------------------------------------------------------ ids
-
-
 def test_the_index_of_a_frame_is_its_ids_unless_it_is_the_default_one():
     names = [f"i{k}" for k in range(60)]
     assert Embeddings(pd.DataFrame(X, index=names)).ids.tolist() == names
@@ -263,9 +260,6 @@ def test_embeddings_out_of_order_are_no_rows_paired_by_position():
             function(a, b)
         function(a, b.take(names))
     np.testing.assert_allclose(congruence.fit(a, b).rotation_, congruence.fit(X, Y).rotation_)
-
-
-# ------------------------------------------------------------------ modalities
 
 
 def test_rows_of_one_modality_need_no_mapping():

@@ -7,7 +7,6 @@ import pytest
 
 import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
-from congruence._utils.validation import refuse_overflow
 from congruence.compare.matching import match_test
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import normalize_rows
@@ -83,13 +82,6 @@ def test_heads_refuse_what_overflows_on_either_side(name, monkeypatch):
             transform(X.astype(np.float32))
 
 
-def test_an_overflow_names_its_rows():
-    wrong = np.ones((9, 2), np.float32)
-    wrong[4], wrong[7, 1] = np.inf, np.nan
-    with pytest.raises(NotFiniteError, match=r"Got 2 rows of X that overflow float32 .*\(rows 4, 7\)"):
-        refuse_overflow(wrong, wrong, "X")
-
-
 def test_torch_rows_that_overflow_are_refused_too():
     torch = pytest.importorskip("torch")
     mapped = LinearMap().fit(X, Y * 1e40)
@@ -114,9 +106,6 @@ def test_unit_rows_of_huge_tensors_keep_their_gradient():
     for rows in (A, small):
         normalize_rows(rows)[:, 0].sum().backward()
     assert torch.allclose(A.grad * 1e200, small.grad)
-
-
-# ------------------------------------------------------------------ kinds of arrays
 
 
 def masked():

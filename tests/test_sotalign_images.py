@@ -36,19 +36,6 @@ def test_the_cut_is_scikit_learn_s_projection_of_rows_that_are_not_measured_on()
     np.testing.assert_allclose(np.abs(found), np.abs(wanted), atol=1e-4)  # up to the signs of directions
 
 
-@pytest.mark.parametrize(("overlap", "rows"), [(1.0, 170), (0.0, 85)])
-def test_pools_have_the_partners_they_should(overlap, rows):
-    one = drawn(world())
-    pool = one._split(overlap, None)
-    texts, images = one.data.texts["read"], one.data.images["look"]
-    items = [
-        {int(np.flatnonzero((side == row).all(1))[0]) for row in of}
-        for side, of in ((images, pool.unpaired_images), (texts, pool.unpaired_texts))
-    ]
-    assert len(items[0]) == len(items[1]) == rows
-    assert len(items[0] & items[1]) == round(overlap * rows)
-
-
 def test_a_lesson_is_the_mass_of_pot_s_plan_on_partners():
     ot = pytest.importorskip("ot")
     one = drawn(world())
@@ -64,11 +51,3 @@ def test_a_lesson_is_the_mass_of_pot_s_plan_on_partners():
     assert found["plan"] == pytest.approx(100 * np.trace(plan), abs=1.5)
     nearest = 50 * sum((K.argmax(1) == np.arange(n)).mean() for K in (X @ Y.T, Y @ X.T))
     assert found["nearest"] == pytest.approx(nearest, abs=1e-3)
-
-
-def test_the_bar_is_the_best_of_closed_forms_for_any_number_of_pairs():
-    for pairs in (8, 30):
-        one = drawn(world(), pairs)
-        best = benchmark.best_linear(one)
-        every = [one.on_validation(one.fit(method)) for method in benchmark.linear_maps(pairs, one.width)]
-        assert one.on_validation(best) == max(every)

@@ -38,7 +38,6 @@ def test_impossible_holdouts(holdout, error):
 
 
 def naive_groups(*sides):
-    """Join rows until nothing changes."""
     labels = np.arange(len(sides[0]))
     while True:
         before = labels.copy()

@@ -5,11 +5,10 @@ import sys
 from contextlib import suppress
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence._utils.yaml import MAX_BYTES, MAX_DEPTH, find_line, parse_yaml, read_yaml
+from congruence._utils.yaml import MAX_BYTES, MAX_DEPTH, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
 from congruence.recipe import make_recipe
 
@@ -50,39 +49,6 @@ def test_what_is_not_too_much_is_taken():
     text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert str(parse_yaml(text, "x")) == text
     assert parse_yaml("a: [1, 2.5, true, null, 'x', 2001-01-01]", "x")["a"][:5] == [1, 2.5, True, None, "x"]
-
-
-def test_a_text_is_read_once(monkeypatch):
-    """Checked and built in one pass: scanning is most of what YAML costs."""
-    read, reader = [], yaml.reader.Reader.__init__
-    monkeypatch.setattr(yaml.reader.Reader, "__init__", lambda self, text: read.append(text) or reader(self, text))
-    assert parse_yaml("a: [1, 2]", "x") == {"a": [1, 2]}
-    assert read == ["a: [1, 2]"]
-
-
-LINED = """# a comment
-seed: 3
-grid:
-  dim: [8, 16]
-  ridge:
-    - 0.1
-    - x
-"a b": {deep: {er: 1,
-  est: 2}}
-7: seven
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        (("seed",), 2), (("grid",), 3), (("grid", "dim", 1), 4), (("grid", "ridge"), 5), (("grid", "ridge", 1), 7),
-        (("grid", "ridge", 9), 5), (("a b", "deep", "est"), 9), ((7,), 10), (("seed", "int"), 2), (("none",), None),
-        ((), None),
-    ],
-)  # fmt: skip
-def test_an_entry_has_a_line(path, line):
-    assert find_line(LINED, path) == line
 
 
 CHILD = """

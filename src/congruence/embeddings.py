@@ -488,12 +488,10 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
             f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
             "Pass one of its values.",
         )
-    data, column = split_ids(data)
-    if column is not None:
-        ids = as_ids(column, name=f"ids of {name}")
-    else:
-        ids = None if index is None else as_ids(index)
-    X = as_matrix(data, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
+    rows, column = split_ids(data)
+    names, called = (index, "ids") if column is None else (column, f"ids of {name}")
+    ids = None if names is None else as_ids(names, name=called)
+    X = as_matrix(rows, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
     return Embeddings._trusted(X, np.arange(len(X)) if ids is None else ids, space, ids is not None)
 

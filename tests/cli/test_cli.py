@@ -163,7 +163,7 @@ def test_bad_input_is_one_sentence_and_code_two(here, data, case):
         np.save(data / f"{name}.npy", rows, allow_pickle=True)
     (data / "corrupt.npy").write_bytes((data / "corrupt.npy").read_bytes()[:-100])
     before = sorted(p.name for p in data.rglob("*"))
-    here("fit", *arguments.split(), *(() if " -o " in arguments else ("-o", "map"))).refuses(words)
+    here("fit", *arguments.split(), *(() if " -o " in arguments else ("-o", "map"))).refused(words)
     assert sorted(p.name for p in data.rglob("*")) == before
 
 
@@ -223,14 +223,14 @@ def test_transform_carries_and_comes_back(here, fitted, data):
 def test_transform_refuses_what_does_not_fit(here, fitted, data, arguments, words):
     np.save(data / "unit.npy", P.X / np.linalg.norm(P.X, axis=1, keepdims=True))
     assert here("transform", "map", "a.npz:v", "--ids", "names", "-o", "out.parquet").code == 0
-    here("transform", *arguments.split()).refuses(words)
+    here("transform", *arguments.split()).refused(words)
     assert not (data / "o.npy").exists()
 
 
 def test_inverse_of_a_linear_map_is_refused(here, data):
     here("fit", "a.npz:v", "b.npz:v", "--method", "linear", "-o", "map")
     for command in (["transform", "map", "b.npz:v"], ["export", "map"]):
-        here(*command, "--inverse", "-o", "o.npy").refuses("orthogonal")
+        here(*command, "--inverse", "-o", "o.npy").refused("orthogonal")
 
 
 def test_evaluate_reads_labels_and_prompts(here, fitted, data):
@@ -254,7 +254,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     for words in ("retrieval_centered", "retrieval_csls", "retrieval_centered_csls", "transductive"):
         assert words in searched.out
     assert "'csls', 'qb_norm'" in here(*common, "--hubness", "hubs").err
-    here(*common, "--labels", "prompts.txt").refuses("20 entries of --labels")
+    here(*common, "--labels", "prompts.txt").refused("20 entries of --labels")
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
     assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
     assert here("evaluate", "map").code == 2
@@ -328,7 +328,7 @@ def test_demo_claims(here, tmp_path):
 
 @pytest.mark.parametrize("classes", [1, 1595, 5000, -3])
 def test_demo_needs_classes_on_both_sides(here, classes):
-    here("demo", "--sample", "emoji", "--no-report", "--classes", classes).refuses("2 to 1594")
+    here("demo", "--sample", "emoji", "--no-report", "--classes", classes).refused("2 to 1594")
 
 
 # ------------------------------------------------------------------ report
@@ -351,7 +351,7 @@ def test_report_on_the_sample(here, sample_map, tmp_path):
     result = here("report", sample_map, "sample", "-o", out).ends(0)
     assert "held-out" in result.out
     assert out.exists()
-    here("report", sample_map, "sample", "-o", out).refuses("--force")
+    here("report", sample_map, "sample", "-o", out).refused("--force")
     data = json.loads(here("report", sample_map, "sample", "-o", out, "--force", "--all", "--json").out)
     assert data["scores"][0]["n"] == 1595
 
@@ -363,7 +363,7 @@ def test_report_refuses_what_it_cannot_use(here, sample_map, tmp_path):
         ((sample_map, tmp_path / "bad.parquet"), "damaged bundle"),
         ((tmp_path / "nowhere", "sample"), "nowhere"),
     ):
-        here("report", *arguments, "-o", tmp_path / "r.html").refuses(words)
+        here("report", *arguments, "-o", tmp_path / "r.html").refused(words)
         assert not (tmp_path / "r.html").exists()
 
 
@@ -372,7 +372,7 @@ def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
 
     sample = load_sample("emoji")
     write_bundle(tmp_path / "swapped.parquet", Bundle(sample.target, sample.source))
-    here("report", sample_map, tmp_path / "swapped.parquet", "-o", tmp_path / "r.html").refuses("inverse")
+    here("report", sample_map, tmp_path / "swapped.parquet", "-o", tmp_path / "r.html").refused("inverse")
 
 
 def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):

@@ -93,7 +93,7 @@ def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos
     assert texts.space.modality == "text"
     assert here("demo", "--files", tmp_path / "library").code == 0  # its own is replaced
     (tmp_path / "library" / "mine.txt").write_text("kept")
-    here("demo", "--files", tmp_path / "library").refuses("mine.txt")
+    here("demo", "--files", tmp_path / "library").refused("mine.txt")
     assert (tmp_path / "library" / "mine.txt").read_text() == "kept"
 
 
@@ -105,4 +105,4 @@ def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos
     ],
 )  # fmt: skip
 def test_options_of_the_other_sample_are_refused(here, given, words):
-    here("demo", *given.split()).refuses(words)
+    here("demo", *given.split()).refused(words)

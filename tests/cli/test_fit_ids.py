@@ -74,7 +74,7 @@ def test_ids_that_differ_in_part_are_counted(here, tmp_path):
 def test_ids_with_nothing_in_common_are_refused(here, tmp_path):
     np.savez(tmp_path / "a.npz", v=P.X, names=NAMES)
     np.savez(tmp_path / "b.npz", v=P.Y, names=np.char.add(NAMES, "!"))
-    here("fit", "a.npz:v", "b.npz:v", "-o", "map").refuses(
+    here("fit", "a.npz:v", "b.npz:v", "-o", "map").refused(
         "(item 0, …) and b.npz:v (item 0!, …) that differ in 60 of 60 rows",
         "Pass --ids COLUMN for others, or --ids none to pair by position.",
     )
@@ -93,7 +93,7 @@ def test_a_usual_name_whose_entries_repeat_is_not_used_and_says_so(here, tmp_pat
 def test_different_lengths_say_which_columns_could_hold_ids(here, tmp_path):
     np.savez(tmp_path / "a.npz", v=P.X, image=NAMES, number=np.arange(N), score=np.arange(N) / 7, short=NAMES[:9])
     np.savez(tmp_path / "b.npz", v=P.Y[:50], image=NAMES[:50], label=np.array(["x"] * 50))
-    here("fit", "a.npz:v", "b.npz:v", "-o", "map").refuses(
+    here("fit", "a.npz:v", "b.npz:v", "-o", "map").refused(
         "Got 60 rows in a.npz:v and 50 in b.npz:v, and no ids on both sides",
         "Pass --ids COLUMN (columns that could hold ids in a.npz:v: image, number; b.npz:v: image).",
     )

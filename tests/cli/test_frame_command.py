@@ -50,7 +50,7 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     rows[7] = 0
     np.savez(tmp_path / "failed.npz", v=rows, ids=np.array([f"i{k}" for k in range(40)]))
     for arguments in (("fit", "b.npz", "failed.npz", "-o", "f"), ("fit", "failed.npz", "b.npz", "-o", "f")):
-        here("frame", *arguments).refuses("all zeros in 1 of 40 rows", "--allow-zero-rows")
+        here("frame", *arguments).refused("all zeros in 1 of 40 rows", "--allow-zero-rows")
     assert here("frame", "fit", "b.npz", "failed.npz", "-o", "f", "--allow-zero-rows").code == 0
     with pytest.raises(ZeroRowError):
         CanonicalFrame().fit({"a": rows, "b": files["b"][:40]})

@@ -58,7 +58,7 @@ def test_a_map_replaces_a_map(here, data):
     for _ in range(2):
         assert here("fit", "a.npz:v", "b.npz:v", "-o", "map", "--force").code == 0
     (data / "map" / "notes.txt").write_text("mine")
-    here("fit", "a.npz:v", "b.npz:v", "-o", "map", "--force").refuses("notes.txt")
+    here("fit", "a.npz:v", "b.npz:v", "-o", "map", "--force").refused("notes.txt")
     assert (data / "map" / "notes.txt").read_text() == "mine"
 
 
@@ -75,7 +75,7 @@ def test_a_folder_of_ones_own_parts_is_not_replaced(here, data):
 def test_a_file_beside_the_output_is_not_replaced_or_removed(here, data):
     (data / "out.npy.space.json").write_text('{"years": "of work"}')
     for model in ((), ("--model", "m")):
-        here("transform", "map", "a.npz:v", "-o", "out.npy", "--no-check-space", *model).refuses("out.npy.space.json")
+        here("transform", "map", "a.npz:v", "-o", "out.npy", "--no-check-space", *model).refused("out.npy.space.json")
     assert (data / "out.npy.space.json").read_text() == '{"years": "of work"}'
     assert not (data / "out.npy").exists()
 

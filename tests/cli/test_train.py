@@ -62,7 +62,7 @@ def test_a_checkpoint_that_was_named_stays(here, files):
 def test_a_folder_where_checkpoints_would_go_is_left_alone(here, files):
     (files / "map.checkpoint").mkdir()
     (files / "map.checkpoint" / "thesis.txt").write_text("years of work")
-    here(*sotalign(files)).refuses("--checkpoint")
+    here(*sotalign(files)).refused("--checkpoint")
     assert (files / "map.checkpoint" / "thesis.txt").read_text() == "years of work"
     assert not (files / "map").exists()
     (files / "map.checkpoint" / "thesis.txt").unlink()
@@ -100,7 +100,7 @@ def test_one_run_at_a_time_uses_a_folder_of_checkpoints(here, files):
     from congruence.train.checkpoint import own_folder
 
     with own_folder(files / "map.checkpoint"):
-        here(*sotalign(files)).refuses("another run")
+        here(*sotalign(files)).refused("another run")
         assert (files / "map.checkpoint").is_dir()
     assert not (files / "map.checkpoint").exists()
     assert not (files / "map").exists()
@@ -177,7 +177,7 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
     ],
 )
 def test_bad_input_is_refused_and_leaves_nothing(here, files, captions, train, change, said):
-    here(*train(files, *change.split())).refuses(said)
+    here(*train(files, *change.split())).refused(said)
     assert not (files / "map").exists()
     assert not (files / "map.checkpoint").exists()
 
@@ -236,7 +236,7 @@ def test_jam_without_a_validation_trains_on_all_pairs(here, captions):
 
 
 def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, files):
-    here(f"train sotalign --pairs x.npy,y.npy -o map {QUICK}").refuses("Pass --images and --texts")
+    here(f"train sotalign --pairs x.npy,y.npy -o map {QUICK}").refused("Pass --images and --texts")
 
 
 def test_sotalign_stands_beside_its_teacher(here, files):

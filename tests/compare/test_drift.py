@@ -159,6 +159,4 @@ def test_the_command_names_the_file_and_the_row_that_cannot_be_used(here, tmp_pa
     np.save(tmp_path / "before.npy", rows)
     rows[41] = np.nan
     np.save(tmp_path / "after.npy", rows)
-    done = here("drift", "before.npy", "after.npy")
-    assert done.code == 2
-    assert "rows of after.npy (ids 'row 41')" in done.err
+    here("drift", "before.npy", "after.npy").refused("rows of after.npy (ids 'row 41')")

@@ -123,7 +123,6 @@ def test_a_hard_text_that_is_the_right_one_ties():
 
 
 def test_nearest_texts_change_places():
-    """Beside SciPy's assignment on all orders without fixed places, by hand."""
     images, texts = pairs(40)
     unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
     cost = -unit @ unit.T
@@ -205,8 +204,7 @@ def test_the_command(here, tmp_path):
         np.savez(tmp_path / f"{name}.npz", v=vectors[order], ids=names[order])
     np.savez(tmp_path / "images.npz", v=images[:80], ids=names[:80])
     few = ("--draws", 5, "--permutations", 9, "--rows", 30, "--metric", "linear_cka")
-    result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npz:v", *few, "--json")
-    assert result.code == 0, result.err
+    result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npz:v", *few, "--json").ends(0)
     options = {"metrics": ["linear_cka"], "draws": 5, "permutations": 9, "rows": 30}
     expected = match_test(images[:80], texts[:80], wrong[:80], **options)
     assert json.loads(result.out)["results"] == json.loads(json.dumps([one.to_dict() for one in expected]))
@@ -251,7 +249,4 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npy", "b.npy", "--metric", "magic"), "magic"),
         (("a.npy", "b.npy", "--rows", 1000), "rows"),
     ):
-        result = here("match", *arguments, "--draws", 2, "--permutations", 2)
-        assert result.code == 2
-        assert words in result.err
-        assert result.out == ""
+        here("match", *arguments, "--draws", 2, "--permutations", 2).refused(words)

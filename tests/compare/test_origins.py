@@ -159,8 +159,7 @@ def files(tmp_path, mapping):
 
 def test_command(here, files):
     command = ["doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
-    result = here(*command, "--rows", "rows.csv")
-    assert result.code == 0, result.err
+    result = here(*command, "--rows", "rows.csv").ends(0)
     assert "60 " in result.out
     assert "3 rows of 63 fit no known model" in result.out
     with open(files / "rows.csv", newline="") as lines:
@@ -191,6 +190,4 @@ def test_command(here, files):
 )
 def test_command_refuses(here, files, arguments, said):
     (files / "known.csv").write_text("v0,v1\n1,0\n0,1\n")
-    result = here("doctor", *arguments)
-    assert result.code == 2
-    assert said in result.err
+    here("doctor", *arguments).refused(said)

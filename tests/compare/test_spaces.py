@@ -148,8 +148,7 @@ def test_the_command(here, tmp_path):
     np.savez(tmp_path / "a.npz", v=X, ids=names)
     np.savez(tmp_path / "b.npz", v=Y[order], ids=names[order])
     few = ["--permutations", 20, "--halves", 2]
-    result = here("similarity", "a.npz:v", "b.npz:v", *few, "--json")
-    assert result.code == 0, result.err
+    result = here("similarity", "a.npz:v", "b.npz:v", *few, "--json").ends(0)
     data = json.loads(result.out)
     expected = compare_spaces(X, Y, permutations=20, halves=2)
     assert [Similarity(**score) for score in data["scores"]] == expected  # paired by id, in the first file's order
@@ -169,7 +168,4 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npy", "a.npy", "--metric", "magic"), "magic"),
         (("a.npy", "a.npy", "--permutations", 0), "permutations"),
     ):
-        result = here("similarity", *arguments)
-        assert result.code == 2
-        assert words in result.err
-        assert result.out == ""
+        here("similarity", *arguments).refused(words)

@@ -63,7 +63,6 @@ def order(pictures):
 
 
 def interrupt(pictures, out, **options):
-    """Stop a run after eight pictures."""
     with pytest.raises(KeyboardInterrupt):
         embed(Colours(stop_after=8), open_items(pictures), out, **options)
 

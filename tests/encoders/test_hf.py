@@ -24,7 +24,6 @@ def unit(X):
 
 
 def by_hand(folder, modality, items, **tokens):
-    """Return the model, and its inputs one item at a time."""
     import transformers
 
     model = transformers.AutoModel.from_pretrained(folder).eval()
@@ -46,7 +45,6 @@ def features(folder, modality, items, **tokens):
 
 @torch.no_grad()
 def states(folder, modality, items):
-    """Return every hidden state of every item, and the last one after the final norm."""
     model, inputs = by_hand(folder, modality, items)
     outs = [model(**one, output_hidden_states=True) for one in inputs]
     return [[layer[0] for layer in out.hidden_states] for out in outs], [out.last_hidden_state[0] for out in outs]

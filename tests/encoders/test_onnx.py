@@ -19,7 +19,6 @@ WEIGHTS = RNG.normal(size=(3 * 6 * 6, 5)).astype(np.float32)
 
 
 def image_graph(path, batch="n", layout="NCHW"):
-    """A linear layer on the pixels."""
     nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
     shape = [batch, 3, 6, 6] if layout == "NCHW" else [batch, 6, 6, 3]
     return save(path, nodes, [value("pixels", shape)], [value("vector", [batch, 5])], w=WEIGHTS)

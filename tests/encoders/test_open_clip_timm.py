@@ -9,7 +9,7 @@ import stand_in_timm
 import torch
 from tiny_models import TEXTS
 
-from congruence.encoders import PAIRS, load_encoder
+from congruence.encoders import load_encoder
 from congruence.errors import FileError, MissingExtraError, ParameterError
 
 
@@ -115,10 +115,3 @@ def test_unknown_prefixes_list_the_adapters():
     for name in ("clip-vit", "keras:thing", "hf:", "/some/model.onnx"):
         with pytest.raises(ParameterError, match=r"hf:…, open_clip:…, sentence-transformers:…, timm:…, onnx:…"):
             load_encoder(name)
-
-
-def test_the_papers_pairs_are_names_of_adapters():
-    assert {"openai-b32-laion-b32", "openai-l14-siglip", "openai-l14-flava"} <= set(PAIRS)
-    for source, target in PAIRS.values():
-        assert source != target
-        assert {source.partition(":")[0], target.partition(":")[0]} <= {"open_clip", "hf"}

@@ -28,8 +28,6 @@ def rows(n, seed, d=6, step=None):
 
 
 def naive(items, V, P, N, which, others):
-    """Choose by argmax, item by item."""
-
     def cosine(a, b):
         return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
@@ -123,24 +121,6 @@ def test_random_embeddings_are_at_chance():
     (found,) = sugarcrepe_recall(items, *(rows(1200, seed, d=30) for seed in range(3)))
     assert found.binary == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 1200))
     assert found.choice == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 1200))
-
-
-def test_the_seven_categories_of_the_real_files(shared):
-    """Numbers of items as table 2 of SugarCrepe's paper has them."""
-    items = load_sugarcrepe(shared("sugarcrepe/swap_obj.json").parent)
-    scores = np.zeros(len(items))
-    found = {one.task: one.n for one in text_only_recall(items, scores, scores)}
-    assert {task: n for task, n in found.items() if ", " in task and "order" not in task and "other" not in task} == {
-        "replace, object": 1652,
-        "replace, attribute": 788,
-        "replace, relation": 1406,
-        "swap, object": 245,
-        "swap, attribute": 666,
-        "add, object": 2062,
-        "add, attribute": 692,
-    }
-    for task, n in (("replace", 3846), ("swap", 911), ("add", 2754)):
-        assert found[task] == n
 
 
 def test_the_real_captions(shared):

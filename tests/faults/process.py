@@ -23,26 +23,19 @@ from congruence_papers.image_sets import archives
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        # Includes modules that libraries import on first use: those of typer and torch's optimizers took most of the
-        # time of a case.
+        # Also what libraries import on first use: those of typer and torch's optimizers took most of a case's time.
         *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
         *("onnx.checker", "onnx.helper", "onnx.numpy_helper", "array_api_compat.numpy", "pyarrow.parquet", "jinja2"),
         *("yaml", "rich.console", "rich.table", "typer._adapters", "congruence.integrations.faiss"),
         *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.datasets"),
-        *(
-            "congruence.upgrade.certify",
-            "congruence.upgrade.transform",
-            "congruence.embed",
-            "congruence.compare.layers",
-        ),
-        *("congruence_papers.commands", "congruence_papers.running", "congruence_papers.negatives"),
-        *("congruence_papers", "congruence_papers.image_sets", "warm"),
+        *("congruence.upgrade.certify", "congruence.upgrade.transform", "congruence.compare.layers"),
+        *("congruence.embed", "congruence_papers.commands", "congruence_papers.running"),
+        *("congruence_papers", "congruence_papers.negatives", "congruence_papers.image_sets", "warm"),
     ]
 )
 
 
 def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
-    """Run the command of a case; return its exit code, or −9 if it was killed at write step ``dies``."""
     return finish(start(case, folder, *more, dies=dies))
 
 
@@ -65,7 +58,6 @@ def finish(process: Any, seconds: float = 120) -> int:
 
 
 def said(folder: Path) -> str:
-    """Return the output of commands."""
     return (folder.parent / "said.txt").read_text(errors="replace")
 
 
@@ -96,17 +88,6 @@ def _command(case: str, folder: str, more: tuple[str, ...], dies: int | None, ba
     os._exit(code)
 
 
-def _points() -> list[tuple[Any, str, bool, bool]]:
-    """Return the functions that write: module or class, name, and whether a step lies before and after the call."""
-    return [
-        (atomic, "_publish", True, True),
-        (atomic, "exchange", False, True),
-        (VectorCache, "put", True, True),
-        (shutil, "rmtree", True, True),
-        (archives, "_merge", True, True),
-    ]
-
-
 def _die_at(step: int) -> None:
     count = 0
 
@@ -116,19 +97,25 @@ def _die_at(step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         count += 1
 
-    def wrap(real: Callable[..., Any], before: bool, after: bool) -> Callable[..., Any]:
+    def wrap(real: Callable[..., Any], before: bool) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if before:
                 reach()
             result = real(*arguments, **options)
-            if after:
-                reach()
+            reach()
             return result
 
         return call
 
-    for place, name, before, after in _points():
-        setattr(place, name, wrap(getattr(place, name), before, after))
+    # The functions that write, and whether a step lies before and after the call.
+    for place, name, before in (
+        (atomic, "_publish", True),
+        (atomic, "exchange", False),
+        (VectorCache, "put", True),
+        (shutil, "rmtree", True),
+        (archives, "_merge", True),
+    ):
+        setattr(place, name, wrap(getattr(place, name), before))
 
 
 def _wait_at(barrier: Any) -> None:

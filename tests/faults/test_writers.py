@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer.main
 from commands import CASES, READERS, RESUMED, write_inputs
 from process import CONTEXT, finish, run, said, start
 
@@ -20,25 +19,6 @@ def test_every_command_is_known_as_a_writer_or_a_reader():
     assert not writers & (READERS | set(RESUMED))
     root = Path(__file__).parents[2]
     assert all((root / page).is_file() for page in RESUMED.values())
-
-
-def test_every_option_that_names_an_output_is_in_a_case():
-    named = {option for case in CASES.values() for option in case.arguments}
-    outputs = {"--out", "--report", "--plot", "--cache", "--checkpoint", "--save-map", "--download"}
-    # A checkpoint is written by every run of train; a map saved by demo is written as fit's.
-    other = {"--checkpoint", "--save-map"}
-    known = dict(typer.main.get_command(app).commands)
-    known |= known.pop("frame").commands  # a group of commands, each with options of its own
-    for name, command in known.items():
-        for option in command.params:
-            flags = {"-o" if flag == "--out" else flag for flag in option.opts if flag in outputs - other}
-            # reproduce's encoders write their own cache, see tests/papers.
-            if flags and not (name == "reproduce" and "--cache" in flags):
-                if "--report" in flags and name in ("demo",):
-                    continue
-                assert flags & named, (name, option.opts)
-            if set(option.opts) & {*outputs, "--force"}:
-                assert name not in READERS
 
 
 @pytest.fixture(scope="session")

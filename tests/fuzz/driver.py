@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import random
 import resource
-import select
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
 
 #: Time limit of a case in seconds, and bytes that it may allocate in addition to the child's memory at its start.
 SECONDS, MEMORY = 60.0, 2 * 2**30
@@ -28,118 +26,66 @@ SECONDS, MEMORY = 60.0, 2 * 2**30
 #: Cases that share one valid input.
 PER_SEED = 25
 
-
-@dataclass
-class Outcome:
-    """Outcomes of the cases of a target."""
-
-    #: Cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and ``finding``.
-    counts: Counter = field(default_factory=Counter)
-    #: ``target``, ``number``, ``what`` and, if inputs are kept, ``input``.
-    findings: list[dict[str, Any]] = field(default_factory=list)
-
-
-def run_cases(
-    target: str, first: int, count: int, *, seed: int = 0, keep: Path | None = None, child: Child | None = None
-) -> Outcome:
-    """Run cases of a target; one that kills or hangs the child is a finding, and a new child continues after it."""
-    out, number, own = Outcome(), first, child is None
-    child = child or Child()
-    try:
-        while number < first + count:
-            for done, what, result in child.ask(target, seed, number, first + count - number):
-                number = done
-                if what == "finding":
-                    finding = {"target": target, "seed": seed, "number": number, "what": result}
-                    out.findings.append(finding | ({"input": child.keep(keep, target, seed, number)} if keep else {}))
-                out.counts[what] += 1
-            number += 1
-    finally:
-        if own:
-            child.close()
-    return out
+CONTEXT = multiprocessing.get_context("spawn")
 
 
 class Child:
-    """A process that reads damaged files, and is restarted after it died."""
+    """A process that reads damaged files, and is started again after it died."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fuzz-"))
-        self.process: subprocess.Popen[bytes] | None = None
-        self._ended = self._tired = False
+        self.process: Any = None
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self.process is not None and self._tired:
-            self.process.wait()
-        if self.process is None or self.process.poll() is not None:
-            self._tired = False
-            self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), str(self.home)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=open(self.home / "stderr", "wb"),
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                bufsize=0,
-            )
-            self._lines = self._read(self.process, 600)  # imports may take long on a busy machine
-            if next(self._lines, None) != "ready":
-                raise RuntimeError(
-                    f"the reading process did not start\n{(self.home / 'stderr').read_text(errors='replace')[-2000:]}"
-                )
-        return self.process
+    def run(self, target: str, numbers: Iterable[int], seed: int = 0) -> Iterator[tuple[int, str, str]]:
+        """Yield number, outcome and explanation of each case; one that kills or hangs the process is a finding.
 
-    def ask(self, target: str, seed: int, first: int, count: int) -> Iterator[tuple[int, str, str]]:
-        """Yield number, outcome and explanation of each case, until all are done or the child has ended."""
-        process = self._start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps([target, seed, first, count]).encode() + b"\n")
-        number = first
-        for line in self._lines:
-            if line in ("done", "tired"):
-                self._tired = line == "tired"
-                return
-            number, what, result = json.loads(line)
+        An outcome is ``read`` (everything, with valid values), ``refused`` (at least a part) or ``finding``.
+        """
+        for number in numbers:
+            self._start()
+            self.pipe.send((target, seed, number))
+            what, result = self._answer(SECONDS + 5)
             if what == "broken":
                 raise RuntimeError(f"{target}, case {number}: its valid input could not be created\n{result}")
             yield number, what, result
-            number += 1
-        hung = not self._ended
-        process.kill() if hung else process.wait()
-        process.wait()
-        stderr = (self.home / "stderr").read_text(errors="replace")[-2000:]
-        code = process.returncode
-        yield number, "finding", f"no answer within {SECONDS:.0f} s" if hung else f"the process died ({code}): {stderr}"
 
-    def _read(self, process: subprocess.Popen[bytes], patience: float) -> Iterator[str]:
-        assert process.stdout is not None
-        buffer = b""
-        while True:
-            while b"\n" in buffer:
-                line, _, buffer = buffer.partition(b"\n")
-                yield line.decode()
-                patience = SECONDS + 5
-            ready, _, _ = select.select([process.stdout], [], [], patience)
-            more = os.read(process.stdout.fileno(), 65536) if ready else b""
-            if not more:
-                self._ended = bool(ready)
-                return
-            buffer += more
+    def _start(self) -> None:
+        if self.process is None or not self.process.is_alive():
+            self.pipe, theirs = CONTEXT.Pipe()
+            self.process = CONTEXT.Process(target=_serve, args=(self.home, theirs), daemon=True)
+            self.process.start()
+            theirs.close()
+            what, result = self._answer(600)  # imports may take long on a busy machine
+            if what != "ready":
+                raise RuntimeError(f"the reading process did not start\n{result}")
 
-    def keep(self, folder: Path, target: str, seed: int, number: int) -> str:
-        """Copy the input of a case to a folder of findings."""
-        place = folder / f"{target.replace(' ', '_').replace('.', '-').replace(',', '')}-{seed}-{number}"
-        place.mkdir(parents=True, exist_ok=True)
-        kept = self.home / "found" / str(number)
-        # If the process died, its input is still in "in".
-        for source in (kept if kept.is_dir() else self.home / "in").iterdir():
-            copy(source, place / source.name)
-        return str(place)
+    def _answer(self, seconds: float) -> tuple[str, str]:
+        try:
+            if not self.pipe.poll(seconds):
+                self._end()
+                return "finding", f"no answer within {seconds:.0f} s"
+            what, result, tired = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            stderr = (self.home / "stderr").read_text(errors="replace")[-2000:]
+            return "finding", f"the process died ({self.process.exitcode}): {stderr}"
+        if tired:
+            self._end()
+        return what, result
+
+    def _end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+
+    def keep(self, place: Path) -> None:
+        """Copy the input of the last case to a new folder."""
+        shutil.rmtree(place, ignore_errors=True)
+        copy(self.home / "in", place)
 
     def close(self) -> None:
         """End the process and remove its folder."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        self._end()
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -151,16 +97,13 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a folder."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
 
 
-def _all_targets() -> dict[str, Any]:
-    sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
+@cache
+def all_targets() -> dict[str, Any]:
     from own import OWN
     from targets import TARGETS
 
@@ -223,87 +166,75 @@ class Guard:
         return os.path.abspath(path).startswith((self.home, "/dev/"))
 
 
-def _serve(home: Path) -> None:
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    targets = _all_targets()
+def _serve(home: Path, pipe: Any) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    log = os.open(home / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(log, number)
+    targets = all_targets()
     import h5py  # noqa: F401
     import lance  # noqa: F401
     import torch  # noqa: F401
-    from targets import REFUSALS, check_message
 
     import congruence.stores.hdf5 as hdf5
-    from congruence.errors import CongruenceError
 
     hdf5._PATIENCE = 3.0
     tempfile.tempdir = str(home / "tmp")
     for name in ("in", "tmp", "cwd", "seeds"):
-        (home / name).mkdir(exist_ok=True)
+        empty(home / name)
     os.chdir(home / "cwd")
     guard = Guard(home)
     for name in ("vectors.lance", "map mlp"):  # their libraries start threads, which allocate memory
-        place = home / "tmp" / name
-        place.mkdir()
-        targets[name].read(targets[name].make(random.Random(1), place))
-        remove(place)
+        targets[name].read(targets[name].make(random.Random(1), home / "tmp"))
+    empty(home / "tmp")
     limit = _memory() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    print("ready", file=out, flush=True)
-    made: dict[tuple[str, int, int], list[Path]] = {}
-    for line in sys.stdin.buffer:
-        name, seed, first, count = json.loads(line)
-        target = targets[name]
-        for number in range(first, first + count):
-            try:
-                valid = _prepare(home, target, name, seed, number, made)
-            except Exception:
-                print(json.dumps([number, "broken", traceback.format_exc()]), file=out, flush=True)
-                break
-            place = home / "in" / valid.name
-            REFUSALS.clear()
-            what, result = _judge(target.read, place, guard, CongruenceError, check_message)
-            what = "refused" if what == "read" and REFUSALS else what
-            left = [p.name for p in (home / "cwd").iterdir()]
+    pipe.send(("ready", "", False))
+    tired = False
+    while not tired:
+        name, seed, number = pipe.recv()
+        try:
+            place = _prepare(home, name, seed, number)
+        except Exception:
+            what, result = "broken", traceback.format_exc()
+        else:
+            what, result = _judge(targets[name].read, place, guard)
+            left = [path.name for path in (home / "cwd").iterdir()]
             if left or guard.seen:
                 what, result = "finding", f"{guard.seen} {left}"
                 guard.seen.clear()
                 for path in (home / "cwd").iterdir():
-                    remove(path)
-            if what == "finding":
-                (home / "found" / str(number)).mkdir(parents=True, exist_ok=True)
-                copy(place, home / "found" / str(number) / valid.name)
-            print(json.dumps([number, what, result]), file=out, flush=True)
-            if limit - _memory() < MEMORY // 2:  # memory pools of earlier cases must not count against later ones
-                print("tired", file=out, flush=True)
-                return
-        print("done", file=out, flush=True)
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        tired = limit - _memory() < MEMORY // 2  # memory pools of earlier cases must not count against later ones
+        pipe.send((what, result, tired))
 
 
-def _prepare(
-    home: Path, target: Any, name: str, seed: int, number: int, made: dict[tuple[str, int, int], list[Path]]
-) -> Path:
-    """Write the input of a case; return the valid input from which it was made."""
-    group = number // PER_SEED
-    if (name, seed, group) not in made:
-        made.clear()
-        shutil.rmtree(home / "seeds")
-        inputs = []
-        for extra in range(2):
-            (home / "seeds" / str(extra)).mkdir(parents=True)
-            inputs.append(target.make(random.Random(f"{name} {seed} {group} {extra}"), home / "seeds" / str(extra)))
-        made[name, seed, group] = inputs
-    for old in (home / "in").iterdir():
-        remove(old)
-    rng = random.Random(f"{name} {seed} {number}")
-    valid, *donors = made[name, seed, group]
-    if target.damage is not None:
-        copy(valid, home / "in" / valid.name)
-        target.damage(rng, home / "in" / valid.name)
+def _prepare(home: Path, name: str, seed: int, number: int) -> Path:
+    """Write the input of a case, and return its path."""
+    valid, *donors = _valid_inputs(home, name, seed, number // PER_SEED)
+    empty(home / "in")
+    place = home / "in" / valid.name
+    rng, own = random.Random(f"{name} {seed} {number}"), all_targets()[name].damage
+    if own is not None:
+        copy(valid, place)
+        own(rng, place)
     else:
-        damage(rng, valid, home / "in" / valid.name, donors)
-    return valid
+        damage(rng, valid, place, donors)
+    return place
+
+
+@lru_cache(maxsize=1)
+def _valid_inputs(home: Path, name: str, seed: int, group: int) -> list[Path]:
+    """Write two valid inputs, of which the second gives pieces to damage the first with."""
+    empty(home / "seeds")
+    inputs = []
+    for extra in range(2):
+        folder = home / "seeds" / str(extra)
+        folder.mkdir()
+        inputs.append(all_targets()[name].make(random.Random(f"{name} {seed} {group} {extra}"), folder))
+    return inputs
 
 
 def _memory() -> int:
@@ -311,13 +242,18 @@ def _memory() -> int:
         return int(stream.read().split()[0]) * resource.getpagesize()
 
 
-def _judge(read: Any, place: Path, guard: Guard, kind: type[Exception], check_message: Any) -> tuple[str, str]:
+def _judge(read: Any, place: Path, guard: Guard) -> tuple[str, str]:
+    from targets import REFUSALS, check_message
+
+    from congruence.errors import CongruenceError
+
+    REFUSALS.clear()
     began = time.perf_counter()
     guard.on = True
     try:
         read(place)
-        what, result = "read", ""
-    except kind as error:
+        what, result = "refused" if REFUSALS else "read", ""
+    except CongruenceError as error:
         what, result = "refused", ""
         try:
             check_message(error)
@@ -327,10 +263,4 @@ def _judge(read: Any, place: Path, guard: Guard, kind: type[Exception], check_me
         what, result = "finding", traceback.format_exc()[-3000:]
     guard.on = False
     took = time.perf_counter() - began
-    if took > SECONDS:
-        return "finding", f"took {took:.1f} s"
-    return what, result
-
-
-if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    return ("finding", f"took {took:.1f} s") if took > SECONDS else (what, result)

@@ -88,12 +88,13 @@ def read_map(path: Path) -> None:
     mapping = congruence.load(path)
     rows = np.random.default_rng(0).standard_normal((3, mapping.n_features_in_))
     repr(mapping), mapping.describe()
-    with refusing():
-        out = mapping.transform(rows)
-        assert out.shape == (3, mapping.d_out)
-        assert np.isfinite(out).all(), "a map gave numbers that are not finite"
-    with refusing():
-        assert np.isfinite(mapping.transform_target(np.ones((2, mapping.d_target)))).all()
+    for dtype in (np.float64, np.float32):
+        with refusing():
+            out = mapping.transform(rows.astype(dtype))
+            assert out.shape == (3, mapping.d_out)
+            assert np.isfinite(out).all(), "a map gave numbers that are not finite"
+        with refusing():
+            assert np.isfinite(mapping.transform_target(np.ones((2, mapping.d_target), dtype))).all()
     save_again(mapping, path)
 
 
@@ -168,8 +169,13 @@ def damage_map(rng: random.Random, path: Path) -> None:
             with np.errstate(all="ignore"):
                 odd = (0, 1e38, -1e300, np.nan, np.inf) if arrays[name].dtype.kind == "f" else (0, 1, 100)
                 arrays[name].flat[rng.randrange(arrays[name].size)] = rng.choice(odd)
-        elif what < 0.8:
+        elif what < 0.7:
             arrays[name] = made
+        elif what < 0.8:
+            with np.errstate(all="ignore"):
+                arrays[name] = arrays[name] * rng.choice((0.0, -1.0, 1e20, 1e160, 1e300))
+        elif what < 0.85:
+            del arrays[name]
         else:
             arrays[rng.choice(("x", name + ".x", "rotation"))] = arrays.pop(name)
     raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})

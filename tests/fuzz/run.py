@@ -6,14 +6,15 @@ The input of every finding is kept under ``--out`` with its outcome; ``--replay 
 import argparse
 import json
 import sys
-import tempfile
 import time
+from collections import Counter
+from itertools import count
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
-from driver import PER_SEED, Child, Outcome, _all_targets, copy, run_cases  # noqa: E402
+from driver import PER_SEED, Child, all_targets  # noqa: E402
 
 
 def main() -> int:
@@ -24,61 +25,42 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="folder of findings")
     parser.add_argument("--replay", type=Path, help="read the input of one finding again, and show what happens")
     options = parser.parse_args()
-    names = list(_all_targets())
-    if options.replay:
-        return replay(options.replay)
-    chosen = [name for name in names if not options.target or any(name.startswith(t) for t in options.target)]
-    if not chosen:
-        parser.error(f"got no target {options.target}; expected some of: {', '.join(names)}")
-    found = fuzz(chosen, options.seed, options.minutes * 60, options.out)
-    return 1 if found else 0
+    if options.replay:  # in this process, so that a debugger can be attached
+        finding = json.loads((options.replay / "finding.json").read_text())
+        (place,) = (path for path in options.replay.iterdir() if path.name != "finding.json")
+        all_targets()[finding["target"]].read(place)
+        print("read without a failure")
+        return 0
+    names = [name for name in all_targets() if name.startswith(tuple(options.target or [""]))]
+    if not names:
+        parser.error(f"got no target {options.target}; expected some of: {', '.join(all_targets())}")
+    return 1 if fuzz(names, options.seed, options.minutes * 60, options.out) else 0
 
 
 def fuzz(names: list[str], seed: int, seconds: float, out: Path) -> int:
     """Run the targets in turn, in rounds, until the time is over; return the number of findings."""
-    totals = {name: Outcome() for name in names}
-    stop, first = time.monotonic() + seconds, 0
-    child = Child()
+    counts = {name: Counter() for name in names}
+    stop, child = time.monotonic() + seconds, Child()
     try:
-        while time.monotonic() < stop:
-            for name in names:
-                if time.monotonic() > stop:
-                    break
-                done = run_cases(name, first, PER_SEED, seed=seed, keep=out, child=child)
-                totals[name].counts += done.counts
-                totals[name].findings += done.findings
-                for finding in done.findings:
-                    (Path(finding["input"]) / "finding.json").write_text(json.dumps(finding, indent=2) + "\n")
-                    result = finding["what"].encode("ascii", "backslashreplace").decode()
-                    print(f"\n{name} {finding['number']}: {result}\n  input: {finding['input']}", flush=True)
-            first += PER_SEED
+        for name, first in ((name, first) for first in count(0, PER_SEED) for name in names):
+            if time.monotonic() > stop:
+                break
+            for number, what, result in child.run(name, range(first, first + PER_SEED), seed):
+                counts[name][what] += 1
+                if what == "finding":
+                    place = out / f"{name.replace(' ', '_').replace('.', '-').replace(',', '')}-{seed}-{number}"
+                    child.keep(place)
+                    finding = {"target": name, "seed": seed, "number": number, "what": result}
+                    (place / "finding.json").write_text(json.dumps(finding, indent=2) + "\n")
+                    shown = result.encode("ascii", "backslashreplace").decode()
+                    print(f"\n{name} {number}: {shown}\n  input: {place}", flush=True)
     finally:
         child.close()
     print(f"\n{'target':40}{'cases':>8}{'read':>8}{'refused':>9}{'findings':>10}")
-    for name, total in [*totals.items(), ("all", sum_of(totals))]:
-        count = total.counts
-        print(f"{name:40}{sum(count.values()):8}{count['read']:8}{count['refused']:9}{count['finding']:10}")
-    return len(sum_of(totals).findings)
-
-
-def sum_of(totals: dict[str, Outcome]) -> Outcome:
-    whole = Outcome()
-    for total in totals.values():
-        whole.counts.update(total.counts)
-        whole.findings += total.findings
-    return whole
-
-
-def replay(folder: Path) -> int:
-    """Read the input of a finding in this process, so that a debugger can be attached."""
-    finding = json.loads((folder / "finding.json").read_text())
-    with tempfile.TemporaryDirectory() as home:
-        (source,) = (path for path in folder.iterdir() if path.name != "finding.json")
-        place = Path(home) / source.name
-        copy(source, place)
-        _all_targets()[finding["target"]].read(place)
-    print("read without a failure")
-    return 0
+    whole = sum(counts.values(), Counter())
+    for name, one in [*counts.items(), ("all", whole)]:
+        print(f"{name:40}{sum(one.values()):8}{one['read']:8}{one['refused']:9}{one['finding']:10}")
+    return whole["finding"]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The bundled sample is what it says, and what the paper claims can be seen on it."""
 
 import hashlib
-import io
 
 import numpy as np
 import pytest
@@ -43,24 +42,6 @@ def test_shapes_ids_and_words(data):
     assert data.texts["text"]["1F40C"] == "snail"
     assert data.labels["1F40C"] == "animal-bug"
     assert {data.source["text"].space.model, data.target["text"].space.model} == {"emoji-a", "emoji-b"}
-
-
-def test_captions_are_the_mean_of_their_prompts(data):
-    for side in (data.source, data.target):
-        mean = side["prompt"].vectors.astype(np.float64).reshape(N, PROMPTS, DIM).mean(axis=1)
-        mean /= np.linalg.norm(mean, axis=1, keepdims=True)
-        np.testing.assert_allclose(side["text"].vectors, mean, atol=2e-3)
-
-
-@pytest.mark.parametrize(("name", "step", "largest"), [("emoji", 500, 64), ("photos", 500, 128)])
-def test_thumbnails_are_pictures(name, step, largest):
-    image = pytest.importorskip("PIL.Image")
-    sample = load_sample(name)
-    for i in sample.source["image"].ids[::step]:
-        picture = image.open(io.BytesIO(sample.thumbnails[i]))
-        assert max(picture.size) <= largest
-        assert name == "photos" or picture.size == (64, 64)
-        assert np.asarray(picture.convert("RGB")).std() > 10
 
 
 def test_each_models_own_retrieval_is_the_one_reported(data):
@@ -115,35 +96,12 @@ def test_a_map_fitted_on_one_modality_carries_the_other(data, kind):
             assert row.after > 0.3 * row.target
 
 
-def test_the_textbook_rotation_carries_too(data):
-    rows = np.random.default_rng(0).permutation(N)
-    seen, unseen = rows[:800], rows[800:]
-    means = {m: (data.source[m].vectors[seen].mean(0), data.target[m].vectors[seen].mean(0)) for m in ("image", "text")}
-    images = (side["image"].vectors[seen] for side in (data.source, data.target))
-    mapping = OrthogonalMap(shrinkage="full").fit(*images, modality="image")
-    np.testing.assert_allclose(mapping.rotation_ @ mapping.rotation_.T, np.eye(DIM), atol=1e-10)
-    text = mapping.recenter(*means["text"]).transform(data.source["text"].vectors[unseen])
-    assert mean_cosine(text, data.target["text"].vectors[unseen]) > 0.45
-
-
 def test_shuffled_anchors_carry_nothing(data):
     """What the claims above are worth: the same fit on wrongly paired pictures."""
     rng = np.random.default_rng(0)
     X, Y = data.source["image"].vectors, data.target["image"].vectors
     mapping = OrthogonalMap().fit(X[:800], Y[rng.permutation(800)], modality="image")
     assert mean_cosine(mapping.transform(X[800:]), Y[800:]) < 0.3
-
-
-def test_more_prompts_give_the_same_map(data):
-    """Fitting on single prompts is what the prompt rows are for."""
-    rows = np.random.default_rng(0).permutation(N)
-    unseen = rows[800:]
-    names = [f"{i}#0" for i in data.source["image"].ids]
-    a, b = data.source["prompt"].take(names).vectors, data.target["prompt"].take(names).vectors
-    mapping = OrthogonalMap().fit(a[rows[:800]], b[rows[:800]], modality="text")
-    old, new = data.source["image"], data.target["image"]
-    images = mapping.recenter(old.mean, new.mean).transform(old.vectors[unseen])
-    assert mean_cosine(images, new.vectors[unseen]) > 0.45
 
 
 def test_paths_meet_and_edits_arrive(data):
@@ -186,13 +144,6 @@ def test_photos_shapes_ids_and_words(photos):
     assert set(photos.classes["image"].values()) == set(photos.source["text"].ids.tolist())
     assert set(photos.thumbnails) == set(photos.source["image"].ids.tolist())
     assert photos.texts["prompt"]["water lilly#0"] == "a photo of a water lilly."
-
-
-def test_half_precision_costs_the_photos_nothing(photos):
-    """The scores of float32, measured when the sample was made."""
-    for side in (photos.source, photos.target):
-        result = photos.info["each_model_alone"][side["image"].space.model]["accuracy"]
-        assert right(side["image"].vectors, side["text"].vectors, photos) == pytest.approx(result, abs=1 / 1500)
 
 
 def test_a_map_alone_does_not_beat_the_old_model_of_the_photos(photos):

@@ -119,7 +119,7 @@ def test_refusals(here, data, arguments, said):
     for name in ("config.json", "model.safetensors"):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
-    here("export", *arguments.split()).refuses(said)
+    here("export", *arguments.split()).refused(said)
     assert not (data / "x").exists()
 
 

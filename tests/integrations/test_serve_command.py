@@ -103,7 +103,7 @@ def secret(tmp_path):
 )
 def test_what_is_refused_before_anything_is_served(here, folder, toy, monkeypatch, options, said):
     monkeypatch.setenv("SHORT_KEY", "short")
-    here("serve", folder, "--encoder", toy, "--port", "0", *options).refuses(said)
+    here("serve", folder, "--encoder", toy, "--port", "0", *options).refused(said)
 
 
 def test_a_key_is_no_option(here, folder, toy):

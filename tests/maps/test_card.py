@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 import congruence
+from arrays import unit
 from congruence import Embeddings, OrthogonalMap, RefinedMap
 from congruence.maps.evidence import choice_sentence
 from congruence.synthetic import random_rotation, rigid_problem
 
 P = rigid_problem(260, 16, 20, noise=0.1, decay=0.4, random_state=0)
 PAIRS, POOL = slice(0, 8), slice(8, 200)
-
-
-def unit(X):
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
 def fit(method):
@@ -50,7 +47,6 @@ def read(mapping, folder):
 
 
 def tables(text):
-    """Every table of a page: its rows of cells."""
     found = re.findall(r"(?:^\|.*\n)+", text, flags=re.M)
     return [[[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()] for table in found]
 

@@ -15,6 +15,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import congruence
+from arrays import spoiled
 from congruence import MAPS, Embeddings, LinearMap, OrthogonalMap, Space, embeddings, errors
 from congruence.maps import METHODS, NotFittedMapError, make_map
 from congruence.synthetic import rigid_problem
@@ -237,16 +238,10 @@ def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
         congruence.load(tmp_path / "nowhere")
 
 
-def bad(X, row, value):
-    X = X.copy()
-    X[row] = value
-    return X
-
-
 BAD_PAIRS = {
-    "nan": (lambda X, Y: (bad(X, 3, np.nan), Y), errors.NotFiniteError),
-    "inf": (lambda X, Y: (X, bad(Y, 3, np.inf)), errors.NotFiniteError),
-    "zero row": (lambda X, Y: (bad(X, 3, 0), Y), errors.ZeroRowError),
+    "nan": (lambda X, Y: (spoiled(X, 3, np.nan), Y), errors.NotFiniteError),
+    "inf": (lambda X, Y: (X, spoiled(Y, 3, np.inf)), errors.NotFiniteError),
+    "zero row": (lambda X, Y: (spoiled(X, 3, 0), Y), errors.ZeroRowError),
     "empty": (lambda X, Y: (X[:0], Y[:0]), errors.ShapeError),
     "no columns": (lambda X, Y: (X[:, :0], Y), errors.ShapeError),
     "1-D source": (lambda X, Y: (X[:, 0], Y), errors.ShapeError),
@@ -271,7 +266,7 @@ def test_bad_pairs_are_refused(name, problem, case):
 
 def test_bad_rows_are_not_transformed(fitted, problem):
     with pytest.raises(errors.NotFiniteError):
-        fitted.transform(bad(problem.X, 3, np.nan))
+        fitted.transform(spoiled(problem.X, 3, np.nan))
     for X in (problem.X[:, :4], problem.X[0], problem.X[:0]):
         with pytest.raises(errors.ShapeError):
             fitted.transform(X)
@@ -376,9 +371,6 @@ def test_apply_takes_tensors_of_either_side(name, problem):
     for rows, side in ((problem.X, "source"), (problem.Y, "target")):
         out = fitted.transform_embeddings(torch.tensor(rows))  # the widths, 6 and 8, tell the sides apart
         np.testing.assert_allclose(out, fitted.transform_embeddings(rows, side=side).vectors, atol=1e-12)
-
-
-# ------------------------------------------------------------------ display and loading by class
 
 
 def test_a_fitted_map_shows_its_models_and_scores(name, problem):

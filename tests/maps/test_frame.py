@@ -22,7 +22,6 @@ def turned(draw, width, to):
 
 
 def world(seed=0, n=60, widths=(8, 8, 8), noise=0.0, inner=None):
-    """Rows of several models: one truth, turned, shifted and disturbed."""
     draw = np.random.default_rng(seed)
     inner = inner or min(widths)
     truth = draw.standard_normal((n, inner)) * np.linspace(2, 0.5, inner)
@@ -37,9 +36,6 @@ def world(seed=0, n=60, widths=(8, 8, 8), noise=0.0, inner=None):
 def some(models, **rows):
     """The rows of each model that it has, with their numbers as ids."""
     return {name: Embeddings(models[name][list(which)], list(which)) for name, which in rows.items()}
-
-
-# ------------------------------------------------------------------ what it must agree with
 
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
@@ -148,9 +144,6 @@ def test_the_objective_never_falls_and_its_end_is_stationary():
         assert np.linalg.eigvalsh(R @ B.T).min() > -1e-5
 
 
-# ------------------------------------------------------------------ known truth
-
-
 def test_partly_shared_items_unequal_widths_and_offsets_are_recovered_exactly():
     models = world(7, n=90, widths=(9, 6, 12, 6), inner=6)
     have = some(models, a=range(30), b=range(20, 60), c=[*range(50, 70), 3], d=range(60, 90))
@@ -197,9 +190,6 @@ def test_a_loop_through_a_narrower_model_is_a_projection_and_gains_only_shrink()
     assert values.max() <= 1 + 1e-12
 
 
-# ------------------------------------------------------------------ models added later
-
-
 def test_a_model_added_later_moves_nothing_and_is_aligned():
     models = world(11, n=80, widths=(8, 6, 10, 8), inner=6, noise=0.05)
     frame = CanonicalFrame().fit(some(models, a=range(40), b=range(30, 60)))
@@ -244,9 +234,6 @@ def test_inferred_means_stay_when_a_model_brings_the_modality():
     assert mapping.facts_["means_from"]["image"] == ["rows", "frame"]
     frame.add("c", {"text": texts["c"], "image": images["c"]})
     np.testing.assert_array_equal(frame.map("a", "b", modality="image").target_mean_, mapping.target_mean_)
-
-
-# ------------------------------------------------------------------ use
 
 
 def test_a_map_through_the_frame_is_a_map(tmp_path):
@@ -326,9 +313,6 @@ def test_rows_of_zeros_are_left_out():
     failed[4] = 0
     rows = {"a": models["a"], "b": Embeddings(failed, allow_zero_rows=True), "c": models["c"]}
     np.testing.assert_allclose(CanonicalFrame().fit(rows).map("a", "b").transform(models["a"]), models["b"], atol=1e-8)
-
-
-# ------------------------------------------------------------------ what is refused
 
 
 def test_what_cannot_be_a_frame_is_refused():

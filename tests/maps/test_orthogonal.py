@@ -128,9 +128,6 @@ def test_constant_anchors_are_refused():
         OrthogonalMap().fit(np.ones((5, 3)), np.random.default_rng(0).standard_normal((5, 3)))
 
 
-# ------------------------------------------------------------------ few anchors
-
-
 def test_few_anchors_probe_only_what_they_span():
     p = rigid_problem(10, 30, random_state=7)
     m = OrthogonalMap(shrinkage="covered").fit(p.X, p.Y)
@@ -226,9 +223,6 @@ def test_cross_validation_prefers_no_filter_on_clean_data_and_some_on_noise():
     assert both.cv_strength_ in CV_STRENGTHS
 
 
-# ------------------------------------------------------------------ gathering
-
-
 def test_shards_in_any_order_give_the_same_map():
     p = rigid_problem(500, 12, 15, noise=0.1, random_state=9)
     whole = OrthogonalMap().fit(p.X, p.Y)
@@ -322,9 +316,6 @@ def test_merging_unlike_maps_is_refused():
             one.merge(other)
     with pytest.raises(errors.ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
-
-
-# ------------------------------------------------------------------ means, inverses, composition
 
 
 def test_recentering_keeps_the_rotation_and_swaps_the_means():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import congruence
+from arrays import spoiled
 from congruence import Embeddings, OrthogonalMap, RefinedMap, errors, refine
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation, rigid_problem
@@ -121,12 +122,6 @@ def test_pools_of_any_precision_give_the_same_matches(refined):
     assert len(same) > 0.95 * len(found.source_rows)
 
 
-def spoiled(X, row, value):
-    X = X.copy()
-    X[row] = value
-    return X
-
-
 BAD = {
     "nan": (lambda U, V: (spoiled(U, 3, np.nan), V), errors.NotFiniteError, "unpaired_source"),
     "zero row": (lambda U, V: (U, spoiled(V, 3, 0)), errors.ZeroRowError, "unpaired_target"),
@@ -164,9 +159,6 @@ def test_without_pools_it_is_an_orthogonal_map():
     mapping = RefinedMap().fit(P.X[:100], P.Y[:100])
     assert mapping.refinement_ is None
     np.testing.assert_array_equal(mapping.rotation_, OrthogonalMap().fit(P.X[:100], P.Y[:100]).rotation_)
-
-
-# ------------------------------------------------------------------ congruence.fit and the command
 
 
 def test_fit_takes_pools_and_leaves_held_out_items_out_of_them():

@@ -10,7 +10,6 @@ from congruence import CCAMap, Embeddings, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, NotFiniteError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import projections
-from congruence.synthetic import random_rotation
 
 BOTH = [ProcrustesHeads, CCAMap]
 
@@ -33,9 +32,6 @@ def carried(m, X, Y):
     return m.transform(X), m.transform_target(Y)
 
 
-# ---------------------------------------------------------------------- Procrustes
-
-
 @pytest.mark.parametrize(("n", "d_x", "d_y"), [(60, 9, 7), (12, 20, 30), (25, 20, 30), (25, 30, 20)])
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("normalize", [True, False])
@@ -49,9 +45,6 @@ def test_procrustes_reaches_the_sum_of_leading_singular_values(n, d_x, d_y, cent
     a, b = carried(m, X, Y)
     assert np.vdot(a, b) == pytest.approx(singular[:4].sum(), rel=1e-10)
     np.testing.assert_allclose(m.singular_values_, singular[: len(m.singular_values_)], atol=1e-9 * singular[0])
-
-
-# ---------------------------------------------------------------------- CCA
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.1, 3.0])
@@ -118,21 +111,6 @@ def test_fewer_pairs_than_dimensions_are_worked_in_their_span(ridge):
         np.testing.assert_allclose(m.singular_values_**2, squared[:14], atol=1e-9)
     else:
         np.testing.assert_allclose(m.singular_values_, 1, atol=1e-9)
-
-
-# ---------------------------------------------------------------------- both
-
-
-@pytest.mark.parametrize("cls", BOTH)
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("n", [20, 200])
-def test_rotating_the_inputs_changes_nothing(cls, center, n):
-    X, Y = paired(n, 30, 12)
-    R, S = random_rotation(30, random_state=1), random_rotation(12, random_state=2)
-    plain, turned = cls(n_components=5, center=center).fit(X, Y), cls(n_components=5, center=center).fit(X @ R, Y @ S)
-    new = paired(10, 30, 12, seed=4)
-    for one, other in zip(carried(plain, *new), carried(turned, new[0] @ R, new[1] @ S), strict=True):
-        np.testing.assert_allclose(other, one, atol=1e-7 * np.abs(one).max())
 
 
 @pytest.mark.parametrize("cls", BOTH)
@@ -241,9 +219,6 @@ def test_rows_all_alike_need_a_regulariser():
         assert np.ptp(m.transform(X)) < 1e-12
 
 
-# ---------------------------------------------------------------------- spaces
-
-
 @pytest.fixture(params=BOTH)
 def joined(request):
     X, Y = paired(50, 9, 7)
@@ -303,11 +278,3 @@ def test_sides_of_one_width_need_a_name_or_a_modality():
     assert m.side_of(Space("eva", modality="image")) == "target"
     m.target_space_ = Space(None, modality="image", dim=8)
     assert m.side_of(Space("clip", modality="image")) == "source"
-
-
-@pytest.mark.parametrize("cls", BOTH)
-def test_weights_that_do_not_fit_together_are_refused(cls, tmp_path):
-    m = cls().fit(*paired(50, 9, 7))
-    m.target_layers_[1]["mean"] = m.target_mean_[:3]
-    with pytest.raises(congruence.errors.CorruptFileError, match="for 7 dimensions"):
-        congruence.load(m.save(tmp_path / "map"))

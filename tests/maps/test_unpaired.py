@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import congruence
+from arrays import spoiled
 from congruence import Embeddings, OrthogonalMap, UnpairedMap, errors
 from congruence.maps import NotFittedMapError
 from congruence.metrics import class_retrieval
@@ -121,18 +122,12 @@ def test_scikit_learns_own_contract():
         fresh.transform(P.X)
 
 
-def spoiled(X, value):
-    X = X.copy()
-    X[3] = value
-    return X
-
-
 @pytest.mark.parametrize(
     ("X", "Y", "error", "words"),
     [
-        (spoiled(P.X, np.nan), P.Y, errors.NotFiniteError, "X"),
-        (P.X, spoiled(P.Y, np.inf), errors.NotFiniteError, "Y"),
-        (P.X, spoiled(P.Y, 0), errors.ZeroRowError, "Y"),
+        (spoiled(P.X, 3, np.nan), P.Y, errors.NotFiniteError, "X"),
+        (P.X, spoiled(P.Y, 3, np.inf), errors.NotFiniteError, "Y"),
+        (P.X, spoiled(P.Y, 3, 0), errors.ZeroRowError, "Y"),
         (P.X[:0], P.Y, errors.ShapeError, "X with 0 rows"),
         (P.X[:3], P.Y, errors.TooFewAnchorsError, "n_samples = 3"),
         (P.X, np.repeat(P.Y[:1], 5, axis=0), errors.InputError, "1 different rows in Y"),
@@ -176,8 +171,9 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
     np.save(tmp_path / "a.npy", P.X)
     np.save(tmp_path / "b.npy", P.Y[ORDER])
     np.save(tmp_path / "noise.npy", rng.standard_normal((90, 7)))
-    result = here("fit", "a.npy", "b.npy", "--no-pairs", "-o", "map", "--modality", "text", "--target-model", "B")
-    assert result.code == 0, result.err
+    result = here("fit", "a.npy", "b.npy", "--no-pairs", "-o", "map", "--modality", "text", "--target-model", "B").ends(
+        0
+    )
     assert "100% of 32" in result.out
     again = congruence.load(tmp_path / "map")
     assert right(again) == 1

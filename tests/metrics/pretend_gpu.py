@@ -33,7 +33,6 @@ class PretendGPU(TorchFunctionMode):
 
     @staticmethod
     def put(array) -> There:
-        """Move an array or tensor to the GPU without counting it."""
         return torch.as_tensor(array).detach().as_subclass(There)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -57,7 +56,6 @@ class PretendGPU(TorchFunctionMode):
 
     @staticmethod
     def _target(func, args, kwargs) -> torch.device | None:
-        """Return the device that a call requests, if any."""
         if func is torch.Tensor.cpu:
             return torch.device("cpu")
         named = [kwargs.get("device")] + (list(args[1:2]) if func is torch.Tensor.to else [])

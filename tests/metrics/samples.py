@@ -13,7 +13,6 @@ def recipe():
 
 
 def sample(seed, n, d, kind):
-    """Draw rows of one kind: smooth, or full of ties."""
     rng = np.random.default_rng(seed)
     if kind == "integers":
         return rng.integers(-2, 3, (n, d)).astype(np.float32)

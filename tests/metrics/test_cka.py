@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from congruence import errors
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
@@ -123,25 +121,7 @@ def test_cross_kernels_by_hand(n):
         cross_kernel_cka(F, G, F2, G2[:, :5])
 
 
-METRICS = [linear_cka, lambda X, Y: linear_cka(X, Y, estimator="biased"), rbf_cka]
-
-
-@given(seed=st.integers(0, 10**6), d=st.integers(2, 12), e=st.integers(2, 12), scale=st.floats(0.01, 100))
-def test_invariances(seed, d, e, scale):
-    rng = np.random.default_rng(seed)
-    X, Y = pair(25, d, e, seed)
-    Q = np.linalg.qr(rng.standard_normal((e, e)))[0]
-    order = rng.permutation(25)
-    for metric in METRICS:
-        value = metric(X, Y)
-        assert value <= 1 + 1e-9
-        assert metric(X, scale * Y @ Q + rng.standard_normal(e)) == pytest.approx(value, abs=1e-7)
-        assert metric(X[order], Y[order]) == pytest.approx(value, abs=1e-9)
-        assert metric(Y, X) == pytest.approx(value, abs=1e-10)
-        assert metric(X, X) == pytest.approx(1, abs=1e-9)
-
-
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", [linear_cka, lambda X, Y: linear_cka(X, Y, estimator="biased"), rbf_cka])
 def test_torch_gives_the_same_and_differentiates(metric):
     torch = pytest.importorskip("torch")
     X, Y = pair(10, 4, 3)

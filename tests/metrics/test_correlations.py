@@ -3,8 +3,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from samples import recipe
 from scipy.linalg import eigh, inv, sqrtm, subspace_angles
 from scipy.spatial.distance import pdist
@@ -101,34 +99,6 @@ def test_more_dimensions_than_rows_saturate():
     assert np.sum(cca(A, B, components="all") > 1 - 1e-9) == 11
 
 
-@given(st.integers(0, 10**6), st.sampled_from([(12, 4, 3), (30, 5, 9), (6, 8, 3)]))
-def test_cca_is_invariant_to_every_invertible_map(seed, shape):
-    n, d, e = shape
-    rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((n, d)), rng.standard_normal((n, e))
-    maps = [
-        ortho_group.rvs(k, random_state=seed + i) * rng.uniform(0.1, 10, k) @ ortho_group.rvs(k, random_state=seed + 9)
-        for i, k in enumerate((d, e))
-    ]
-    order = rng.permutation(n)
-    a, b = (A @ maps[0] + rng.standard_normal(d))[order], (B @ maps[1] - 5)[order]
-    value = cca(A, B, reduce=None, components="all")
-    assert ((value >= 0) & (value <= 1)).all()
-    np.testing.assert_allclose(cca(a, b, reduce=None, components="all"), value, atol=1e-8)
-    np.testing.assert_allclose(cca(b, a, reduce=None, components="all"), value, atol=1e-8)
-    assert cca(A, a[np.argsort(order)], reduce=None) == pytest.approx(1, abs=1e-10)
-
-
-@given(seed=st.integers(0, 10**6), shape=st.sampled_from([(12, 4, 3), (30, 5, 9), (6, 8, 4)]))
-def test_rotations_scaling_and_translation_change_no_kernel_cca(seed, shape):
-    n, d, e = shape
-    rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((n, d)) * np.linspace(1, 2, d), rng.standard_normal((n, e)) * np.linspace(1, 2, e)
-    order = rng.permutation(n)
-    a = (A @ ortho_group.rvs(d, random_state=seed) * rng.uniform(0.1, 10) + rng.standard_normal(d))[order]
-    assert MEASURES["kernel cca"](a, B[order]) == pytest.approx(MEASURES["kernel cca"](A, B), abs=1e-8)
-
-
 @pytest.mark.parametrize("keep", [0.5, 0.9, 0.99, 1.0, 3, 100])
 def test_svcca_is_pca_then_cca(keep):
     A = RNG.standard_normal((60, 10)) * np.logspace(0, -2, 10)
@@ -178,17 +148,6 @@ def test_pwcca_after_reduction_still_weighs_by_all_columns():
     h = a @ directions
     alpha = np.abs((h / np.linalg.norm(h, axis=0)).T @ (A - A.mean(0))).sum(1)
     assert pwcca(A, B, rank=4) == pytest.approx(np.sqrt(values) @ alpha / alpha.sum(), abs=1e-8)
-
-
-@given(st.integers(0, 10**6))
-def test_what_pwcca_does_not_notice(seed):
-    rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((20, 4)), rng.standard_normal((20, 5))
-    M = ortho_group.rvs(5, random_state=seed) * rng.uniform(0.1, 10, 5)
-    order = rng.permutation(20)
-    moved = pwcca((A * 3 - 1)[order], (B @ M + 2)[order])
-    assert moved == pytest.approx(pwcca(A, B), abs=1e-8)
-    assert pwcca(A, A @ M[:4, :4] + 1) == pytest.approx(1, abs=1e-8) or np.linalg.cond(M[:4, :4]) > 1e6
 
 
 @pytest.mark.parametrize("options", [{"reduce": None}, {}, {"rank": 3}])

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
-from congruence.linalg.kernels import median_squared_distance
 from congruence.metrics import (
     METRICS,
     cca,
@@ -19,7 +18,6 @@ from congruence.metrics import (
     rbf_cka,
     rsa,
 )
-from congruence.metrics.search import device_transfer
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch
@@ -87,33 +85,6 @@ def test_what_kendall_fetches_is_its_ranks():
     with PretendGPU() as gpu:
         assert rsa(gpu.put(A), gpu.put(B), compare="kendall") == pytest.approx(rsa(A, B, compare="kendall"), abs=1e-12)
         assert gpu.fetched <= 2 * 8 * 60 * 59 / 2 + 200
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 60, 150])
-def test_the_median_distance_of_tensors(n):
-    A = sample(n=160, d=3)[0][:n]
-    with PretendGPU() as gpu:
-        value = median_squared_distance(gpu.put(A), most=100)
-        assert gpu.fetched <= 8 * 4
-    assert value == pytest.approx(median_squared_distance(A, most=100), rel=1e-12)
-
-
-def test_the_pretence_counts_and_refuses():
-    with PretendGPU() as gpu:
-        A = gpu.put(np.ones((3, 4)))
-        assert A.device == (A @ A.T).device == torch.sort(A).values.device == torch.ones(2, device=GPU).device == GPU
-        assert torch.ones(2).device.type == "cpu"
-        with pytest.raises(RuntimeError, match="same device"):
-            A + torch.ones(4)
-        for take in (np.asarray, lambda a: a.numpy()):
-            with pytest.raises(TypeError, match="to numpy"):
-                take(A)
-        assert gpu.fetched == 0
-        assert A.cpu().device.type == "cpu"
-        assert gpu.fetched == 96
-        assert float(A.sum()) == 12
-        assert gpu.fetched == 104
-        assert torch.ones(5).to(GPU).device == GPU
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -188,15 +159,6 @@ def test_products_of_shortened_factors_change_nothing(metric, precision, bits, m
         # The table would differ, had the margin not been widened.
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
         assert (nearest(gpu.put(A), 5, metric=metric) != expected).any()
-
-
-def test_a_precision_that_has_no_one_name_is_taken_for_the_least(monkeypatch):
-    def mixed():
-        raise RuntimeError("you have used mix of the legacy and new APIs")
-
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert device_transfer(torch.device("cpu"), np.float32)[1] == 2.0**-7
-    assert device_transfer(torch.device("cpu"), np.float64)[1] == 0
 
 
 def test_one_side_may_be_numpys():

@@ -6,12 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import congruence.metrics.hubness as hubness
+from arrays import unit
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import CSLS, QBNorm, class_retrieval, recall_at_k, top1_scores, zero_shot_accuracy
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def dense_csls(queries, gallery, bank, k):

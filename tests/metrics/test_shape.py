@@ -42,22 +42,6 @@ def test_unscaled_distance_is_scipys_best_residual():
     assert got == pytest.approx(np.linalg.norm(A @ R - B), abs=1e-10)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([(12, 5, 3), (6, 9, 9), (4, 40, 30)]))
-def test_what_does_not_change_a_shape(seed, sizes):
-    n, d, e = sizes
-    rng = np.random.default_rng(seed)
-    A, B = rng.standard_normal((n, d)), rng.standard_normal((n, e))
-    order = rng.permutation(n)
-    R = ortho_group.rvs(d, random_state=seed)
-    value = procrustes_distance(A, B)
-    assert 0 <= value <= np.pi / 2
-    moved = procrustes_distance((A @ R * rng.uniform(0.1, 10) + rng.standard_normal(d))[order], B[order])
-    assert moved == pytest.approx(value, abs=1e-10)
-    assert procrustes_distance(B, A) == pytest.approx(value, abs=1e-10)
-    assert procrustes_distance(A, A @ R * 3 - 5) == pytest.approx(0, abs=1e-12)
-    assert procrustes_distance(A, np.pad(A @ R, ((0, 0), (0, 2)))) == pytest.approx(0, abs=1e-12)
-
-
 @given(st.integers(0, 10**6), st.sampled_from(["angular", "euclidean"]))
 def test_the_triangle_inequality(seed, kind):
     rng = np.random.default_rng(seed)
@@ -77,16 +61,6 @@ def test_orthogonal_shapes_are_a_quarter_turn_apart():
     F = np.linalg.qr(np.column_stack([np.ones(6), RNG.standard_normal((6, 4))]))[0][:, 1:]
     assert procrustes_distance(F[:, :2], F[:, 2:]) == pytest.approx(np.pi / 2)
     assert procrustes_distance(F[:, :2], F[:, 2:], kind="euclidean") == pytest.approx(2**0.5)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_precision_and_tensors(dtype):
-    A, B = X.astype(dtype), Y.astype(dtype)
-    value = procrustes_distance(A, B)
-    assert type(value) is float
-    assert value == pytest.approx(definition(A, B, "angular"), abs=1e-10)
-    tensor = procrustes_distance(torch.tensor(A), torch.tensor(B))
-    assert (tensor.shape, tensor.dtype, float(tensor)) == ((), torch.float64, pytest.approx(value, abs=1e-12))
 
 
 def test_constant_columns_and_copies_are_no_matter():

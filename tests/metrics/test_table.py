@@ -1,7 +1,5 @@
 """What METRICS declares is true: what is declared holds on random data, what is not declared fails somewhere."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,7 +153,6 @@ def test_a_tensor_beside_an_array_and_a_single_pair_are_refused(name):
 
 
 def edges():
-    """Pairs of small arrays at the edge of what is sensible."""
     rng = np.random.default_rng(0)
     A, B = rng.standard_normal((2, 40, 12))
     wide = rng.standard_normal((2, 14, 30))
@@ -215,24 +212,3 @@ def test_edges_have_a_value_or_a_reason_in_numpy_and_torch(name, edge):
         assert value == pytest.approx(metric.fn(A.astype(float), B.astype(float)), abs=1e-5)
         for sides in (here, there):
             assert float(metric.fn(*sides)) == pytest.approx(value, abs=1e-9)
-
-
-def table():
-    """The table of the docs, from METRICS."""
-    lines = [
-        "| metric | range | closer is | invariances | operations | reference |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for metric in METRICS.values():
-        low, high = (
-            "−∞" if x == -np.inf else "∞" if x == np.inf else f"{x:.3g}".replace("-", "−") for x in metric.range
-        )
-        facts = ", ".join(what for what in INVARIANCES if what in metric.invariances)
-        closer = "larger" if metric.larger_is_closer else "smaller"
-        lines.append(f"| `{metric.name}` | {low} … {high} | {closer} | {facts} | {metric.cost} | {metric.reference} |")
-    return "\n".join(lines)
-
-
-def test_the_table_of_the_docs_is_generated():
-    page = Path(__file__).resolve().parents[2] / "docs" / "similarity.md"
-    assert table() in page.read_text(encoding="utf-8"), "put this into docs/similarity.md:\n" + table()

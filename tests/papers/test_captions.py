@@ -77,7 +77,6 @@ def test_edits_that_cannot_be_made_are_named(captions, edits, message):
 
 
 def write(folder):
-    """Write captions of classes: each names its class and one of three attributes."""
     looks = ("on a chair", "asleep in the sun", "with big round eyes")
     lines = ["id,caption", *(f"{name},a {name} {look}" for name in CLASSES for look in looks)]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n")
@@ -123,20 +122,3 @@ def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
 def test_class_prompts_are_said_to_be_no_captions():
     results = run("fig55", quick=True, collections=[open_sample("sample")]).results
     assert any("no captions here" in note and "needs a file of captions" in note for note in results["notes"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fig55", "--models", "paper", "--root", "."], "Got pets with one template per class and no captions"),
-        (["fig55", "--models", "paper", "--root", "."], "Set the parameter captions"),
-        (["fig55", "--set", "edits"], "Got --set edits; expected NAME=VALUE"),
-        (["fig4", "--set", "edits={}"], "fig4 has no parameter edits"),
-        (["fig55", "--set", "captions=none.csv"], "sample has no encoders"),
-        (["fig4", "--set", "evaluation_templates=some"], "expected one of all, single"),
-    ],
-)
-def test_the_command_names_its_flags(here, arguments, message):
-    result = here("reproduce", *arguments, "-o", "out")
-    assert result.code == 2
-    assert message in " ".join(result.err.split())

@@ -18,7 +18,6 @@ _heads: dict[tuple[object, ...], Heads] = {}
 
 
 def heads_once(images: np.ndarray, texts: np.ndarray, dim: int, **options: object) -> Heads:
-    """Fit heads once to the same rows: the variants of Caltech-101 share most of theirs."""
     key = *(hashlib.blake2b(rows.tobytes()).digest() for rows in (images, texts)), dim, *sorted(options.items())
     if key not in _heads:
         _heads[key] = contrastive_heads(images, texts, dim, **options)

@@ -4,35 +4,11 @@ import base64
 import json
 import re
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 
 from congruence_papers import run
 from congruence_papers.figure import render_experiment, write_experiment
-
-
-class _Cells(HTMLParser):
-    """Collects tags, and the words of table cells."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.rows, self.inside = [], [], False
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag == "tr":
-            self.rows.append([])
-        self.inside = tag == "td"
-        if self.inside:
-            self.rows[-1].append("")
-
-    def handle_data(self, data):
-        if self.inside:
-            self.rows[-1][-1] += data
-
-    def handle_endtag(self, tag):
-        self.inside = False
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +21,8 @@ def made(tmp_path_factory):
 
 def test_every_number_stands_on_the_page(made):
     results, page, _ = made
-    parser = _Cells()
-    parser.feed(page)
-    cells = [row for row in parser.rows if row]
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr>.*?</tr>", page, flags=re.S)]
+    cells = [row for row in cells if row]
     rows = sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"]))
     for row, shown in zip(rows, cells, strict=True):
         assert float(shown[-3].replace("−", "-")) == pytest.approx(row["mean"], abs=6e-4)
@@ -60,12 +35,8 @@ def test_the_page_has_the_figure_the_claim_and_nothing_from_outside(made):
     assert base64.b64decode(source).decode() == (folder / "figure.svg").read_text(encoding="utf-8")
     assert "Held here: " in page
     assert all(claim["claim"] in unescape(page) for claim in results["held"]["claims"])
-    parser = _Cells()
-    parser.feed(page)
-    assert not [tag for tag, _ in parser.tags if tag in ("script", "iframe", "object")]
-    for _, attributes in parser.tags:
-        for name in ("src", "href"):
-            assert (attributes.get(name) or "data:").startswith(("data:", "#"))
+    assert not re.search(r"<(script|iframe|object)", page)
+    assert all(one.startswith(("data:", "#")) for one in re.findall(r'(?:src|href)="([^"]*)"', page))
 
 
 def test_words_are_escaped(made):
@@ -76,8 +47,7 @@ def test_words_are_escaped(made):
 
 
 def test_the_command_writes_the_page_and_replaces_it_only_by_force(here, tmp_path):
-    first = here("reproduce", "table1", "--html", "-o", "out")
-    assert first.code == 0, first.err
+    first = here("reproduce", "table1", "--html", "-o", "out").ends(0)
     assert "figure.svg, report.html" in first.out
     assert (tmp_path / "out" / "report.html").exists()
     assert here("reproduce", "table1", "-o", "out").code != 0

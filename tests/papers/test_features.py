@@ -12,7 +12,6 @@ IMAGENET = [sotalign.open_sample, jam.open_sample]
 
 
 def write(folder, name, **changed):
-    """Write a file of features of twelve items, with some arrays replaced, or left out where None."""
     rng = np.random.default_rng(0)
     texts = (4, 2, 5) if name == "caltech101" else (12, 5)
     arrays = {key: rng.normal(size=(12, 6)) for key in ("image_effnet_lite0", "image_mobilenet_v2")}

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 from congruence_papers import Experiment, panels, run
 from congruence_papers.jam import fit_method, open_sample
 from congruence_papers.jam.figures import pareto_front, reconstruction_errors
-from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer, noise_like
-from congruence_papers.jam.samples import unrelated_sentences
+from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer
 
 pytestmark = pytest.mark.long
 
@@ -22,13 +20,11 @@ def own(kind: str, **parameters: object) -> Experiment:
 
 
 def only(data, text, captions, negatives, **options):
-    """The same data with one encoder of texts, and its rows."""
     sides = {"captions": {text: {"late": captions}}, "negatives": {text: {"late": negatives}}}
     return replace(data, **sides, encoders=(), unrelated={}, **options)
 
 
 def rowwise(F, G):
-    """Cosines of rows."""
     return np.einsum("ij,ij->i", *(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (F, G)))
 
 
@@ -81,33 +77,6 @@ def test_what_texts_tell_of_one_task_does_not_transfer():
         measure_transfer(own, "nothing")
 
 
-def test_unrelated_texts_are_drawn_with_replacement(made):
-    """Right and wrong ones by themselves: of 200 texts drawn 600 times, a permutation would have each three times."""
-    text = made.encoders[0][1]
-    own = control_data(made, "unrelated", 1)
-    for side in (own.captions, own.negatives):
-        drawn = side[text]["late"]
-        assert {*map(bytes, drawn)} <= {*map(bytes, made.unrelated[text])}
-        counts = np.unique(drawn, axis=0, return_counts=True)[1]
-        assert 4 < counts.max() < 15  # of Poisson(3)
-        assert len(counts) == pytest.approx(200 * (1 - np.exp(-3)), abs=15)
-
-
-def test_noise_has_the_moments_of_each_column_and_nothing_else():
-    rng = np.random.default_rng(0)
-    rows = rng.exponential(size=(4000, 3)) @ rng.standard_normal((3, 3)) + [5, 0, -2]
-    made = noise_like(rows, 1)
-    assert made.dtype == np.float32
-    np.testing.assert_allclose(made.mean(0), rows.mean(0), atol=5 * rows.std(0).max() / 4000**0.5)
-    np.testing.assert_allclose(made.std(0), rows.std(0), rtol=0.06)
-    for column in ((made - rows.mean(0)) / rows.std(0)).T:
-        assert kstest(column, "norm").pvalue > 1e-3
-    assert np.abs(np.corrcoef(made.T) - np.eye(3)).max() < 0.08
-    assert np.abs(np.corrcoef(made.T, rows.T)[:3, 3:]).max() < 0.08
-    np.testing.assert_array_equal(made, noise_like(rows, 1))
-    assert (made != noise_like(rows, 2)).any()
-
-
 def test_captions_of_other_images_stay_together_and_leave_their_image(made):
     other = control_data(made, "others", 3)
     image = made.encoders[0][0]
@@ -151,15 +120,6 @@ def test_controls_refuse(made):
     config = own("jam_controls", controls=["unrelated"], methods=["cca"])
     outcome = run(config, collections=[replace(made, unrelated={})], quick=True)
     assert "unrelated texts is left out" in outcome.results["notes"][0]
-
-
-def test_unrelated_sentences_are_prose_of_the_length_of_captions():
-    found = unrelated_sentences(200)
-    assert len(set(found)) == 200
-    assert all(6 <= len(sentence.split()) <= 25 and sentence.endswith(".") for sentence in found)
-    assert found == unrelated_sentences()[:200]
-    with pytest.raises(ParameterError, match="most"):
-        unrelated_sentences(0)
 
 
 def test_the_front_is_what_nothing_dominates():

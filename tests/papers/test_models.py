@@ -186,21 +186,17 @@ def test_names_of_models_are_resolved():
 
 
 def test_the_command_writes_a_figure(here, tmp_path):
-    result = here("reproduce", "fig5", "--quick", "-o", "out")
-    assert result.code == 0, result.err
+    result = here("reproduce", "fig5", "--quick", "-o", "out").ends(0)
     assert "Resampled: the N classes fitted on" in result.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
-    again = here("reproduce", "fig5", "--quick", "-o", "out")
-    assert again.code == 2
-    assert "--force" in again.err
+    here("reproduce", "fig5", "--quick", "-o", "out").refused("--force")
     assert here("reproduce", "table2", "--quick", "-o", "out", "--force").code == 0
     assert json.loads((tmp_path / "out/results.json").read_text())["experiment"] == "table2"
 
 
 def test_the_command_writes_png_and_pdf_as_well(here, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    result = here("reproduce", "fig5", "--quick", "--png", "--pdf", "-o", "out")
-    assert result.code == 0, result.err
+    result = here("reproduce", "fig5", "--quick", "--png", "--pdf", "-o", "out").ends(0)
     assert "figure.svg, figure.png, figure.pdf" in result.out
     with image.open(tmp_path / "out/figure.png") as picture:
         pixels = np.asarray(picture.convert("RGB"))
@@ -215,8 +211,7 @@ def test_the_command_writes_png_and_pdf_as_well(here, tmp_path):
 
 
 def test_the_command_lists_and_speaks_json(here):
-    listed = here("reproduce")
-    assert listed.code == 0
+    listed = here("reproduce").ends(0)
     assert "fig56" in listed.out
     assert "jam-table2" in listed.out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in listed.out
@@ -243,8 +238,6 @@ def test_the_command_lists_and_speaks_json(here):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(here, tmp_path, arguments, words):
-    result = here("reproduce", *arguments)
-    assert result.code == 2
-    assert words in result.err
+    result = here("reproduce", *arguments).refused(words)
     assert len(result.err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())

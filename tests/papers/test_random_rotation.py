@@ -26,6 +26,8 @@ def test_every_measure_of_a_map_has_the_control(kind, name):
     beside = {row["metric"] for row in rows if row["quantity"] == "random_rotation" or row["series"] == "random"}
     assert mapped
     assert mapped <= beside, mapped - beside
+    constant = {row["metric"] for row in rows if row["quantity"] == "constant"}
+    assert {metric for metric in mapped if "cosine" in metric} <= constant
 
 
 def test_a_random_rotation_finds_no_class_and_keeps_what_rotations_keep():

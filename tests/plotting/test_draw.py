@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
 from congruence import Embeddings, plotting
 from congruence.errors import MissingExtraError, ParameterError
-from congruence.plotting.look import COLOR, COLORS
-from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
 from congruence.train import History
 from congruence.upgrade.certify import certify
@@ -29,12 +26,7 @@ def axes():
 
 
 def lines(ax):
-    """Return the lines that have a name, as points by it."""
     return {line.get_label(): np.transpose(line.get_data()) for line in ax.lines if line.get_label()[0] != "_"}
-
-
-def colors(ax):
-    return {line.get_label(): to_hex(line.get_color()) for line in ax.lines if line.get_label()[0] != "_"}
 
 
 def legend(ax):
@@ -48,10 +40,6 @@ def test_cosines():
     steps = {patch.get_label(): patch for patch in ax.patches if isinstance(patch, StepPatch)}
     values = {name: patch.get_data().values.tolist() for name, patch in steps.items()}
     assert values == {"unmapped": [0.9, 0.1], "mapped": [0.2, 0.8], "constant": [0.5, 0.5]}
-    assert to_hex(steps["mapped"].get_facecolor()) == COLOR["after"]
-    assert to_hex(steps["constant"].get_edgecolor()) == COLOR["ink"]
-    assert (steps["constant"].get_fill(), steps["mapped"].get_fill()) == (False, True)
-    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (0, pytest.approx(0.9 * 1.08)))
     assert legend(ax) == ["unmapped", "mapped", "constant"]
     assert ax.get_legend().get_title().get_text() == "image–image cosines"
 
@@ -60,8 +48,6 @@ def test_covered():
     ax = plotting.draw_covered({"shares": {"random": [0.1, 0.3], "variance": [0.2, 0.5, 0.6]}}, axes())
     assert lines(ax)["variance"].tolist() == [[1, 0.2], [2, 0.5], [3, 0.6]]
     assert lines(ax)["in random order"].tolist() == [[1, 0.1], [2, 0.3]]
-    assert colors(ax) == {"variance": COLOR["after"], "in random order": COLOR["ink"]}
-    assert ax.get_xlim() == (0, 3)
 
 
 def test_spectrum():
@@ -78,11 +64,7 @@ def test_clouds_join_the_same_item_and_have_one_scale():
     assert joined == [[[0, 0], [0.5, 0]], [[4, 1], [4, 2]], [[1, 1], [2, 2]]]
     assert lines(ax)["mapped source image"].tolist() == points["source image"]
     assert lines(ax)["target text"].tolist() == points["target text"]
-    found = colors(ax)
-    assert (found["mapped source text"], found["target image"]) == (COLOR["after"], COLOR["target"])
-    assert colors(plotting.draw_clouds(points, axes()))["source text"] == COLOR["source"]
     assert ax.get_aspect() == 1
-    assert {line.get_marker() for line in ax.lines if "text" in line.get_label()} == {"^"}
 
 
 def test_kernel():
@@ -90,7 +72,6 @@ def test_kernel():
     ax = plotting.draw_kernel(data, axes())
     assert lines(ax)["same class"].tolist() == data["matched"]
     assert lines(ax)["different classes"].tolist() == data["other"]
-    assert ax.get_xlim() == ax.get_ylim() == pytest.approx((-0.1 - 0.036, 0.8 + 0.036))
 
 
 def test_few_anchors():
@@ -104,7 +85,6 @@ def test_few_anchors():
     ax = plotting.draw_few_anchors({"n": n, "curves": curves}, ["cosine"], axes())
     assert lines(ax).keys() == {"cosine mapped", "cosine constant"}
     assert lines(ax)["cosine constant"].tolist() == [[k, 0.4] for k in n]
-    assert colors(ax) == {"cosine mapped": COLOR["after"], "cosine constant": COLOR["ink"]}
     (band,) = ax.collections  # controls have none
     heights = band.get_paths()[0].vertices[:, 1]
     assert [heights.min(), heights.max()] == pytest.approx([0.6, 0.8])
@@ -126,7 +106,6 @@ def test_a_history_draws_its_score_and_its_terms():
     both = history.plot(axes(), term="part")
     assert lines(both)["source"].tolist() == [[10, 1], [20, 2], [30, 3]]
     assert lines(both)["target"].tolist() == [[10, 2], [20, 1], [30, 4]]
-    assert colors(both) == {"source": COLOR["source"], "target": COLOR["target"]}
     assert both.get_yscale() == "linear"
     total = history.plot(axes(), term="loss")
     assert (total.get_yscale(), total.get_ylim()) == ("log", pytest.approx((0.09, 9.9)))
@@ -157,7 +136,6 @@ def test_recalls_stand_beside_chance():
     assert drawn == {(0.5, 0.5), (0.2, 0.2)}
     said = [text.get_text() for text in ax.texts]
     assert {"swap $a$ & $b$, 1,200", "all, 2,000", "0.750", "0.250"} <= set(said)
-    assert recalls_size(data)[1] > recalls_size({**data, "options": None})[1]
     many = {**data, "rows": [rows[0]] * 30 + [rows[1]]}
     assert len(plotting.draw_recalls(many, axes()).containers[0]) == 14  # tasks, parts of swap, categories, all
     assert [text.get_text() for text in plotting.draw_recalls(many, axes()).texts][-1] == "all, 2,000"
@@ -169,7 +147,6 @@ def test_margins_change_color_at_zero():
     parts = {patch.get_label(): patch for patch in ax.patches}
     assert parts["nearer the wrong one"].get_data().values.tolist() == [0.1, 0.2]
     assert parts["nearer the caption"].get_data().edges.tolist() == [0, 0.5, 1]
-    assert to_hex(parts["nearer the caption"].get_facecolor()) == COLOR["after"]
     assert list(ax.lines[0].get_xdata()) == [0.25, 0.25]
 
 
@@ -216,13 +193,9 @@ def test_bars_stand_by_group():
     assert [patch.get_height() for patch in first] == [0.1, 0.2]
     assert [round(patch.get_x() + patch.get_width() / 2) for patch in (*first, *second)] == [0, 1, 1]
     assert first[1].get_x() + first[1].get_width() <= second[0].get_x()
-    assert to_hex(second[0].get_facecolor()) == COLOR["series-0"]
     (spread,) = (c for c in ax.containers if isinstance(c, ErrorbarContainer))
     np.testing.assert_allclose(spread.lines[2][0].get_segments()[0][:, 1], [-0.65, -0.55])
-    assert ax.get_ylim()[0] < -0.6
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a → b", "c → d"]
-    many = draw_panel({**panel, "groups": ["a long name of a group"] * 5}, axes())
-    assert {t.get_rotation() for t in many.get_xticklabels()} == {40}
 
 
 def test_lines_have_bands_and_wide_ranges_are_logarithmic():
@@ -261,24 +234,6 @@ def test_dollars_and_control_characters_are_words():
     assert "$x$ \\x1b[2J\\n^_{ cosines" in ax._repr_svg_()
     given = plotting.draw_cosines({**data, "constant": None, "random_rotation": None}, axes())
     given.figure.canvas.draw()  # read as a formula, the name would be refused here
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [(0.3, 60, ["0.5", "1", "2", "5", "10", "20", "50"]), (0.02, 3000, ["0.1", "1", "10", "100", "1000"])],
-)
-def test_a_logarithmic_axis_has_round_ticks(low, high, shown):
-    line = {"name": "", "step": [1, 2], "value": [low / 0.9, high / 1.1]}
-    ax = plotting.draw_loss({"name": "t", "log": True, "best_step": None, "steps": 2, "lines": [line]}, axes())
-    assert ax.get_ylim() == pytest.approx((low, high))
-    ticks = zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)
-    assert [text.get_text() for value, text in ticks if low <= value <= high] == shown
-
-
-def test_no_two_colors_are_one():
-    lights = [light for light, _ in COLORS.values()]
-    assert len(set(lights)) == len(lights)
-    assert "#000000" not in lights
 
 
 def test_a_certificate_draws_what_it_holds():

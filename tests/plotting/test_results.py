@@ -8,6 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from arrays import unit
 from congruence import Embeddings, OrthogonalMap, check_pairing, compare_spaces, evaluate
 from congruence.compare.matching import match_test
 from congruence.errors import TooFewAnchorsError
@@ -26,17 +27,11 @@ def axes():
     return Figure().subplots()
 
 
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 def marks(ax):
-    """Return the values of each label, line by line."""
     return {line.get_label(): list(line.get_xdata()) for line in ax.lines}
 
 
 def spans(ax):
-    """Return both ends of every horizontal line."""
     found = (segment for c in ax.collections if isinstance(c, LineCollection) for segment in c.get_segments())
     return {(round(float(a[0]), 9), round(float(b[0]), 9)) for a, b in found}
 

@@ -85,7 +85,7 @@ def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
     assert "verified, 1,234 rows\nReport: " in done.out
     assert "Comparing passes" in (tmp_path / "m.html").read_text(encoding="utf-8")
     assert json.loads(here("report", folder, "-o", tmp_path / "n.html", "--json").out)["resumed"] == 2
-    here("report", folder, "sample", "-o", tmp_path / "o.html").refuses("Got DATA for the journal of a migration")
+    here("report", folder, "sample", "-o", tmp_path / "o.html").refused("Got DATA for the journal of a migration")
     assert here("report", folder, "-o", tmp_path / "m.html").code == 2  # it is there already
 
 

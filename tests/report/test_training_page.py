@@ -643,7 +643,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(here, files, arguments, said):
-    here(*arguments, "-o", "x.html").refuses(said)
+    here(*arguments, "-o", "x.html").refused(said)
     assert not (files / "x.html").exists()
 
 
@@ -663,7 +663,7 @@ def test_train_jam_writes_a_report(here, files, data):
     refused = here(*arguments, "--force", "--report", "jam.html", "--set", "spread_mix=7")
     assert refused.code == 2
     assert (files / "jam.html").read_text(encoding="utf-8") == page
-    here(*arguments[:-3], "--report", "jam.html", "-o", "other").refuses("jam.html")
+    here(*arguments[:-3], "--report", "jam.html", "-o", "other").refused("jam.html")
     assert not (files / "other").exists()
     short = split("--set max_steps=2 --set n_components=4 --test 0.3 -q")
     other = here("train", "sail", *REPORT[2:4], *short, "-o", "other", "--report", "x.html", "--json").ends(0)

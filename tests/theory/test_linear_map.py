@@ -18,7 +18,6 @@ def models(p):
 
 
 def draw(rng):
-    """Draw a problem of any shape, disturbed in any way."""
     d = int(rng.integers(1, 7))
     d_target = d + int(rng.integers(0, 4))
     m = int(rng.integers(d_target, 4 * d_target + 1))

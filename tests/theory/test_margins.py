@@ -8,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import congruence.theory.margins as module
+from arrays import unit
 from congruence import OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 from congruence.theory import class_margins
-
-
-def unit(X: np.ndarray) -> np.ndarray:
-    return X / np.linalg.norm(X, axis=-1, keepdims=True)
 
 
 def rotation(d: int, d_target: int, rng: np.random.Generator) -> np.ndarray:

@@ -35,17 +35,6 @@ def on_a_cone(n: int, M: np.ndarray, seed: int = 0) -> np.ndarray:
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-@given(st.integers(1, 7), st.integers(0, 10**6))
-def test_half_vectorisation_keeps_products(d, seed):
-    rng = np.random.default_rng(seed)
-    M, N = (m + m.T for m in rng.standard_normal((2, d, d)))
-    np.testing.assert_allclose(pack(M) @ pack(N), np.sum(M * N), atol=1e-12)
-    np.testing.assert_allclose(unpack(pack(M), d), M, atol=1e-14)
-    X = rng.standard_normal((4, d))
-    np.testing.assert_allclose(features(X) @ pack(M), [x @ M @ x for x in X], atol=1e-11)
-    np.testing.assert_allclose(quadratic_forms(X, M), [x @ M @ x for x in X], atol=1e-11)
-
-
 @pytest.mark.parametrize("d", [1, 2, 3, 7])
 def test_a_basis_with_its_sums_spans(d):
     found = sym_spanning(frame(d))

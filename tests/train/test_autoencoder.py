@@ -8,10 +8,6 @@ from congruence.train.autoencoder import autoencoder, count, in_units
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 
-#: Appendix D.2, table 12: width, parameters in millions.
-VISION = {768: 7.26, 1024: 8.90}
-LANGUAGE = {2048: 10.55, 2304: 11.55, 3584: 16.20, 4096: 18.31, 5120: 21.82}
-
 
 def heads(d, **shape):
     from congruence.train._layers import Head
@@ -33,15 +29,6 @@ def test_what_is_served_is_what_is_trained_in_the_rows_own_units(hidden, dropout
     served = HeadsMap.from_layers(source, source, decode_source=back)
     np.testing.assert_allclose(served.transform(rows), latent.numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(served.reconstruct(rows), again, rtol=1e-4, atol=1e-4)
-
-
-def test_the_funnel_is_mirrored():
-    encode, decode = (part.plain() for part in heads(20, hidden=(16, 12), latent=8))
-    widths = [[layer["weight"].shape for layer in part if layer["kind"] == "linear"] for part in (encode, decode)]
-    assert widths == [[(20, 16), (16, 12), (12, 8)], [(8, 12), (12, 16), (16, 20)]]
-    for part in (encode, decode):
-        assert [layer["kind"] for layer in part] == ["linear", "residual"] * 2 + ["linear"]
-        assert [layer["kind"] for layer in part[1]["layers"]] == ["layernorm", "swiglu", "linear"]
 
 
 def test_dropout_acts_while_training_only():
@@ -81,16 +68,3 @@ def test_the_count_is_that_of_torch_and_of_the_closed_form(d):
     assert total.flops == 2 * matrices
     # A stage's vectors: LayerNorm's gain and shift, two biases of the gated layer, those of two dense layers.
     assert total.parameters == matrices + 6 * 6 * h + z + d
-
-
-def test_table_12_is_of_no_one_architecture():
-    """With widths that are the same for every model, parameters grow by one number a dimension; the table's do not."""
-
-    def a_dimension(table):
-        (d, first), (e, last) = min(table.items()), max(table.items())
-        return 1e6 * (last - first) / (e - d)
-
-    assert a_dimension(VISION) > 1.6 * a_dimension(LANGUAGE)
-    for d, millions in {**VISION, **LANGUAGE}.items():
-        total = sum(count(part.plain()).parameters for part in heads(d)) / 1e6
-        assert 0.5 * millions < total < millions

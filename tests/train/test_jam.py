@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from arrays import unit
 from congruence import Embeddings, Space, load
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, TrainingError
@@ -40,10 +41,6 @@ def scenes():
 @pytest.fixture(scope="module")
 def heldout():
     return make_scenes(60, seed=1)
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def right_of_two(mapping, heldout):
@@ -112,13 +109,6 @@ def test_what_is_served_is_the_best_and_not_the_last(scenes, heldout, tmp_path):
     np.testing.assert_array_equal(again.reconstruct(heldout.X), mapping.reconstruct(heldout.X))
 
 
-def test_patience_ends_a_run(scenes, heldout):
-    # Nothing is learned at this rate, so no validation is better than the first.
-    method = JAM(**{**QUICK, "learning_rate": 1e-12}, validate_every=1, patience=2)
-    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(heldout.X, heldout.Y), verbose=False)
-    assert (mapping.facts_["best_step"], mapping.facts_["steps"]) == (0, 2 * 4)
-
-
 def test_the_loss_is_its_terms_and_the_weight_falls_to_a_tenth(scenes):
     method = JAM(**{**QUICK, "max_epochs": 3}, log_every=1)
     losses = method.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).facts_["history"]["losses"]
@@ -178,9 +168,6 @@ def test_several_wrong_captions_and_how_rows_are_reconstructed(scenes):
     X = scenes.X.astype(np.float64)
     spread = ((X - X.mean(0)) ** 2).sum()
     assert error["source"] == pytest.approx(((mapping.reconstruct(X) - X) ** 2).sum() / spread, rel=1e-4)
-
-
-# ------------------------------------------------------------------ rows
 
 
 @pytest.mark.parametrize("images", [60, 37])  # 11 of 37 are left after the first division, and a half of 11 is rounded

@@ -48,37 +48,6 @@ def same(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_seeds_of_steps_are_not_kept_for_devices_that_are_never_used():
-    """torch.manual_seed keeps one, with a stack trace, for each kind of device that is not in use yet."""
-    if torch.cuda.is_initialized():
-        pytest.skip("a GPU is in use, so nothing waits for it")
-    before = len(torch.cuda._queued_calls)
-    run(Toy(), Schedule(max_steps=5, validate_every=5), verbose=False)
-    assert len(torch.cuda._queued_calls) == before
-
-
-def test_layers_are_told_of_training_and_validating_when_that_changes():
-    """Telling them before every step as well took a sixth of the time of small heads."""
-    result, seen = [], []
-
-    class Watched(Toy):
-        def training_step(self, step):
-            seen.append(self.module.training)
-            return super().training_step(step)
-
-        def validate(self):
-            seen.append(self.module.training)
-            return super().validate()
-
-    task = Watched(scores=[0.1, 0.2, 0.3])
-    train = task.module.train
-    task.module.train = lambda mode=True: result.append(mode) or train(mode)
-    run(task, Schedule(max_steps=6, validate_every=3), verbose=False)
-    assert seen == [False, *[True] * 3, False, *[True] * 3, False]
-    assert result == [True, *[False, True] * 3, False]
-    assert not task.module.training
-
-
 def test_lion_is_its_algorithm():
     rng = np.random.default_rng(0)
     p, gradients = rng.normal(size=(3, 4)), rng.normal(size=(6, 3, 4))
@@ -169,16 +138,6 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
     assert same(weights(third), weights(whole))
 
 
-@pytest.mark.parametrize("optimizer", ["lion", "adamw"])
-def test_it_learns(optimizer):
-    task = Toy()
-    history = run(task, Schedule(max_steps=300, learning_rate=0.02, optimizer=optimizer), verbose=False)
-    assert history.losses["loss"][-1] < 0.1 * history.losses["loss"][0]
-    assert history.losses["part"][-1] == pytest.approx(history.losses["loss"][-1] / 2)
-    assert history.losses["step"][:2] == [0, 10]
-    assert history.losses["step"][-1] == 299
-
-
 def test_the_best_weights_come_back_and_patience_ends_the_run(tmp_path):
     scores = [0.1, 0.5, 0.4, 0.3, 0.2, 0.9]
     task = Toy(scores=list(scores))
@@ -227,7 +186,7 @@ def test_a_damaged_checkpoint_is_an_error_of_ours(tmp_path):
     run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
     file = tmp_path / "c" / "checkpoint.safetensors"
     raw = file.read_bytes()
-    for damage in (raw[:-20], raw[:50], bytes([raw[0] ^ 1]) + raw[1:], b""):
+    for damage in (raw[:-20], raw[:50], raw[:-1] + bytes([raw[-1] ^ 1]), b""):
         file.write_bytes(damage)
         with pytest.raises(CorruptFileError):
             run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
@@ -279,14 +238,6 @@ def test_the_precision_a_processor_multiplies_itself(precision, device, native, 
         with autocast(device, precision):
             product = torch.ones(2, 2) @ torch.ones(2, 2)
         assert str(product.dtype) == f"torch.{used}"
-
-
-def test_what_the_processor_can_do_is_pytorchs_answer(asks_processor, monkeypatch):
-    for answer in (True, False):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=answer: answer)
-        assert asks_processor() is answer
-    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
-    assert asks_processor() is False
 
 
 def test_a_device_that_is_not_there():

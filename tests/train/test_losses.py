@@ -63,12 +63,6 @@ def test_generalised_infonce_is_the_divergence_of_softmaxes(strip, symmetric):
     agree(slopes(generalized_infonce(X, Y, TX, TY, 0.05, 0.02, symmetric=symmetric), X, Y), slopes(expected, X, Y))
 
 
-def test_generalised_infonce_becomes_infonce_where_the_teacher_is_sure():
-    X, Y, sure = unit(20, 6, 0), unit(20, 6, 1), torch.eye(20, dtype=torch.float64)
-    rows = F.cross_entropy(X @ Y.T / 0.07, torch.arange(20))
-    torch.testing.assert_close(generalized_infonce(X, Y, sure, sure, 0.07, 1e-3), rows)
-
-
 def test_cka_is_the_cosine_of_the_centered_kernels():
     X, Y, TX, TY = unit(30, 6, 0), unit(45, 6, 1), unit(30, 4, 2), unit(45, 4, 3)
 
@@ -78,28 +72,6 @@ def test_cka_is_the_cosine_of_the_centered_kernels():
     A, T = centered(X @ Y.T), centered(TX @ TY.T)
     expected = 1 - (A * T).sum() / (A.norm() * T.norm())
     agree(slopes(cka_divergence(X, Y, TX, TY), X, Y), slopes(expected, X, Y))
-
-
-def test_divergences_vanish_where_student_and_teacher_agree():
-    X, Y = unit(20, 6, 0), unit(30, 6, 1)
-    for value in (generalized_infonce(X, Y, X, Y, 0.1, 0.1), cka_divergence(X, Y, 2 * X, Y)):
-        assert abs(value.item()) < 1e-12
-
-
-def test_finite_differences_of_scale_bias_and_temperature():
-    X, Y = unit(12, 4, 0).detach(), unit(12, 4, 1).detach()
-    losses = [
-        (lambda v: siglip_loss(X, Y, v, -10.0), 20.0),
-        (lambda v: siglip_loss(X, Y, 20.0, v), -10.0),
-        (lambda v: infonce_loss(X, Y, v), 0.07),
-    ]
-    for loss, at in losses:
-        v = torch.tensor(at, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(loss(v), v)
-        h = 1e-6 * abs(at)
-        above, below = (loss(torch.tensor(at + step, dtype=torch.float64)) for step in (h, -h))
-        numeric = (above - below) / (2 * h)
-        assert slope.item() == pytest.approx(numeric.item(), rel=1e-6)
 
 
 def test_far_logits_neither_overflow_nor_lose_the_loss():

@@ -106,14 +106,6 @@ def test_neighbors_are_drawn_from_k_and_by_the_seed(latent):
     assert len(set(losses.values())) == 3
 
 
-def test_it_learns(latent, retrieval):
-    options = {"n_components": 16, "max_steps": 100, "learning_rate": 3e-3, "device": "cpu", "n_neighbors": 1}
-    fitted = NNCLR(**options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    assert retrieval(fitted) > 0.5
-    one_side = NNCLR(image_weight=0.0, **options).fit(latent.X, latent.Y, unpaired=(None, latent.V), verbose=False)
-    assert retrieval(one_side) > 0.5
-
-
 def test_what_is_refused(latent):
     with pytest.raises(ParameterError, match="n_neighbors=5 and 4 unpaired rows"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V[:4]))

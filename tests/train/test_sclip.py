@@ -59,17 +59,6 @@ def test_limits_of_the_assignments():
     torch.testing.assert_close(matched, F.cross_entropy(20 * U[:20] @ Y.T, torch.arange(20)), rtol=1e-6, atol=0)
 
 
-def test_transport_spreads_what_the_nearest_row_would_take_alone():
-    """One paired row is nearest to all: hard labels know only it, transport uses each row equally."""
-    similar = F.normalize(torch.tensor([1.0, 0.0]) + 0.1 * unit(40, 2, 0), dim=1)
-    paired = F.normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64), dim=1)
-    from congruence.train._autograd import pseudo_labels
-
-    shares = {name: pseudo_labels(similar, paired, name, 0.05, 500)(slice(0, 40)).sum(0) for name in ("hard", "ot")}
-    assert shares["hard"].tolist() == [40, 0, 0]
-    torch.testing.assert_close(shares["ot"], torch.full((3,), 40 / 3, dtype=torch.float64), rtol=1e-3, atol=0)
-
-
 @pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
 @pytest.mark.parametrize("space", ["unimodal", "joint"])
 def test_a_step_is_the_weighted_sum(latent, pair_loss, space):

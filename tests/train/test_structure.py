@@ -20,7 +20,6 @@ def rows(n, d, seed):
 
 
 def plain(Z, T, temperature, levels, direction, decay):
-    """The formula, one matrix after the other."""
     matrices = []
     for side in (T, Z):
         side = side / side.norm(dim=1, keepdim=True)

@@ -14,7 +14,7 @@ from congruence.train import SUE
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
-from congruence.train.sue import _HeadRows, _Objective  # noqa: E402
+from congruence.train.sue import _Objective  # noqa: E402
 
 SPECTRAL = {"n_spectral_components": 12, "spectral_steps": 30, "spectral_learning_rate": 3e-3}
 QUICK = {**SPECTRAL, "spectral_batch_size": 200, "n_components": 6, "max_steps": 5, "batch_size": 128, "log_every": 1}
@@ -104,22 +104,6 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
     moved = [(torch.from_numpy(m.transform(U)), torch.from_numpy(m.transform_target(latent.V))) for m in (few, many)]
     distances = [mmd(*sides, 3).item() for sides in moved]
     assert distances[1] < 0.6 * distances[0]
-
-
-def test_rows_mapped_once_equal_those_mapped_at_each_step(latent, monkeypatch):
-    once = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    drawn = []
-    original = _HeadRows.batch
-
-    def batch(self, step, size, seed):
-        drawn.append(size)
-        return original(self, step, size, seed)
-
-    monkeypatch.setattr(_HeadRows, "batch", batch)
-    monkeypatch.setattr(_HeadRows, "precompute", lambda self: self)
-    again = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    assert len(drawn) == 2 * QUICK["max_steps"]
-    np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 
 def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, kill):

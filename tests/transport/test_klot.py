@@ -27,7 +27,6 @@ def problem(n, m, d=6):
 
 
 def log_plan(A, epsilon, max_iter):
-    """Sinkhorn in logarithms, for autograd to go through."""
     n, m = A.shape
     v = torch.zeros(m, dtype=A.dtype)
     for _ in range(max_iter):
@@ -91,19 +90,6 @@ def test_against_pots_plans():
     assert value.item() == pytest.approx((Q * np.log(Q / P)).sum(), rel=1e-10)
     np.testing.assert_allclose(A.grad.numpy(), (P - Q) / 0.05, atol=1e-11)
     assert np.abs(A.grad.numpy() - (P - Q) / 0.02).max() > 0.01  # equation 13 as printed
-
-
-def test_against_finite_differences():
-    X, Y, TX, TY = problem(5, 4, d=2)
-    T = TX @ TY.T
-    exact = {"max_iter": 3000, "tol": 1e-12}
-    A = (X @ Y.T).detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, **exact), A, atol=1e-6)
-    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, mass="bistochastic", **exact), A, atol=1e-6)
-    for memory in (0, 2**30):
-        assert torch.autograd.gradcheck(
-            lambda X, Y, memory=memory: klot_features(X, Y, TX, TY, 0.8, 0.4, **exact, memory=memory), (X, Y), atol=1e-6
-        )
 
 
 def test_the_gradient_goes_on_into_what_made_the_affinities():
@@ -297,7 +283,6 @@ def test_a_teacher_that_was_solved_before():
 
 
 def both_ways(X, Y, TX, TY, **options):
-    """Value, gradient and what is said of convergence, from affinities and from vectors."""
     A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
     value, info = klot(A, T, **options, return_info=True)
     again, same = klot_features(X.detach(), Y.detach(), TX, TY, **options, return_info=True)

@@ -275,8 +275,7 @@ def test_the_command(here, tmp_path):
     np.savez(tmp_path / "b.npz", image=A, text=B)
     few = ["--projections", 20, "--repeats", 3, "--rows", 45]
     texts = ["--unpaired-text", "a.npz:text", "--paired-text", "b.npz:text"]
-    result = here("shift", "a.npz:image", "b.npz:image", *texts, *few, "--json")
-    assert result.code == 0, result.err
+    result = here("shift", "a.npz:image", "b.npz:image", *texts, *few, "--json").ends(0)
     data = json.loads(result.out)
     expected = distribution_shift(X, A, Y, B, n_projections=20, repeats=3, max_rows=45).to_dict()
     assert {key: data[key] for key in expected} == expected
@@ -297,8 +296,5 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npz:unit", "a.npz:unit", "--variant", "round"), "round"),
         (("a.npz:unit", "none.npy"), "No file"),
     ):
-        result = here("shift", *arguments)
-        assert result.code == 2
-        assert words in result.err
-        assert result.out == ""
+        here("shift", *arguments).refused(words)
     assert here("shift", "a.npz:unit", "a.npz:long", "--normalize", "--projections", 9, "--repeats", 2).code == 0

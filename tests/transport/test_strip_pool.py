@@ -1,12 +1,10 @@
 """Strips shared out among threads: the same results for any number of them, and nothing changed for anybody else."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
 from congruence.errors import NotFiniteError
@@ -213,72 +211,3 @@ def test_under_inference_mode(n_threads):
         with torch.inference_mode():
             found, _ = loss(*sides, max_iter=FEW, return_info=True)
         assert torch.equal(found, loss(*sides, max_iter=FEW, return_info=True)[0])
-
-
-def test_numpy_uses_as_many_as_its_blas_may():
-    for n in (1, 2):
-        with threadpool_limits(n):
-            assert _strip_pool.threads(tensors=False) == n
-            assert _strip_pool.StripPool(np.ones(1), 1).size == n
-            assert _strip_pool.StripPool(np.ones(1), 1).avoid_blas == (n > 1)
-
-
-@pytest.fixture
-def pool():
-    with with_threads(4, lambda: _strip_pool.StripPool(torch.ones(1), 1)) as pool:
-        yield pool
-
-
-def parts(n):
-    return [slice(i, i + 1) for i in range(n)]
-
-
-def test_what_is_to_be_done_in_turn_is(pool):
-    done, who = [], {}
-
-    def work(part):
-        who[part.start] = threading.get_ident()
-        time.sleep(0.01 if part.start % 3 == 0 else 0)
-        return part.start
-
-    def then(part, result):
-        assert who[result] == threading.get_ident()
-        done.append((part.start, result))
-
-    assert list(pool.each(work, parts(20), then)) == list(range(20))
-    assert done == [(i, i) for i in range(20)]
-
-
-@pytest.mark.parametrize("where", ["work", "then"])
-@pytest.mark.parametrize("bad", [0, 7, 19])
-def test_an_error_ends_all(pool, where, bad):
-    def work(part):
-        time.sleep(0.001)
-        if where == "work" and part.start == bad:
-            raise KeyError(bad)
-
-    def then(part, _):
-        if where == "then" and part.start == bad:
-            raise KeyError(bad)
-
-    with pytest.raises(KeyError, match=str(bad)):
-        list(pool.each(work, parts(20), then))
-    assert list(pool.each(lambda part: part.stop, parts(3))) == [1, 2, 3]  # and it goes on
-
-
-def test_a_helper_that_never_runs_delays_nothing(pool):
-    held = threading.Event()
-    stuck = [pool._pool.submit(held.wait) for _ in range(pool.size - 1)]
-    try:
-        assert list(pool.each(lambda part: part.start, parts(20))) == list(range(20))
-    finally:
-        held.set()
-    assert all(future.result() for future in stuck)
-
-
-def test_small_problems_and_other_devices_are_not_shared_out(monkeypatch):
-    monkeypatch.setattr(_strip_pool, "LEAST", 10)
-    sizes = with_threads(2, lambda: [_strip_pool.StripPool(torch.ones(1), n).size for n in (9, 10)])
-    assert sizes == [1, 2]
-    assert with_threads(2, lambda: _strip_pool.StripPool(torch.ones(1, device="meta"), 100).size) == 1
-    assert with_threads(2, lambda: _strip_pool.StripPool(torch.ones(1), 100, held=False).size) == 1

@@ -26,7 +26,6 @@ EXACT = {"max_iter": 20_000, "tol": 1e-13}
 
 
 def log_plan(A, rho, epsilon, r, c):
-    """The plain iteration in logarithms, as Chizat et al. write it, until nothing moves."""
     lam, L, g = rho / (rho + epsilon), A.astype(float) / epsilon, np.zeros(A.shape[1])
     for _ in range(100_000):
         f = -lam * np.logaddexp.reduce(L + g + np.log(c), axis=1)

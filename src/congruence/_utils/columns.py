@@ -69,7 +69,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
 ID_NAMES = ("id", "ids")
 
 
-def split_ids(X: object) -> tuple[object, object]:
+def split_ids(X: Any) -> tuple[Any, Any]:
     """Return what holds the vectors, and the column of ids of a table; None where there is no such column.
 
     It is the column named as one of ``ID_NAMES``, else the one column of text or integers, without repeats, beside a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -251,7 +251,7 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
 
     out: Means = {}
     for name, of in means.items():
-        sides = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of
+        sides: Any = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of
         unknown = set(of) - {"source", "target"} if isinstance(of, Mapping) else ()
         if unknown or not isinstance(sides, (tuple, list)) or len(sides) != 2 or sides[0] is None:
             raise ParameterError(
