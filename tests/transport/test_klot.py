@@ -92,6 +92,19 @@ def test_against_pots_plans():
     assert np.abs(A.grad.numpy() - (P - Q) / 0.02).max() > 0.01  # equation 13 as printed
 
 
+def test_against_finite_differences():
+    X, Y, TX, TY = problem(5, 4, d=2)
+    T = TX @ TY.T
+    exact = {"max_iter": 3000, "tol": 1e-12}
+    A = (X @ Y.T).detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, **exact), A, atol=1e-6)
+    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, mass="bistochastic", **exact), A, atol=1e-6)
+    for memory in (0, 2**30):
+        assert torch.autograd.gradcheck(
+            lambda X, Y, memory=memory: klot_features(X, Y, TX, TY, 0.8, 0.4, **exact, memory=memory), (X, Y), atol=1e-6
+        )
+
+
 def test_the_gradient_goes_on_into_what_made_the_affinities():
     X, Y, TX, TY = problem(30, 30)
     W = torch.eye(6, dtype=torch.float64, requires_grad=True)

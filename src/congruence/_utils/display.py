@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 #: Longest line of a text display.
 WIDTH = 110
@@ -61,6 +61,18 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
         wrapped = textwrap.wrap(visible(value), WIDTH - pad - 4, max_lines=most, placeholder=" …") or [""]
         lines += [f"  {name:<{pad}}  {wrapped[0]}", *(" " * (pad + 4) + line for line in wrapped[1:])]
     return "\n".join(lines)
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as text: the first column aligned to the left, numbers to the right."""
+    cells = [[visible(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+    def line(first: str, *others: str) -> str:
+        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        return "  ".join([first.ljust(widths[0]), *numbers])
+
+    return "\n".join(line(*row) for row in cells)
 
 
 def as_html(title: str, facts: Mapping[str, str], picture: str = "") -> str:

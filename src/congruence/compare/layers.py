@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from congruence._utils.display import text_table
+from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
@@ -18,6 +20,7 @@ from congruence.metrics.null import chance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 #: Layers of one model on the same items, as a mapping by name or as a sequence.
@@ -65,6 +68,19 @@ class LayerComparison(PlainData):
     larger_is_closer: bool
     n: int
     permutations: int
+
+    def __repr__(self) -> str:
+        rows = [
+            [name, *(f"{value:.3f}" for value in row)] for name, row in zip(self.x_layers, self.values, strict=True)
+        ]
+        found = f"best {' and '.join(self.best)}: {self.best_value:.3f}, by chance {self.best_null_mean:.3f} ± "
+        found += f"{self.best_null_sd:.3f}, adjusted p {self.best_adjusted_p_value:.3g}"
+        return f"{text_table([self.metric, *self.y_layers], rows)}\n{found}"
+
+    def to_frame(self) -> DataFrame:
+        """Return the values as a pandas table, one row a layer of the first model, one column one of the second."""
+        pandas = require("pandas", extra="pandas")
+        return pandas.DataFrame(self.values, index=list(self.x_layers), columns=list(self.y_layers))
 
     @property
     def z_scores(self) -> np.ndarray:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.display import text_table
+from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
@@ -18,6 +20,7 @@ from congruence.metrics.null import chance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 #: Default metrics: one of each family, whose chance level is either known to be near zero or reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
@@ -55,7 +58,25 @@ class Similarity(PlainData):
 
 
 class Similarities(list[Similarity]):
-    """Result of ``compare_spaces``: a list of scores with a ``plot`` method."""
+    """Result of ``compare_spaces``: a list of scores that shows as a table."""
+
+    def __repr__(self) -> str:
+        rows = [
+            [
+                one.metric,
+                f"{one.value:.3f}",
+                f"[{one.low:.3f}, {one.high:.3f}]",
+                f"{one.null_mean:.3f} ± {one.null_sd:.3f}",
+                f"{one.adjusted_p_value:.3g}",
+            ]
+            for one in self
+        ]
+        return text_table(["metric", "value", "95 %", "by chance", "adjusted p"], rows)
+
+    def to_frame(self) -> DataFrame:
+        """Return the scores as a pandas table, one row a metric."""
+        pandas = require("pandas", extra="pandas")
+        return pandas.DataFrame([one.to_dict() for one in self]).set_index("metric")
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score with its interval, and the range of 95 % of random re-pairings, on ``ax`` or new axes."""

@@ -33,7 +33,9 @@ ESTIMATORS = ("debiased", "biased", "minibatch")
 def linear_cka(
     X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
 ) -> float | Tensor:
-    """Linear centered kernel alignment.
+    """Linear centered kernel alignment, by default debiased: near 0 for independent rows, whatever n and d.
+
+    ``estimator="biased"`` is the usual formula, which rises towards 1 with d / n on pure noise.
 
     In [−1, 1], or [0, 1] if biased. 1 for spaces that are equal up to rotation, translation and isotropic scaling.
 
@@ -44,9 +46,8 @@ def linear_cka(
     Y : array_like, shape (n, e)
         Row i belongs to row i of ``X``.
     estimator : {"debiased", "biased", "minibatch"}, default="debiased"
-        ``"debiased"`` uses the unbiased HSIC: near 0 for independent data, whatever n and d, and possibly below.
-        ``"biased"`` is the usual formula; it rises towards 1 with d / n on pure noise.
-        ``"minibatch"`` sums the unbiased HSIC over batches before the ratio.
+        ``"debiased"`` uses the unbiased HSIC, and may be below 0. ``"minibatch"`` sums the unbiased HSIC over batches
+        before the ratio.
     batch_size : int, default=512
         Rows of a minibatch, at least 4; a last batch with fewer than 4 is left out.
     random_state : int, default=0

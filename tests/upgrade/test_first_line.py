@@ -1,0 +1,181 @@
+"""The first line that a user writes: ``congruence.fit`` on whatever holds the vectors, and what it returns."""
+
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from sklearn.model_selection import cross_val_score
+
+import congruence
+from congruence import Embeddings, OrthogonalMap, Space, load
+from congruence.errors import DegenerateWarning, DtypeError, IdError, ModalityError, ParameterError
+from congruence.metrics import class_retrieval
+from congruence.synthetic import rigid_problem
+
+N, D = 40, 6
+PROBLEM = rigid_problem(N, D, noise=0.05, random_state=0)
+A, B = PROBLEM.X, PROBLEM.Y
+ORDER = np.random.default_rng(1).permutation(N)
+IDS = np.array([f"item {k}" for k in range(N)])
+
+
+class Stream:
+    """A table of another library, which can be read once."""
+
+    def __init__(self, table):
+        self._reader = table.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._reader.__arrow_c_stream__(requested_schema)
+
+
+class HuggingFaceData:
+    """What ``fit`` uses of ``datasets.Dataset``: rows are read through its own order of them."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def with_format(self, name):
+        assert name == "arrow"
+        return self
+
+    def __getitem__(self, which):
+        return self._table[which]
+
+
+def frame(rows, ids, name="id"):
+    return pd.DataFrame({name: ids, "vector": list(rows)})
+
+
+def wide(rows, ids, name="id"):
+    return pd.DataFrame(rows, columns=[f"d{k}" for k in range(rows.shape[1])]).assign(**{name: ids})
+
+
+def table(rows, ids, name="id"):
+    return pa.table({name: pa.array(ids), "vector": pa.array(rows.tolist())})
+
+
+FORMS = {
+    "frame": frame,
+    "upper case": lambda rows, ids: frame(rows, ids, "ID"),
+    "another name": lambda rows, ids: frame(rows, ids, "sku"),
+    "arrow": table,
+    "arrow, another name": lambda rows, ids: table(rows, ids, "sku"),
+    "record batch": lambda rows, ids: table(rows, ids).combine_chunks().to_batches()[0],
+    "stream": lambda rows, ids: Stream(table(rows, ids)),
+    "fixed size": lambda rows, ids: table(rows, ids).set_column(
+        1, "vector", pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1])
+    ),
+    "wide": wide,
+    "wide, beside an index": lambda rows, ids: wide(rows, ids).set_index(np.arange(5, 5 + len(rows))),
+    "index": lambda rows, ids: pd.DataFrame(rows, index=ids),
+    "hugging face": lambda rows, ids: HuggingFaceData(table(rows, ids)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_tables_pair_by_their_ids_in_any_order(form, whole, monkeypatch):
+    module = types.ModuleType("datasets")
+    module.Dataset = HuggingFaceData
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    ids = np.arange(N) * 3 if whole else IDS
+    make = FORMS[form]
+    mapping = congruence.fit(make(A, ids), make(B[ORDER], ids[ORDER]))
+    np.testing.assert_allclose(mapping.transform(A), congruence.fit(A, B).transform(A), atol=1e-9)
+    assert mapping.scores_["paired_by"] == "id"
+    assert f"{N} pairs by id" in repr(mapping)
+
+
+def test_a_column_that_repeats_is_no_id():
+    labels = np.repeat(["a", "b"], N // 2)
+    with pytest.raises(DtypeError, match="column of vectors"):
+        congruence.fit(frame(A, labels, "label"), frame(B, labels, "label"))
+    with pytest.raises(IdError, match="ids of source"):
+        congruence.fit(frame(A, labels), frame(B, labels))
+    assert congruence.fit(A, B).scores_["paired_by"] == "position"
+
+
+IMAGES = A + 2.0, B - 1.0
+MEANS = {
+    "rows": IMAGES,
+    "lists": [rows.tolist() for rows in IMAGES],
+    "means": tuple(rows.mean(axis=0) for rows in IMAGES),
+    "by side": {"source": IMAGES[0], "target": pd.DataFrame(IMAGES[1])},
+}
+
+
+@pytest.mark.parametrize("form", MEANS)
+def test_means_in_any_form_are_the_same(form):
+    mapping = congruence.fit(A, B, modality="text", means={"image": MEANS[form]})
+    a, b = mapping.modality_means_["image"]
+    np.testing.assert_allclose(a, IMAGES[0].mean(axis=0))
+    np.testing.assert_allclose(b, IMAGES[1].mean(axis=0))
+    alone = {"source": IMAGES[0]}
+    assert "image" in congruence.fit(A, B, modality="text", means={"image": alone}).modality_means_
+
+
+@pytest.mark.parametrize("given", [A, {"target": B}, {"source": A, "targets": B}, (A,), (None, B)])
+def test_means_of_one_side_are_refused(given):
+    with pytest.raises(ParameterError, match="source rows, target rows"):
+        congruence.fit(A, B, modality="text", means={"image": given})
+
+
+@pytest.fixture(scope="module")
+def both():
+    return congruence.fit(A, B, modality="text", means={"image": IMAGES})
+
+
+def test_a_map_of_two_modalities_asks_which(both, tmp_path):
+    images = both.for_modality("image").transform(A)
+    assert np.abs(images - both.transform(A, modality="text")).max() > 0.5
+    declared = Embeddings(A, space=Space(modality="image"))
+    for got in (both.transform(A, "image"), both.predict(A, modality="image"), both.transform(declared)):
+        np.testing.assert_array_equal(got, images)
+    again = load(both.save(tmp_path / "both"))
+    for asks in (both, again, both.inverse()):
+        for use in (asks.transform, asks.transform_embeddings, asks.inverse_transform, asks.covered_share):
+            with pytest.raises(ModalityError, match="image and text"):
+                use(A)
+        with pytest.raises(ModalityError):
+            asks.as_layers()
+        with pytest.raises(ModalityError, match="audio"):
+            asks.transform(A, modality="audio")
+    told = load(both.for_modality("image").save(tmp_path / "told"))
+    np.testing.assert_array_equal(told.transform(A), images)
+    np.testing.assert_allclose(told.inverse().transform(images), A, atol=0.5)
+
+
+@pytest.mark.parametrize("method", ["linear", "mlp", "procrustes", "cca"])
+def test_every_map_takes_a_modality(method):
+    mapping = congruence.fit(A, B, method)
+    np.testing.assert_array_equal(mapping.transform(A, modality="image"), mapping.transform(A))
+
+
+def test_few_pairs_are_told_what_they_are_worth():
+    with pytest.warns(DegenerateWarning, match=r"4 pairs.*3 of 6 directions \(50%\)"):
+        congruence.fit(A[:4], B[:4])
+
+
+def test_score_is_retrieval_on_the_rows_given():
+    noisy = B + np.random.default_rng(0).standard_normal(B.shape)
+    mapping = OrthogonalMap().fit(A, noisy)
+    expected = class_retrieval(mapping.transform(A), noisy, np.arange(N))
+    assert 0.1 < expected < 1
+    assert mapping.score(A, noisy) == pytest.approx(expected)
+    assert OrthogonalMap().fit(A, B).score(np.repeat(A[:3], 2, axis=0), np.repeat(B[:3], 2, axis=0)) == 0.5
+    assert cross_val_score(OrthogonalMap(), A, B, cv=4).mean() > 0.9
+
+
+def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
+    lines = repr(congruence.fit(A, B, holdout=10)).splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["chosen", "fitted", "held"]
+    assert "rotation about the means" in lines[-3]
+    page = both._repr_html_()
+    assert page.count("<rect") == len(both.scores_["choice"]["tried"])
+    with pytest.warns(DegenerateWarning):
+        few = congruence.fit(A[:4], B[:4])
+    assert few._repr_html_().count("<rect") == 1
