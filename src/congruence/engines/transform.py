@@ -19,7 +19,8 @@ from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, f
 from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
-from congruence.stores.tables import Batches, TableLayout, TableSource, list_array
+from congruence.stores.columns import list_array
+from congruence.stores.tables import Batches, TableLayout, TableSource
 from congruence.upgrade.transform import Block, BlockMap, map_digest
 
 if TYPE_CHECKING:

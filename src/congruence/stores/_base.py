@@ -35,7 +35,7 @@ from congruence.stores.reading import as_row_numbers, check_all_rows
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
 
-    from congruence.stores.tables import Columns, TableRows
+    from congruence.stores.columns import Columns, TableRows
 
     _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
 

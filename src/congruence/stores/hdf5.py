@@ -19,6 +19,7 @@ from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.stores.columns import TableRows
 from congruence.stores.ids import id_array
 from congruence.stores.reading import (
     TEXT_BYTES,
@@ -33,7 +34,6 @@ from congruence.stores.reading import (
     reading,
     stored_dtype,
 )
-from congruence.stores.tables import TableRows
 
 if TYPE_CHECKING:
     import h5py

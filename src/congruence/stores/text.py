@@ -21,8 +21,7 @@ from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import Sink, Source, read_sidecar
-from congruence.stores.reading import check_all_rows, missing_key, reading
-from congruence.stores.tables import (
+from congruence.stores.columns import (
     Columns,
     TableRows,
     as_batch,
@@ -32,6 +31,7 @@ from congruence.stores.tables import (
     list_array,
     needs_ids,
 )
+from congruence.stores.reading import check_all_rows, missing_key, reading
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")

@@ -24,7 +24,7 @@ from congruence.embeddings import Space, check_space, has_unit_rows, normalize_r
 from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.stores import Source, check_output_place, open_sink
-from congruence.stores.tables import TableRows
+from congruence.stores.columns import TableRows
 
 
 def map_digest(mapping: Map) -> str:
