@@ -196,7 +196,8 @@ def open_sink(
             f"Got dtype {dtype}; expected float16, float32 or float64.", "Pass `dtype=…` with one of these."
         )
     if column_out is not None and not kind.keeps_columns:
-        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(suffixes(_keeps_columns)) if suffix}
+        keeping = suffixes(lambda one: one.sink is not None and one.sink.keeps_columns)
+        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(keeping) if suffix}
         known = list(reversed(named.values()))
         raise ParameterError(
             f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
@@ -215,10 +216,6 @@ def open_sink(
         columns=columns,
         column_out=column_out,
     )
-
-
-def _keeps_columns(kind: type[Source]) -> bool:
-    return kind.sink is not None and kind.sink.keeps_columns
 
 
 def read_embeddings(

@@ -31,6 +31,7 @@ from congruence.stores.columns import (
     list_array,
     needs_ids,
 )
+from congruence.stores.ids import arrow_ids
 from congruence.stores.reading import missing_key, reading
 
 _ID_NAMES = ("id", "ids")
@@ -309,7 +310,7 @@ class _TextSource(Source):
         if not self._matrix.size:
             raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
         (self.n, self.dim), self.dtype = self._matrix.shape, self._matrix.dtype
-        self._ids = to_ids(names, f"ids of {path}") if names is not None else ids
+        self._ids = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
         self.space = read_sidecar(Path(path))
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
