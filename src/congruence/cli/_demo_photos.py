@@ -83,14 +83,15 @@ class Library:
     def vectors(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids and vectors that readers currently see."""
         import numpy as np
-        import pyarrow.parquet as pq
 
-        if self.live:
-            self.table.checkout_latest()
-            search = self.table.search()
-            rows = (search.where(self.where) if self.where else search).select(["id", "embedding"]).to_arrow()
-        else:
-            rows = pq.read_table(self.path, columns=["id", "embedding"])
+        from congruence.stores import read_embeddings
+
+        if not self.live:
+            stored = read_embeddings(f"{self.path}:embedding")
+            return stored.ids, stored.vectors
+        self.table.checkout_latest()
+        search = self.table.search()
+        rows = (search.where(self.where) if self.where else search).select(["id", "embedding"]).to_arrow()
         return np.array(rows["id"].to_pylist(), object), np.stack(rows["embedding"].to_numpy()).astype(np.float32)
 
     def find(self, queries: np.ndarray, k: int) -> list[list[str]]:

@@ -32,9 +32,10 @@ from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
 from congruence.stores import SPACE_KEY, natural, parse_spec
 from congruence.stores.arrow import open_arrow
+from congruence.stores.columns import Columns, is_list, list_array, output_schema
 from congruence.stores.parquet import open_parquet
 from congruence.stores.reading import check_all_rows, reading
-from congruence.stores.tables import Columns, is_list, list_array, output_schema, rows_after
+from congruence.stores.tables import rows_after
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")

@@ -40,6 +40,7 @@ from congruence.errors import (
 from congruence.stores import find_sink, open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 from congruence.stores.ids import arrow_ids, id_type_of
+from congruence.stores.locations import Location
 
 #: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096
@@ -249,10 +250,9 @@ class EncoderRun:
                 file, n=len(vectors), dim=space.dim or 0, has_ids=True, id_type=kind, space=space, force=True
             ) as sink:
                 sink.write(ids, np.stack(list(vectors.values())))
-        with atomic_path(mark, force=True) as temporary:  # written last: it marks the part as complete
-            checksum = _checksum_of(file) if vectors else None
-            done = {"key": key, "rows": len(vectors), "failures": self.failures[before:], "sha256": checksum}
-            temporary.write_bytes(to_record(done))
+        checksum = _checksum_of(file) if vectors else None
+        done = {"key": key, "rows": len(vectors), "failures": self.failures[before:], "sha256": checksum}
+        Location.of(mark).write(to_record(done))  # last: it marks the part as complete
         return len(vectors)
 
     def _key(self, rows: range) -> str:
@@ -355,13 +355,13 @@ def _decoded(item: object) -> object:
 def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
     """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
     try:
-        done = from_record(mark.read_bytes())
+        done = from_record(Location.of(mark).read() or b"")
         same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
         texts = [failure[k] for failure in done["failures"] for k in ("id", "error")]
         # Every item of a part is a row or a failure.
         complete = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
         return done if same and complete and all(type(text) is str for text in texts) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (FileError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

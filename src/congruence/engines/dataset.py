@@ -17,14 +17,15 @@ from congruence._utils.optional import require
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embed.inputs import ID_COLUMNS, Items, choose_column
 from congruence.embeddings import Space
-from congruence.engines.locations import Location, is_url
 from congruence.errors import CorruptFileError, DtypeError, FileError, IdError, ParameterError
 from congruence.stores import natural, parse_spec
+from congruence.stores.columns import Columns
 from congruence.stores.ids import clean_ids, id_type_of
 from congruence.stores.lance import LanceTable
+from congruence.stores.locations import Location, is_url
 from congruence.stores.parquet import ParquetTable
 from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, Columns, Table, TableSource
+from congruence.stores.tables import ARROW_DAMAGE, Table, TableSource
 
 if TYPE_CHECKING:
     import lance

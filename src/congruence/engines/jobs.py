@@ -30,8 +30,8 @@ from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
-from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
+from congruence.stores.locations import Location
 from congruence.stores.parquet import ParquetTable, write_parquet
 from congruence.stores.tables import TableLayout
 

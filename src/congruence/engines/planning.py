@@ -15,8 +15,8 @@ import pyarrow as pa
 from congruence.embeddings import Space
 from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
 from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_file
-from congruence.engines.locations import Location
 from congruence.maps import OrthogonalMap
+from congruence.stores.locations import Location
 from congruence.stores.tables import TableLayout
 from congruence.upgrade.transform import BlockMap
 

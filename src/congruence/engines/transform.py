@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike
 
 from congruence._utils.engine import Engine
 from congruence._utils.validation import RowNames
@@ -19,7 +18,8 @@ from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, f
 from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
-from congruence.stores.tables import Batches, TableLayout, TableSource, list_array
+from congruence.stores.columns import list_array
+from congruence.stores.tables import Batches, TableLayout, TableSource
 from congruence.upgrade.transform import Block, BlockMap, map_digest
 
 if TYPE_CHECKING:
@@ -50,11 +50,10 @@ class MapBatch:
         Known facts about the vectors; they override the metadata of the schema.
     column_out : str, optional
         Name of a new column for the mapped vectors; by default they replace the source vectors.
-    modality, normalize, dtype, side, check, allow_zero_rows
-        As for ``congruence.transform_file``.
-    device : str, optional
-        "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has
-        one. By default, NumPy computes them.
+    **options
+        ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
+        ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on that
+        device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
 
     Examples
     --------
@@ -81,30 +80,13 @@ class MapBatch:
         dim: int | None = None,
         space: Space | None = None,
         column_out: str | None = None,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        dtype: DTypeLike | None = None,
-        side: str | None = None,
-        check: bool = True,
-        allow_zero_rows: bool = False,
-        device: str | None = None,
+        **options: Any,
     ) -> None:
         fitted = mapping if isinstance(mapping, Map) else load(mapping)
-        width = dim or (fitted.d_target if side == "target" else fitted.n_features_in_)
+        width = dim or (fitted.d_target if options.get("side") == "target" else fitted.n_features_in_)
         self._source = TableSource("batch", column, ids, table=Batches(schema, "batch"), dim=width)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
-        self.function = BlockMap(
-            fitted,
-            replace(known, dim=self._source.dim),
-            self._source.dtype,
-            modality=modality,
-            normalize=normalize,
-            dtype=dtype,
-            side=side,
-            check=check,
-            allow_zero_rows=allow_zero_rows,
-            device=device,
-        )
+        self.function = BlockMap(fitted, replace(known, dim=self._source.dim), self._source.dtype, **options)
         self.layout = TableLayout(
             self._source.columns[0],
             dim=self.function.dim,
@@ -171,16 +153,11 @@ def transform_dataset(
     output: str,
     *,
     engine: Engine,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    dtype: DTypeLike | None = None,
     force: bool = False,
-    check: bool = True,
-    allow_zero_rows: bool = False,
-    side: str | None = None,
     column_out: str | None = None,
     bad_rows: str | None = None,
     callback: Callable[[int], object] | None = None,
+    **options: Any,
 ) -> DataSetReport:
     """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
 
@@ -196,14 +173,17 @@ def transform_dataset(
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
     engine : Engine
-    modality, normalize, dtype, check, allow_zero_rows, side, column_out
-        As for ``congruence.transform_file``.
     force : bool, default=False
         Replace an output that an engine wrote, and discard the journal of another job.
+    column_out : str, optional
+        As for ``congruence.transform_file``.
     bad_rows : str, optional
         Parquet file for rows with invalid vectors; without it, the first such row stops the job.
     callback : callable, optional
         Called with the number of rows of each finished fragment.
+    **options
+        ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
+        ``congruence.transform_file``.
 
     Raises
     ------
@@ -220,13 +200,8 @@ def transform_dataset(
         dim=data.dim,
         space=data.space,
         column_out=column_out,
-        modality=modality,
-        normalize=normalize,
-        dtype=dtype,
-        side=side,
-        check=check,
-        allow_zero_rows=allow_zero_rows,
         device="auto",
+        **options,
     )
     function, layout = batch.function, batch.layout
     identity = {
@@ -236,7 +211,7 @@ def transform_dataset(
         "dtype": function.dtype.name,
         "unit": function.unit,
         "head": function.head,
-        "allow_zero_rows": allow_zero_rows,
+        "allow_zero_rows": function.allow_zero_rows,
     }
     block = function.rows_of_block(data.row_bytes)
     work = _TransformWork(data.without_fragments(), layout, job.output, job.quarantine is not None, function, block)

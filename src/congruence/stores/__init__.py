@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -27,13 +28,14 @@ from congruence.stores.formats import (
     suffixes,
 )
 from congruence.stores.reading import missing_file, natural
-from congruence.stores.rows import StreamedRows, open_rows
+from congruence.stores.rows import POOL, StreamedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from congruence.stores.columns import Columns
     from congruence.stores.ids import Column
-    from congruence.stores.tables import Columns
+    from congruence.train.rows import Rows
 
 __all__ = [
     "BATCH",
@@ -194,7 +196,8 @@ def open_sink(
             f"Got dtype {dtype}; expected float16, float32 or float64.", "Pass `dtype=…` with one of these."
         )
     if column_out is not None and not kind.keeps_columns:
-        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(suffixes(_keeps_columns)) if suffix}
+        keeping = suffixes(lambda one: one.sink is not None and one.sink.keeps_columns)
+        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(keeping) if suffix}
         known = list(reversed(named.values()))
         raise ParameterError(
             f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
@@ -215,10 +218,6 @@ def open_sink(
     )
 
 
-def _keeps_columns(kind: type[Source]) -> bool:
-    return kind.sink is not None and kind.sink.keeps_columns
-
-
 def read_embeddings(
     spec: str | Path,
     *,
@@ -231,6 +230,41 @@ def read_embeddings(
     Raises the errors of ``open_source`` and ``Embeddings``.
     """
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
+
+
+def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory: int = 2**30) -> Rows:
+    """Open a store for training, whatever its size.
+
+    Parameters
+    ----------
+    spec, ids
+        As for ``congruence.stores.open_source``; ids are used only to identify rows in messages.
+    memory : int, default=2**30
+        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
+        if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
+
+    Returns
+    -------
+    Rows
+        ``congruence.train.ArrayRows`` or ``StreamedRows``. The rows of a memory-mapped file are drawn at
+        random from the whole file, with one short read per row; its pages count toward the process's memory, but the
+        system reclaims them when it needs to. Rows are checked when they are read.
+    """
+    from congruence.stores.npy import NpySource
+    from congruence.train.rows import ArrayRows
+
+    check_positive(memory, "memory", integer=True)
+    source = open_source(spec, ids=ids)
+    row_bytes = source.dim * source.dtype.itemsize
+    if source.n * row_bytes <= memory:
+        return ArrayRows(source.read().vectors)
+    if isinstance(source, NpySource):
+        mapped = np.load(source.path, mmap_mode="r", allow_pickle=False)
+        if mapped.flags.c_contiguous and mapped.dtype.kind == "f":
+            if hasattr(mmap, "MADV_RANDOM"):  # otherwise the system reads a hundred kilobytes ahead for each row
+                mapped.base.madvise(mmap.MADV_RANDOM)
+            return ArrayRows(mapped, name=source.path)
+    return StreamedRows(source, pool=max(1, min(POOL, memory // (2 * row_bytes))))
 
 
 def matrices(spec: str | Path) -> dict[str, str]:

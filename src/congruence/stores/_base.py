@@ -35,7 +35,7 @@ from congruence.stores.reading import as_row_numbers, check_all_rows
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
 
-    from congruence.stores.tables import Columns, TableRows
+    from congruence.stores.columns import Columns, TableRows
 
     _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
@@ -93,8 +93,8 @@ class Source(ABC):
     space: Space = Space()
     files: tuple[Path, ...] = ()
     parts: list[tuple[str, int]] = []  # noqa: RUF012 - replaced, never changed
-    #: Ids that are read already: those of a NumPy file become an Arrow array when they are first needed as one.
-    _ids: pa.Array | np.ndarray | None = None
+    #: Ids that are read already.
+    _ids: pa.Array | None = None
 
     @property
     def has_ids(self) -> bool:
@@ -144,12 +144,7 @@ class Source(ABC):
         raise NotImplementedError
 
     def _slice_ids(self, start: int, count: int) -> pa.Array | None:
-        ids: Any = self._ids
-        if isinstance(ids, np.ndarray):
-            from congruence.stores.ids import arrow_ids
-
-            self._ids = ids = arrow_ids(ids)
-        return None if ids is None else ids.slice(start, count)
+        return None if self._ids is None else self._ids.slice(start, count)
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order.
@@ -190,11 +185,10 @@ class Source(ABC):
         """Read everything into memory and check it."""
         self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
-        names = self._ids if isinstance(self._ids, np.ndarray) else None
-        blocks = self.scan() if names is None else ((None, block) for block in self._blocks(0, BATCH))
+        names: np.ndarray | None = None
         ids: list[pa.Array] = []
         row = 0
-        for part, block in blocks:
+        for part, block in self.scan():
             vectors[row : row + len(block)] = block
             row += len(block)
             if part is not None:

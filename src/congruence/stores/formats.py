@@ -53,24 +53,7 @@ def _load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _of_suffix(suffix: str) -> type[Source] | None:
-    place = FORMATS.get(suffix) or _installed().get(suffix)
-    return None if place is None else _load(place)
-
-
-def _has_vectors(one: type[Source]) -> bool:
-    return one.has_vectors
-
-
-def _writes(one: type[Source]) -> bool:
-    return one.sink is not None
-
-
-def _has_columns(one: type[Source]) -> bool:
-    return one.read_column is not None
-
-
-def suffixes(where: Callable[[type[Source]], bool] = _has_vectors) -> list[str]:
+def suffixes(where: Callable[[type[Source]], bool] = lambda one: one.has_vectors) -> list[str]:
     """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors."""
     return [suffix for suffix, place in (FORMATS | _installed()).items() if where(_load(FORMATS.get(suffix, place)))]
 
@@ -81,13 +64,15 @@ def is_folder(path: str | Path) -> bool:
 
 
 def find_format(
-    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = _has_vectors
+    path: str | Path, what: str = "vectors", where: Callable[[type[Source]], bool] = lambda one: one.has_vectors
 ) -> type[Source]:
     """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 
     An existing folder is a folder of parts, whatever its name.
     """
-    one = _of_suffix("" if is_folder(path) else Path(path).suffix.lower())
+    suffix = "" if is_folder(path) else Path(path).suffix.lower()
+    place = FORMATS.get(suffix) or _installed().get(suffix)
+    one: type[Source] | None = None if place is None else _load(place)
     if one is None or not where(one):
         known = ", ".join(name or "a folder of parts" for name in suffixes(where))
         raise ParameterError(
@@ -98,14 +83,14 @@ def find_format(
 
 def find_sink(path: str | Path, what: str = "output") -> type[Sink]:
     """Return the class that writes files with a path's suffix."""
-    sink = find_format(path, what, _writes).sink
+    sink = find_format(path, what, lambda one: one.sink is not None).sink
     assert sink is not None
     return sink
 
 
 def find_column_format(path: str | Path) -> type[Source]:
     """Return the format with a path's suffix, from which a column of labels or ids can be read."""
-    return find_format(path, "a column", _has_columns)
+    return find_format(path, "a column", lambda one: one.read_column is not None)
 
 
 def names_columns(path: str | Path) -> bool:

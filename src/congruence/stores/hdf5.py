@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.ids import to_ids
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.stores.ids import id_array
+from congruence.stores.columns import TableRows
+from congruence.stores.ids import column_ids, id_array
 from congruence.stores.reading import (
     TEXT_BYTES,
     as_column,
@@ -33,7 +33,6 @@ from congruence.stores.reading import (
     reading,
     stored_dtype,
 )
-from congruence.stores.tables import TableRows
 
 if TYPE_CHECKING:
     import h5py
@@ -203,7 +202,7 @@ class Hdf5Source(Source):
         self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
         if own or (ids is None and is_packed(shapes, "ids", self.n)):
             names = np.array(found[-1], object) if ["ids"] in wanted else read_hdf5_column(path, "ids")
-            ids = to_ids(names, f"ids of {path}:ids")
+            ids = column_ids(names, f"{path}:ids")
         self._ids = None if isinstance(ids, bool) else ids
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._utils.ids import fits_fixed_width, to_ids
+from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import Sink, Source, read_sidecar
 from congruence.stores.reading import (
@@ -38,7 +38,7 @@ from congruence.stores.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.stores.tables import TableRows
+    from congruence.stores.columns import TableRows
 
 #: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
 #: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).
@@ -257,7 +257,9 @@ class NpzSource(Source):
             size = archive.getinfo(self._key + ".npy").file_size
             _check_size(shape, self._stored, size - header, self.path)
         if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            ids = to_ids(read_npz_column(path, "ids"), f"ids of {path}:ids")
+            from congruence.stores.ids import column_ids
+
+            ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
         self._ids = None if isinstance(ids, bool) else ids
         self.space = read_sidecar(Path(path))
 

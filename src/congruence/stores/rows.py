@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -16,11 +13,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
 from congruence.stores._base import Source
-from congruence.stores.npy import NpySource
 from congruence.stores.reading import check_all_rows
-
-if TYPE_CHECKING:
-    from congruence.train.rows import Rows
 
 #: Default number of rows per chunk.
 POOL = 65_536
@@ -188,41 +181,6 @@ class _Reading(threading.Thread):
         """Stop the thread at its next block, and wait for it."""
         self.stop.set()
         self.join()
-
-
-def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory: int = 2**30) -> Rows:
-    """Open a store for training, whatever its size.
-
-    Parameters
-    ----------
-    spec, ids
-        As for ``congruence.stores.open_source``; ids are used only to identify rows in messages.
-    memory : int, default=2**30
-        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
-        if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
-
-    Returns
-    -------
-    Rows
-        ``congruence.train.ArrayRows`` or ``StreamedRows``. The rows of a memory-mapped file are drawn at
-        random from the whole file, with one short read per row; its pages count toward the process's memory, but the
-        system reclaims them when it needs to. Rows are checked when they are read.
-    """
-    from congruence.stores import open_source
-    from congruence.train.rows import ArrayRows
-
-    check_positive(memory, "memory", integer=True)
-    source = open_source(spec, ids=ids)
-    row_bytes = source.dim * source.dtype.itemsize
-    if source.n * row_bytes <= memory:
-        return ArrayRows(source.read().vectors)
-    if isinstance(source, NpySource):
-        mapped = np.load(source.path, mmap_mode="r", allow_pickle=False)
-        if mapped.flags.c_contiguous and mapped.dtype.kind == "f":
-            if hasattr(mmap, "MADV_RANDOM"):  # otherwise the system reads a hundred kilobytes ahead for each row
-                mapped.base.madvise(mmap.MADV_RANDOM)
-            return ArrayRows(mapped, name=source.path)
-    return StreamedRows(source, pool=max(1, min(POOL, memory // (2 * row_bytes))))
 
 
 def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tuple[int, np.ndarray]]:

@@ -9,20 +9,19 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import Sink, Source, read_sidecar
-from congruence.stores.reading import check_all_rows, missing_key, reading
-from congruence.stores.tables import (
+from congruence.stores.columns import (
     Columns,
     TableRows,
     as_batch,
@@ -32,6 +31,8 @@ from congruence.stores.tables import (
     list_array,
     needs_ids,
 )
+from congruence.stores.ids import arrow_ids
+from congruence.stores.reading import missing_key, reading
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
@@ -43,8 +44,8 @@ _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|in
 # ------------------------------------------------------------------ lines
 
 
-def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Return the header and an iterator over (line number, cells)."""
+def _read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and line number and cells of each row."""
     # Spreadsheets may write a byte order mark, which would become part of the first name.
     with reading(path, UnicodeDecodeError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
         reader = csv.reader(stream)
@@ -60,17 +61,14 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
             ) from None
     if not lines:
         raise ShapeError(f"The file {path} is empty; expected a header and rows.", "Write the file again.")
-    return lines[0][1], _cells(lines[1:], len(lines[0][1]), path)
-
-
-def _cells(lines: list[tuple[int, list[str]]], count: int, path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    for number, cells in lines:
-        if len(cells) != count:
+    (_, header), *rows = lines
+    for number, cells in rows:
+        if len(cells) != len(header):
             raise ShapeError(
-                f"Got {len(cells)} cells in line {number} of {path}; expected {count} as in the header.",
+                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header.",
                 "Correct the line.",
             )
-        yield number, cells
+    return header, rows
 
 
 def _is_number(text: str) -> bool:
@@ -306,15 +304,13 @@ class _TextSource(Source):
     _matrix: np.ndarray
 
     def _keep(
-        self, path: str | Path, rows: list[list[float]], names: list[str | int | None] | None, ids: pa.Array | None
+        self, path: str | Path, vectors: ArrayLike, names: list[str | int | None] | None, ids: pa.Array | None
     ) -> None:
-        if not rows or not rows[0]:
+        self.files, self._matrix = (Path(path),), np.ascontiguousarray(vectors, dtype=np.float64)
+        if not self._matrix.size:
             raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
-        self._file, self.files = str(path), (Path(path),)
-        self._matrix = np.array(rows, dtype=np.float64)
-        self.n, self.dim = self._matrix.shape
-        self.dtype = self._matrix.dtype
-        self._ids = to_ids(names, f"ids of {path}") if names is not None else ids
+        (self.n, self.dim), self.dtype = self._matrix.shape, self._matrix.dtype
+        self._ids = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
         self.space = read_sidecar(Path(path))
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
@@ -324,21 +320,13 @@ class _TextSource(Source):
     def _scan(
         self, after: int, batch: int, *, table: bool
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        lines = islice(self._lines(), after, None) if table else iter(())
         for ids, block, _ in super()._scan(after, batch, table=table):
-            piece = list(islice(lines, len(block)))
-            if table:
-                check_all_rows(after + len(piece), after + len(block), self.path)  # the file may have changed
-            yield ids, block, self._rows(piece, block) if table else None
+            yield ids, block, self._rows(after, block) if table else None
             after += len(block)
 
     @abstractmethod
-    def _lines(self) -> Iterator[object]:
-        """Iterate over the parsed lines of the file."""
-
-    @abstractmethod
-    def _rows(self, lines: list[Any], vectors: np.ndarray) -> TableRows:
-        """Return lines as rows of a table, with these vectors."""
+    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
+        """Return the rows of a table from ``start`` on, whose vectors are these."""
 
 
 class CsvSource(_TextSource):
@@ -362,9 +350,6 @@ class CsvSource(_TextSource):
             raise missing_key(key, path, dict.fromkeys(header, ""), "column")
         self._check_header([header[j] for j in wanted])
         named = id_name is not None and (ids is None or isinstance(ids, str))
-        id_column = header.index(str(id_name)) if named else None
-        rows: list[list[float]] = []
-        names: list[str | int | None] = []
         for number, cells in lines:
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
@@ -372,33 +357,28 @@ class CsvSource(_TextSource):
                     f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
                     "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
-            rows.append([float(cells[j]) for j in wanted])
-            if id_column is not None:
-                names.append(cells[id_column])
-        self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
-        self._columns = self._describe(header, wanted, key, id_name if named else None)
-
-    def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Return the columns of the file; those of the vectors become one, in the place of the first of them."""
-        others = {name for j, name in enumerate(header) if j not in wanted}
+        columns = list(zip(*(cells for _, cells in lines), strict=True)) or [()] * len(header)
+        vectors = np.array([[float(text) for text in columns[j]] for j in wanted]).T
+        names = list(columns[header.index(str(id_name))]) if named else None
+        self._keep(path, vectors, names, ids if isinstance(ids, pa.Array) else None)
+        # The columns of the vectors become one, in the place of the first of them.
+        places = [j for j in range(len(header)) if j not in wanted or j == wanted[0]]
         name = (key or "").rstrip("_-. ") or "vector"
-        while name in others:
+        while name in (header[j] for j in places if j != wanted[0]):
             name += "_"
-        self._places = [j for j in range(len(header)) if j not in wanted or j == wanted[0]]
-        self._vector = self._places.index(wanted[0])
-        fields = [pa.field(header[j], pa.string()) for j in self._places]
+        self._vector = places.index(wanted[0])
+        self._texts = [pa.array(columns[j], pa.string()) for j in places]
+        fields = [pa.field(header[j], pa.string()) for j in places]
         fields[self._vector] = pa.field(name, pa.list_(pa.float64(), self.dim))
-        return Columns(pa.schema(fields), name, id_name, tuple(header[j] for j in wanted))
+        components = tuple(header[j] for j in wanted)
+        self._columns = Columns(pa.schema(fields), name, id_name if named else None, components)
 
     @property
     def columns(self) -> list[Columns]:
         return [self._columns]
 
-    def _lines(self) -> Iterator[list[str]]:
-        return (cells for _, cells in _read_csv(self._file)[1])
-
-    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> TableRows:
-        arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
+    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
+        arrays = [texts.slice(start, len(vectors)) for texts in self._texts]
         arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
         return pa.record_batch(arrays, schema=self._columns.schema)
 
@@ -427,6 +407,7 @@ class JsonlSource(_TextSource):
         id_name = ids if isinstance(ids, str) else None
         rows: list[list[float]] = []
         names: list[str | int | None] = []
+        self._records: list[dict[str, Any]] = []
         for number, record in _read_jsonl(path):
             place = f"line {number} of {path}"
             if key is None:
@@ -450,6 +431,7 @@ class JsonlSource(_TextSource):
                 raise DtypeError(
                     f"Got a number beyond the range of float64 in {place}.", "Correct this line."
                 ) from None
+            self._records.append(record)
             if id_name is not None:
                 if id_name not in record and not names:
                     raise ParameterError(f"Got no {id_name!r} in {place}.", "Add it to this line.")
@@ -465,24 +447,20 @@ class JsonlSource(_TextSource):
 
     @cached_property
     def columns(self) -> list[Columns]:
-        records = list(self._lines())
         kinds: dict[str, pa.DataType] = {}
         mixed = []
-        for name in dict.fromkeys(name for record in records for name in record):
+        for name in dict.fromkeys(name for record in self._records for name in record):
             try:
                 vector = name == self._key
-                values = [] if vector else [record.get(name) for record in records]
+                values = [] if vector else [record.get(name) for record in self._records]
                 kinds[name] = pa.list_(pa.float64(), self.dim) if vector else pa.array(values).type
             except (pa.ArrowException, OverflowError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
         return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
 
-    def _lines(self) -> Iterator[dict[str, object]]:
-        return (record for _, record in _read_jsonl(self._file))
-
-    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> TableRows:
-        return lines
+    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
+        return self._records[start : start + len(vectors)]
 
 
 class TxtSource(Source):

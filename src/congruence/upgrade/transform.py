@@ -24,7 +24,7 @@ from congruence.embeddings import Space, check_space, has_unit_rows, normalize_r
 from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.stores import Source, check_output_place, open_sink
-from congruence.stores.tables import TableRows
+from congruence.stores.columns import TableRows
 
 
 def map_digest(mapping: Map) -> str:
@@ -79,7 +79,7 @@ class BlockMap:
     ) -> None:
         assert space.dim is not None
         wanted = modality or space.modality
-        self.mapped = mapping.for_modality(wanted)
+        self.mapped = mapping.for_modality(wanted, ask=True)
         # A width that does not fit is caught here too, before any work.
         known = replace(space, modality=wanted) if check else Space(dim=space.dim)
         self.expected, output, self.head = _sides(self.mapped, known, side)

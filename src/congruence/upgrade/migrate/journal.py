@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.atomic import atomic_path
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
+from congruence.stores.locations import Location
 from congruence.upgrade.migrate.quantize import check_ranges
 
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration
@@ -76,27 +76,19 @@ class Journal:
 
     def write(self, folder: Path) -> None:
         """Replace the journal in its folder."""
-        with atomic_path(folder / _NAME, force=True) as temporary:
-            temporary.write_bytes(to_record(asdict(self), indent=1))
+        Location.of(folder / _NAME).write(to_record(asdict(self), indent=1))
 
     def write_summary(self, folder: Path) -> None:
         """Write ``summary.json`` next to the journal."""
-        with atomic_path(folder / "summary.json", force=True) as temporary:
-            temporary.write_text(json.dumps(summarize(self), indent=1) + "\n", encoding="utf-8")
+        Location.of(folder / "summary.json").write(json.dumps(summarize(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
         """Return the journal in a folder, or None if there is none."""
         path = folder / _NAME
-        try:
-            with path.open("rb") as file:
-                raw = file.read(_MOST_BYTES + 1)
-        except FileNotFoundError:
+        raw = Location.of(path).read(_MOST_BYTES + 1)
+        if raw is None:
             return None
-        except OSError as error:
-            raise FileError(
-                f"The journal {path} cannot be read ({error.strerror}).", "Check the path and its permissions."
-            ) from error
         try:
             if len(raw) > _MOST_BYTES:
                 raise ValueError("too long")

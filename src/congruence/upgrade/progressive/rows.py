@@ -82,27 +82,16 @@ def as_rows(source: Source | RowsOnDisk) -> Lazy:
     """Return a file, or anything that returns rows by slice and by increasing row numbers, as a float32 matrix."""
 
     def read(key: slice | np.ndarray) -> np.ndarray:
+        if isinstance(source, Source):
+            return source.take(np.arange(key.start, key.stop) if isinstance(key, slice) else key)[1]
         if isinstance(key, slice):
-            return np.asarray(source[key])  # type: ignore[index]
+            return np.asarray(source[key])
         # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
         wanted, place = np.unique(key, return_inverse=True)
-        return np.asarray(source[wanted])[place]  # type: ignore[index]
+        return np.asarray(source[wanted])[place]
 
-    def scan(key: slice | np.ndarray) -> np.ndarray:
-        assert isinstance(source, Source)
-        if not isinstance(key, slice):
-            return source.take(key)[1]
-        found, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
-        for _, block in source.scan(key.start, min(missing, 65_536)) if missing else ():
-            found.append(block[:missing])
-            missing -= len(found[-1])
-            if not missing:
-                break
-        return np.concatenate(found)
-
-    if isinstance(source, Source):
-        return Lazy(scan, (source.n, source.dim))
-    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
+    n, width = (source.n, source.dim) if isinstance(source, Source) else source.shape
+    return Lazy(read, (int(n), int(width)))
 
 
 def is_on_disk(array: object) -> bool:

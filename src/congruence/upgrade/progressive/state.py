@@ -42,20 +42,19 @@ def read_piece(folder: Path, name: str, *, keep: bool = True) -> bytes:
         raise CorruptFileError(
             f"The state in {folder} refers to a file {name!r}.", "Restore the folder of the plan from a backup."
         )
-    path, digest, blocks = folder / name, hashlib.sha256(), []
+    path = folder / name
     try:
         with open(path, "rb") as stream:
-            while block := stream.read(2**22):
-                digest.update(block)
-                if keep:
-                    blocks.append(block)
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            stream.seek(0)
+            content = stream.read() if keep else b""
     except FileNotFoundError:
         raise CorruptFileError(f"No {name} in {folder}.", "Restore the folder of the plan from a backup.") from None
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
-    if digest.hexdigest()[:40] != Path(name).stem:
+    if digest[:40] != Path(name).stem:
         raise CorruptFileError(f"{path} is truncated or was edited.", "Restore the folder of the plan from a backup.")
-    return b"".join(blocks)
+    return content
 
 
 def sweep(folder: Path, kept: Iterable[str]) -> None:

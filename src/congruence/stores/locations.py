@@ -1,4 +1,4 @@
-"""Locations of data sets: local paths and object-store URLs, read and written in the same way on every machine."""
+"""Locations of files and folders: local paths and object-store URLs, read and written in the same way everywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from congruence._utils.atomic import replacing
+from congruence._utils.atomic import atomic_path, replacing
 from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
@@ -98,12 +98,12 @@ class Location:
         with self._files("reading") as (filesystem, path):
             return filesystem.open_input_file(path)
 
-    def read(self) -> bytes | None:
-        """Return the content of a small file; None if there is none."""
+    def read(self, most: int | None = None) -> bytes | None:
+        """Return the content of a small file, or its first ``most`` bytes; None if there is none."""
         with self._files("reading") as (filesystem, path):
             try:
                 with filesystem.open_input_stream(path) as file:
-                    content: bytes = file.read()
+                    content: bytes = file.read(most)
                     return content
             except FileNotFoundError:
                 return None
@@ -150,9 +150,14 @@ class Location:
                 yield file
 
     def write(self, content: bytes) -> None:
-        """Write a small file, completely or not at all."""
-        with self.writing() as file:
-            file.write(content)
+        """Write a small file, completely or not at all; on this machine also what killed writers left is removed."""
+        if self.local:
+            os.makedirs(os.path.dirname(self.uri), exist_ok=True)
+            with atomic_path(self.uri, force=True) as temporary:
+                temporary.write_bytes(content)
+        else:
+            with self.writing() as file:
+                file.write(content)
 
     def remove(self) -> None:
         """Remove a file or folder, if there is one."""
@@ -195,7 +200,9 @@ class Location:
                 raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error
             raise kind(
                 f"Got an error while {doing} {self.shown} ({str(error)[:300]}).",
-                "Check the URL, its endpoint_override and the credentials in the environment of every machine.",
+                "Check the path and its permissions."
+                if self.local
+                else "Check the URL, its endpoint_override and the credentials in the environment of every machine.",
             ) from error
 
 
