@@ -191,7 +191,9 @@ def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
 
 
 def test_transform_carries_and_comes_back(here, fitted, data):
-    assert here("transform", "map", "a.npz:v", "--ids", "names", "-o", "out.parquet").code == 0
+    assert here("transform", "map", "a.npz:v", "--modality", "image", "--ids", "names", "-o", "out.parquet").code == 0
+    asked = here("transform", "map", "a.npz:v", "-o", "asked.npy")
+    asked.refused("image and text", "--modality image")
     back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--dtype", "float32", "--json")
     report = json.loads(back.out)
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
@@ -222,8 +224,9 @@ def test_transform_carries_and_comes_back(here, fitted, data):
 )
 def test_transform_refuses_what_does_not_fit(here, fitted, data, arguments, words):
     np.save(data / "unit.npy", P.X / np.linalg.norm(P.X, axis=1, keepdims=True))
-    assert here("transform", "map", "a.npz:v", "--ids", "names", "-o", "out.parquet").code == 0
-    here("transform", *arguments.split()).refused(words)
+    assert here("transform", "map", "a.npz:v", "--modality", "image", "--ids", "names", "-o", "out.parquet").code == 0
+    told = [] if "--modality" in arguments or "nowhere" in arguments else ["--modality", "image"]
+    here("transform", *arguments.split(), *told).refused(words)
     assert not (data / "o.npy").exists()
 
 

@@ -138,7 +138,7 @@ def fit(
     others = _read_means(means or {}, split)
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
-    if len(train) < FEW:
+    if len(train) < FEW and unpaired is None:
         most = min(train.source.dim, train.target.dim)
         known = min(len(train) - 1, most)
         warnings.warn(

@@ -79,10 +79,11 @@ class BlockMap:
     ) -> None:
         assert space.dim is not None
         wanted = modality or space.modality
-        self.mapped = mapping.for_modality(wanted, ask=True)
+        self.mapped = mapping.for_modality(wanted)
         # A width that does not fit is caught here too, before any work.
         known = replace(space, modality=wanted) if check else Space(dim=space.dim)
         self.expected, output, self.head = _sides(self.mapped, known, side)
+        mapping.for_modality(wanted, ask=True)
         self.source_dtype = as_dtype(source_dtype)
         self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
         self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype

@@ -62,11 +62,11 @@ class RowMapper:
         #: Re-embedded rows and the map refitted on them, in a progressive migration.
         self.native: NativeRows | None = None
         self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
-        self._function(modality)  # raises for an unknown modality before any work is done
+        mapping.for_modality(modality)  # raises for an unknown modality before any work is done
 
     def _function(self, modality: str | None) -> Callable[[np.ndarray], np.ndarray]:
         if modality not in self._functions:
-            self._functions[modality] = block_function(self.map.for_modality(modality), np.dtype(np.float32))
+            self._functions[modality] = block_function(self.map.for_modality(modality, ask=True), np.dtype(np.float32))
         return self._functions[modality]
 
     def __getstate__(self) -> dict[str, Any]:
