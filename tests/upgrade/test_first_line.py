@@ -32,6 +32,16 @@ class Stream:
         return self._reader.__arrow_c_stream__(requested_schema)
 
 
+class Column:
+    """A column of another library, which can be read once."""
+
+    def __init__(self, column):
+        self._column = [pa.chunked_array([column])]
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._column.pop().__arrow_c_stream__(requested_schema)
+
+
 class HuggingFaceData:
     """What ``fit`` uses of ``datasets.Dataset``: rows are read through its own order of them."""
 
@@ -70,6 +80,7 @@ FORMS = {
         1, "vector", pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1])
     ),
     "wide": wide,
+    "wide, numbered columns": lambda rows, ids: pd.DataFrame(rows).assign(id=ids),
     "wide, beside an index": lambda rows, ids: wide(rows, ids).set_index(np.arange(5, 5 + len(rows))),
     "index": lambda rows, ids: pd.DataFrame(rows, index=ids),
     "hugging face": lambda rows, ids: HuggingFaceData(table(rows, ids)),
@@ -88,6 +99,11 @@ def test_tables_pair_by_their_ids_in_any_order(form, whole, monkeypatch):
     np.testing.assert_allclose(mapping.transform(A), congruence.fit(A, B).transform(A), atol=1e-9)
     assert mapping.scores_["paired_by"] == "id"
     assert f"{N} pairs by id" in repr(mapping)
+
+
+def test_a_column_of_another_library_is_read_once():
+    mapping = congruence.fit(Stream(pa.table({"v": A.tolist()})), Column(pa.array(B.tolist())))
+    np.testing.assert_array_equal(mapping.rotation_, congruence.fit(A, B).rotation_)
 
 
 def test_a_column_that_repeats_is_no_id():

@@ -35,6 +35,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
         refuse_sparse(X, name)
         return to_numpy(X)
     refuse_sparse(X, name)
+    X = _read_once(X)
     pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
     if pandas is not None and isinstance(X, pandas.DataFrame):
         return _frame(pandas, X, name)
@@ -44,10 +45,6 @@ def to_rows(X: object, name: str) -> np.ndarray:
         return _arrow_column(X, name)
     if arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch)):
         return _arrow_table(X, name)
-    if hasattr(X, "to_arrow"):  # polars
-        return to_rows(X.to_arrow(), name)
-    if hasattr(X, "__arrow_c_stream__"):
-        return to_rows(_from_stream(X), name)
     if isinstance(X, (str, bytes, os.PathLike)):
         raise InputError(
             f"Got the text {str(X)[:80]!r} for {name}; expected vectors.",
@@ -75,11 +72,11 @@ def split_ids(X: Any) -> tuple[Any, Any]:
     It is the column named as one of ``ID_NAMES``, else the one column of text or integers, without repeats, beside a
     column of vectors.
     """
-    table = _as_table(X)
-    if table is None:
-        return X, None
-    names = [str(name) for name in (table.columns if hasattr(table, "dtypes") else table.column_names)]
-    named = sorted((name for name in names if name.lower() in ID_NAMES), key=lambda name: len(name))
+    table = _read_once(X)
+    names = list(getattr(table, "columns", ()) if hasattr(table, "dtypes") else getattr(table, "column_names", ()))
+    if len(set(names)) < len(names):
+        return table, None
+    named = sorted((name for name in names if str(name).lower() in ID_NAMES), key=lambda name: len(name))
     if named and len(names) > 1:
         return _without(table, named[0]), table[named[0]]
     if len(names) == 2:
@@ -91,25 +88,20 @@ def split_ids(X: Any) -> tuple[Any, Any]:
     return table, None
 
 
-def _as_table(X: object) -> Any:
-    """Return a pandas frame as it is, any other table as one of Arrow, and None for everything else."""
-    pandas, arrow, datasets = (sys.modules.get(name) for name in ("pandas", "pyarrow", "datasets"))
+def _read_once(X: Any) -> Any:
+    """Return a table or a column of another library as one of Arrow, and everything else as it is."""
     if isinstance(X, np.ndarray) or is_tensor(X):
-        return None
-    if pandas is not None and isinstance(X, pandas.DataFrame):
-        return X if X.columns.nlevels == 1 and X.columns.is_unique else None
+        return X
+    pandas, arrow, datasets = (sys.modules.get(name) for name in ("pandas", "pyarrow", "datasets"))
+    if pandas is not None and isinstance(X, (pandas.DataFrame, pandas.Series)):
+        return X
+    if arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch, arrow.Array, arrow.ChunkedArray)):
+        return X
     if datasets is not None and isinstance(X, datasets.Dataset):
         return X.with_format("arrow")[:]
-    if not (arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch))):
-        if hasattr(X, "to_arrow") and hasattr(X, "columns"):  # polars
-            X = X.to_arrow()
-        elif hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dtype"):  # a column has a type, and stays as it is
-            X = _from_stream(X)
-        else:
-            return None
-    arrow = sys.modules["pyarrow"]
-    tables = arrow.Table, arrow.RecordBatch
-    return X if isinstance(X, tables) and len(set(X.schema.names)) == X.num_columns else None
+    if hasattr(X, "to_arrow"):  # polars
+        return X.to_arrow()
+    return _from_stream(X) if hasattr(X, "__arrow_c_stream__") else X
 
 
 def _without(table: Any, name: str) -> Any:
