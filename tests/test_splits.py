@@ -56,7 +56,7 @@ def test_groups_are_connected_components_over_both_sides(seed, width):
     assert np.array_equal(duplicate_groups(X), naive_groups(X))
 
 
-def test_equal_numbers_are_equal_rows_whatever_their_bytes():
+def test_equal_numbers_areequal_rows_whatever_their_bytes():
     X = np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, np.nextafter(1, 2)]])
     assert duplicate_groups(X).tolist() == [0, 0, 1, 2]
     half = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float16)[np.arange(60) % 40]

@@ -196,7 +196,7 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     """
     texts_last = sorted(sides, key=lambda side: getattr(getattr(side, "space", None), "modality", None) == "text")
     arrays = [np.atleast_2d(to_numpy(getattr(side, "vectors", side))) for side in texts_last]
-    labels = [_equal_rows(array) for array in arrays]
+    labels = [equal_rows(array) for array in arrays]
     n = len(arrays[0])
     for array in arrays[1:]:
         check_same_rows(n, len(array))
@@ -312,7 +312,7 @@ def unpaired_pools(
     return pools[0], pools[1]
 
 
-def _equal_rows(array: np.ndarray) -> np.ndarray:
+def equal_rows(array: np.ndarray) -> np.ndarray:
     """Return an integer below n for each row; rows have the same integer exactly when they are equal."""
     n, width = array.shape
     kind = as_dtype("float32" if array.dtype in (np.float16, np.float32) else "float64")

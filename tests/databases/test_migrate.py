@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from memory_database import MemoryDatabase, Table
 
 from congruence import Embeddings, OrthogonalMap, errors
 from congruence._utils.records import digest_of
-from congruence.databases import Stage
+from congruence.databases import Stage, open_database
 from congruence.embeddings import Space
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import Checksum, Retry
@@ -572,3 +573,14 @@ def test_rounding_is_no_difference_and_half_precision_rounds_more():
     rows = unit(RNG.normal(size=(8000, 256)))
     parts = np.concatenate([part @ rotation for part in np.array_split(rows, 8)])
     assert not Quantizer("float32", 256).differs(parts, rows @ rotation).any()
+
+
+def test_a_row_of_nan_is_named_before_its_norm(tmp_path):
+    rows = pairs("image", 50, 5)[0].astype(np.float32)
+    rows[7, 2] = np.nan
+    np.save(tmp_path / "rows.npy", rows)
+    found = OrthogonalMap().fit(*pairs("image", 200, 1))
+    with closing(open_database(str(tmp_path / "rows.npy"))) as database:
+        plan = Migration(database, found, journal=tmp_path / "journal").plan()
+    assert "NaN" in str(plan.to_dict()["checks"])
+    assert "raw rows" not in str(plan.to_dict()["checks"])

@@ -254,7 +254,7 @@ def test_gradients_of_whitened_data_are_finite():
 
 
 @pytest.mark.parametrize("name", [*MEASURES, "fit_cca"])
-def test_equal_rows_are_refused_whatever_the_rounding(name):
+def testequal_rows_are_refused_whatever_the_rounding(name):
     flat = np.tile([0.1, 0.2, 3e8], (40, 1))
     for sides in ((flat, Y), (X, flat)):
         with pytest.raises(InputError):

@@ -69,7 +69,7 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
     np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
 
 
-def test_equal_rows_come_lowest_number_first():
+def testequal_rows_come_lowest_number_first():
     for metric in METRICS:
         table = nearest(np.ones((6, 3)), 3, metric=metric)
         assert table.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]

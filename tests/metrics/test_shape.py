@@ -93,7 +93,7 @@ def test_gradients_stay_finite_where_decompositions_have_none():
     assert torch.isfinite(copies.grad).all()
 
 
-def test_equal_rows_and_bad_options_are_refused():
+def testequal_rows_and_bad_options_are_refused():
     flat = np.full((30, 3), 0.1)
     for sides in ((flat, Y), (X, flat)):
         with pytest.raises(InputError):

@@ -68,7 +68,7 @@ def test_losses_by_the_number_of_pairs_are_compared_item_by_item(scenes):
 
 def test_bad_numbers_of_pairs(scenes):
     pytest.importorskip("torch")
-    with pytest.raises(TooFewAnchorsError, match=r"Got 420 pairs of synthetic to train on, not 500"):
+    with pytest.raises(TooFewAnchorsError, match=r"Got 420 pairs of synthetic, not 500"):
         run(own([16, 500]), collections=[scenes], seeds=1)
 
 

@@ -309,7 +309,7 @@ def test_rows_come_from_the_sources_asked_for():
 
 
 def test_more_pairs_than_there_are_is_an_error():
-    with pytest.raises(ParameterError, match="Got 100 pairs, 15 validation and 25 test .* expected at most 80"):
+    with pytest.raises(ParameterError, match="Got 100 pairs, 15 validation and 25 test .* 80 can be paired"):
         tiny().split(100, validation=15, test=25)
     with pytest.raises(ParameterError, match="pairs"):
         tiny().split(0, validation=15, test=25)

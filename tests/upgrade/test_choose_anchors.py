@@ -48,7 +48,7 @@ def test_what_is_chosen_covers_more_than_what_is_drawn(store, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_of_equal_rows_one_is_chosen_and_of_zeros_none(store, method):
+def test_ofequal_rows_one_is_chosen_and_of_zeros_none(store, method):
     X = np.repeat(store.vectors[:20], 3, axis=0)
     X[30:36] = 0  # all of two of the twenty
     found = choose_anchors(X, 18, method, **options(method, 60))

@@ -138,7 +138,7 @@ def test_three_wrong_pairs_of_twenty_are_warned_of():
 
 @pytest.mark.parametrize("rows", [0, FEWEST - 1, 30])
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
-def test_evidence_of_few_or_equal_rows_of_another_modality(rows):
+def test_evidence_of_few_orequal_rows_of_another_modality(rows):
     """Fewer images than are compared count for nothing; equal ones tie, and a tie keeps the first map."""
     names = np.array([f"item {k}" for k in range(40)])
     images = Embeddings(np.repeat(X[:1], 40, axis=0)[: max(rows, 1)], ids=names[: max(rows, 1)])

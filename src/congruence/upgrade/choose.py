@@ -20,7 +20,7 @@ from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import CrossSVD, half_svd
 from congruence.linalg.shrinkage import choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
-from congruence.splits import duplicate_groups
+from congruence.splits import duplicate_groups, equal_rows
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
 #: docs/means.md gives the reason and the data on which it was chosen.
@@ -243,10 +243,11 @@ def choose_map(
     Notes
     -----
     A candidate is fitted without one fold, whose pairs are then searched in both directions. A pair's score is its mean
-    reciprocal rank, averaged over directions and repeats; with ``others`` it is the mean over modalities, where rows of
-    another modality are searched against the target rows of their items. Of the candidates, in order of preference, the
-    first is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a
-    group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
+    reciprocal rank among different rows, averaged over directions and repeats; with ``others`` it is the mean over
+    modalities, where rows of another modality are searched against the target rows of their items. Of the candidates,
+    in order of preference, the first is taken whose score is within one standard error of the best (of the paired
+    difference, where the pairs of a group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and
+    regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -302,7 +303,7 @@ def _cross_validate(
 ) -> _CandidateScores:
     """Score each candidate on the pairs, and on others' rows, of each fold after fitting it without the fold."""
     pairs = CandidatePairs(X, Y)
-    scores = _CandidateScores(len(candidates), 1 + len(others), len(X))
+    scores = _CandidateScores(len(candidates), 1 + len(others), X, Y)
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):
         without = pairs.without(test)
@@ -333,11 +334,12 @@ def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -
 
 
 class _CandidateScores:
-    """Accumulates sums of scores by candidate, modality and anchor."""
+    """Accumulates sums of scores by candidate, modality and anchor; equal rows count as one."""
 
-    def __init__(self, candidates: int, modalities: int, n: int) -> None:
-        self.rank, self.first = np.zeros((2, modalities, n, candidates))
-        self.times = np.zeros((modalities, n))
+    def __init__(self, candidates: int, modalities: int, X: np.ndarray, Y: np.ndarray) -> None:
+        self.source, self.target = equal_rows(X), equal_rows(Y)
+        self.rank, self.first = np.zeros((2, modalities, len(X), candidates))
+        self.times = np.zeros((modalities, len(X)))
 
     def add(self, column: int, anchors: np.ndarray, mapped: Sequence[np.ndarray], theirs: np.ndarray) -> None:
         """Search each candidate's mapped rows and the target rows among each other, in both directions."""
@@ -345,13 +347,20 @@ class _CandidateScores:
         if k < 2:
             return
         theirs = normalize_rows(theirs.astype(np.float64)).T
+        sources, targets = np.arange(k) if column else self.source[anchors], self.target[anchors]
+        # Another copy of the row that is sought is no wrong answer, and copies of a wrong answer are one.
+        wrong = (sources[:, None] != sources) & (targets[:, None] != targets)
+        weights = [1 / np.bincount(labels, minlength=1)[labels] for labels in (sources, targets)]
         # With small folds, processing candidates one by one would spend more time on calls than on arithmetic.
         for part in blocks(len(mapped), 8 * k * k, budget=4 * 2**20, minimum=1):
             near = normalize_rows(np.concatenate(mapped[part])).reshape(-1, k, len(theirs)) @ theirs
             own = np.diagonal(near, axis1=1, axis2=2)
-            for axis, least in ((2, own[:, :, None]), (1, own[:, None, :])):
-                ahead = np.count_nonzero(near > least + 1e-9, axis=axis)
-                tied = np.count_nonzero(near >= least - 1e-9, axis=axis) - ahead - 1
+            for least, count in (
+                (own[:, :, None], lambda found: (found & wrong) @ weights[1]),
+                (own[:, None, :], lambda found: weights[0] @ (found & wrong)),
+            ):
+                ahead = count(near > least + 1e-9)
+                tied = count(near >= least - 1e-9) - ahead
                 # An anchor may have several rows. Candidates are the last axis, so that rows can be indexed by anchor.
                 np.add.at(self.rank[column, :, part], anchors, 1 / (1 + ahead + tied / 2).T)
                 np.add.at(self.first[column, :, part], anchors, ((ahead == 0) / (1 + tied)).T)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import RowNames, check_rows
-from congruence.databases import DatabaseInfo
+from congruence.databases import Block, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
@@ -73,8 +73,9 @@ class RowMapper:
         """Leave out the functions that map blocks; another process creates its own."""
         return {**self.__dict__, "_functions": {}}
 
-    def check(self, info: DatabaseInfo, sample: np.ndarray) -> None:
+    def check(self, info: DatabaseInfo, block: Block) -> None:
         """Raise an error if the vectors of a database do not come from the map's source space."""
+        sample = block.vectors
         space = replace(info.space, dim=info.dim, normalized=None)
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
@@ -91,6 +92,7 @@ class RowMapper:
                         "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
                     )
                 return
+            check_rows(sample, "the database", ids=RowNames(block.ids, 0), allow_zero_rows=self.allow_zero_rows)
             unit = has_unit_rows(sample)
             # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"

@@ -470,7 +470,7 @@ class Migration:
         refuse(plan, anyway=anyway)
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
-        self.mapper.check(self.info, sample.vectors)
+        self.mapper.check(self.info, sample)
         self.mapper(sample.ids, sample.vectors, sample.modalities)
         make_folder(self.folder)
         ranges = self.mapper.new.ranges

@@ -122,7 +122,7 @@ def make_plan(
     else:
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
     try:
-        mapper.check(info, sample.vectors)
+        mapper.check(info, sample)
         if info.space.model:
             note("space", "good", f"vectors of {info.space.model}, as the map expects")
         else:
