@@ -584,3 +584,24 @@ def test_a_row_of_nan_is_named_before_its_norm(tmp_path):
         plan = Migration(database, found, journal=tmp_path / "journal").plan()
     assert "NaN" in str(plan.to_dict()["checks"])
     assert "raw rows" not in str(plan.to_dict()["checks"])
+
+
+def test_removed_rows_are_counted_where_the_database_failed_between_them(mapping, tmp_path, monkeypatch):
+    failed = []
+
+    def busy(step):
+        if step == "delete" and len(failed) < 2:
+            failed.append(step)
+            if len(failed) == 2:
+                raise errors.DatabaseUnavailableError("Got no answer; expected one. Wait.")
+
+    made = table()
+    with begin(made, mapping, tmp_path, busy) as migration:
+        migration.run()
+        for one in list(made.rows)[:3]:
+            del made.rows[one], made.old[one]
+        monkeypatch.setattr(
+            MemoryDatabase, "orphans", lambda self: (pa.array([one]) for one in set(made.new) - set(made.rows))
+        )
+        assert migration.passes.repair()["removed"] >= 3
+    assert set(made.new) == set(made.rows)

@@ -225,15 +225,16 @@ class Passes:
     def repair(self, callback: Callable[[int], object] | None = None) -> dict[str, object]:
         """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
 
-        def remove() -> int:
-            removed = 0
+        removed = 0
+
+        def remove() -> None:
+            nonlocal removed  # also of attempts that failed on the way
             for ids in self.database.orphans():
                 removed += len(ids)
                 self.database.delete(ids)
-            return removed
 
         old, written, files = self._add_up(self._run(Compare, callback))
-        removed = self.retry(self.database, remove)
+        self.retry(self.database, remove)
         # Files that can no longer be committed count as written, so that another pass follows.
         self.retry(self.database, lambda: self.database.take(files))
         return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
