@@ -224,7 +224,6 @@ class Passes:
 
     def repair(self, callback: Callable[[int], object] | None = None) -> dict[str, object]:
         """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
-
         removed = 0
 
         def remove() -> None:
