@@ -151,13 +151,15 @@ def test_a_map_of_two_modalities_asks_which(both, tmp_path):
     declared = Embeddings(A, space=Space(modality="image"))
     for got in (both.transform(A, "image"), both.predict(A, modality="image"), both.transform(declared)):
         np.testing.assert_array_equal(got, images)
+    assert both.score(declared, images) == both.for_modality("image").score(A, images) == 1
     again = load(both.save(tmp_path / "both"))
     for asks in (both, again, both.inverse()):
         for use in (asks.transform, asks.transform_embeddings, asks.inverse_transform, asks.covered_share):
             with pytest.raises(ModalityError, match="image and text"):
                 use(A)
-        with pytest.raises(ModalityError):
-            asks.as_layers()
+        for use in (asks.as_layers, lambda asks=asks: asks.score(A, A)):
+            with pytest.raises(ModalityError, match="embeddings that declare it"):
+                use()
         with pytest.raises(ModalityError, match="audio"):
             asks.transform(A, modality="audio")
     told = load(both.for_modality("image").save(tmp_path / "told"))

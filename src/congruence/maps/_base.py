@@ -174,6 +174,8 @@ class Map(ABC):
     def score(self, X: RowsLike, y: RowsLike) -> float:
         """Return the share of source rows ``X`` (n, d_source) whose nearest of the target's rows ``y`` (n, d_target) is
         their own, by cosine, after the map; rows that tie for nearest share the hit.
+
+        A map with means of several modalities needs ``Embeddings`` that declare one, or ``for_modality``.
         """
         check_order(X, y)
         mapped = self._for_rows(X, None)

@@ -514,7 +514,7 @@ class OrthogonalMap(AffineMap):
                 known = sorted(self.modality_means_)
                 raise ModalityError(
                     f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
-                    f"Pass `modality={known[0]!r}`, for example.",
+                    f"Pass `modality={known[0]!r}`, for example, or embeddings that declare it.",
                 )
             return self
         check_choice(modality, MODALITIES, "modality")
