@@ -64,7 +64,7 @@ audit: constraints.txt
 	$(VENV)-audit/bin/python .ci/audit.py constraints.txt
 
 # The lowest versions that pyproject.toml allows, without torch: its wheels of that version bring gigabytes of CUDA libraries.
-LOWEST := tests/test_splits.py tests/test_yaml.py tests/stores/test_stores.py tests/upgrade/test_tables.py tests/metrics/test_neighbors.py tests/maps/test_orthogonal.py
+LOWEST := tests/test_splits.py tests/test_yaml.py tests/io/test_io.py tests/upgrade/test_tables.py tests/metrics/test_neighbors.py tests/maps/test_orthogonal.py
 lowest: constraints-lowest.txt pyproject.toml
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[plot,sklearn,faiss,hdf5,lance,images,pandas]' pytest hypothesis

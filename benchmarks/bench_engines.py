@@ -90,7 +90,7 @@ def run(what: str, folder: Path) -> None:
     base = me.memory_info().rss
     if what == "local":
         from congruence import load, transform_file
-        from congruence.stores import open_source
+        from congruence.io import open_source
 
         transform_file(load(folder / "map"), open_source(folder / "in"), out, force=True)
     elif what == "ray":

@@ -21,7 +21,7 @@ import numpy as np
 
 from congruence import OrthogonalMap, reembed
 from congruence.databases import open_database
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.progressive import Progressive
 from process_memory import peak_mb

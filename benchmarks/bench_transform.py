@@ -43,7 +43,7 @@ def plain(folder: Path, suffix: str) -> None:
 
 def ours(folder: Path, suffix: str) -> None:
     import congruence
-    from congruence.stores import open_source
+    from congruence.io import open_source
     from congruence.upgrade.transform import transform_file
 
     mapping = congruence.load(folder / "map")
@@ -77,7 +77,7 @@ def main() -> None:
     import pyarrow as pa
 
     from congruence import OrthogonalMap
-    from congruence.stores import open_sink
+    from congruence.io import open_sink
 
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)

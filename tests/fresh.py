@@ -17,7 +17,7 @@ from typing import Any
 
 #: Modules that are imported before the fork, but not used: libraries start threads on first use, and threads do not
 #: survive a fork.
-MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.stores")
+MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.io")
 
 #: Time limit of a script in seconds, after which SIGALRM ends it.
 SECONDS = 300

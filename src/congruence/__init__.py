@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from congruence.embeddings import Space as Space
     from congruence.evaluation import compare_maps as compare_maps
     from congruence.evaluation import evaluate as evaluate
+    from congruence.io import read_embeddings as read_embeddings
     from congruence.maps import MAPS as MAPS
     from congruence.maps import CanonicalFrame as CanonicalFrame
     from congruence.maps import CCAMap as CCAMap
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from congruence.maps import UnpairedMap as UnpairedMap
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import refine as refine
-    from congruence.stores import read_embeddings as read_embeddings
     from congruence.system import SystemInfo as SystemInfo
     from congruence.system import system_info as system_info
     from congruence.train import CSA as CSA
@@ -60,9 +60,9 @@ _HOME = {
     "compare.spaces": "compare_spaces",
     "embeddings": "Embeddings Pairs Space",
     "evaluation": "compare_maps evaluate",
+    "io": "read_embeddings",
     "maps": "CCAMap CanonicalFrame HeadsMap LinearMap MAPS MLPMap OrthogonalMap ProcrustesHeads RefinedMap "
     "UnpairedMap from_pretrained refine",
-    "stores": "read_embeddings",
     "system": "SystemInfo system_info",
     "train": "CSA Contrastive JAM NNCLR SAIL SCLIP SOTAlign STRUCTURE SUE",
     "upgrade.bridge": "Bridge load",
@@ -75,8 +75,8 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 _MODULES = (
-    "compare databases datasets embed embeddings encoders errors evaluation integrations linalg maps metrics "
-    "plotting recipe report stores synthetic system theory train transport upgrade"
+    "compare databases datasets embed embeddings encoders errors evaluation integrations io linalg maps metrics "
+    "plotting recipe report synthetic system theory train transport upgrade"
 )
 
 __all__ = ["__version__", *_MODULE_OF]

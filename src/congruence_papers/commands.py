@@ -307,8 +307,8 @@ def negatives(
     """Create hard negatives of captions: replace a word, swap two words, or add a word."""
     from congruence.cli import check_not_input
     from congruence.embed import open_items
+    from congruence.io import read_column
     from congruence.persist import check_output
-    from congruence.stores import read_column
     from congruence_papers.negatives import KINDS, count, generate, write_negatives
 
     check_output(out, force=force)  # checked before the work starts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
+from congruence.io import suffixes
 from congruence.persist import atomic_path
-from congruence.stores import suffixes
 from congruence_papers.core import check_embedded
 
 if TYPE_CHECKING:

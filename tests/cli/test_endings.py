@@ -83,7 +83,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     for name in ("congruence.embed", "congruence_papers.running", "congruence.recipe", "congruence.report"):
         importlib.import_module(name)  # or what these import now would stay patched
     for name in ("read_embeddings", "read_column"):  # nothing is read before
-        monkeypatch.setattr(f"congruence.stores.{name}", None)
+        monkeypatch.setattr(f"congruence.io.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
     monkeypatch.setattr("congruence.datasets.open_bundle", None)
     monkeypatch.setattr("congruence_papers.running.run", None)
@@ -288,7 +288,7 @@ def test_memory_that_is_not_there_is_one_sentence(here, data, monkeypatch, error
     def ask(*_, **__):
         raise error
 
-    monkeypatch.setattr("congruence.stores.read_embeddings", ask)
+    monkeypatch.setattr("congruence.io.read_embeddings", ask)
     assert said in one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"))
 
 
@@ -301,7 +301,7 @@ def test_what_libraries_say_of_the_size_is_shown(here, data, monkeypatch, librar
 
         pa.allocate_buffer(2**62)
 
-    monkeypatch.setattr("congruence.stores.read_embeddings", ask)
+    monkeypatch.setattr("congruence.io.read_embeddings", ask)
     said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"))
     assert ("512. PiB" if library == "numpy" else f"malloc of size {2**62}") in said
 
@@ -309,7 +309,7 @@ def test_what_libraries_say_of_the_size_is_shown(here, data, monkeypatch, librar
 LIMITED = """
 import resource, sys
 from congruence.cli import main
-import congruence, numpy, pyarrow, sklearn, scipy.linalg, congruence.stores, congruence.maps, congruence.upgrade.fit
+import congruence, numpy, pyarrow, sklearn, scipy.linalg, congruence.io, congruence.maps, congruence.upgrade.fit
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)
 main()
@@ -341,7 +341,7 @@ def broken(monkeypatch, tmp_path):
         def wrong(*_, **__):
             raise error
 
-        monkeypatch.setattr("congruence.stores.read_embeddings", wrong)
+        monkeypatch.setattr("congruence.io.read_embeddings", wrong)
 
     return fail
 
@@ -403,7 +403,7 @@ def test_ctrl_c_says_what_was_written(here, data, monkeypatch, written):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("congruence.cli.fit._report" if written else "congruence.stores.read_embeddings", interrupt)
+    monkeypatch.setattr("congruence.cli.fit._report" if written else "congruence.io.read_embeddings", interrupt)
     said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 130)
     assert said.endswith("Before that x was written.\n" if written else "nothing was written.\n")
 

@@ -12,7 +12,7 @@ import congruence
 import congruence._utils.atomic as atomic
 from congruence.embeddings import Space
 from congruence.errors import OutputExistsError
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(0)

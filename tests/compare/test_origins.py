@@ -10,7 +10,7 @@ import congruence
 from congruence import Embeddings, Space
 from congruence.compare.origins import OriginDetector
 from congruence.errors import InputError, ParameterError
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.synthetic import rigid_problem
 
 D = 24

@@ -11,7 +11,7 @@ from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  
 import congruence.databases
 from congruence.cli.migrate import shell_command
 from congruence.errors import ParameterError
-from congruence.stores import open_sink
+from congruence.io import open_sink
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from test_migrate_command import made, run  # noqa: F401  # fixtures
 
 from congruence import Embeddings
 from congruence.errors import MigrationError, ModalityError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.stores import open_sink
+from congruence.io import open_sink
 
 
 @pytest.fixture

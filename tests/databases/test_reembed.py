@@ -372,7 +372,7 @@ def test_a_file_and_items_are_asked_by_id():
 @pytest.fixture
 def run(here, mapping, truth, tmp_path, monkeypatch):
     import congruence.databases
-    from congruence.stores import open_sink
+    from congruence.io import open_sink
 
     made = table()
     monkeypatch.setattr(congruence.databases, "open_database", lambda where, **names: MemoryDatabase(made))
@@ -429,7 +429,7 @@ def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, 
 
 
 def test_a_file_of_another_model_is_refused(run, truth, tmp_path):
-    from congruence.stores import open_sink
+    from congruence.io import open_sink
 
     with open_sink(tmp_path / "other.npz", n=3, dim=24, has_ids=True, space=Space("another")) as sink:
         import pyarrow as pa

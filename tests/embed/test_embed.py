@@ -19,7 +19,7 @@ from PIL import Image
 from congruence import Space, errors, read_embeddings
 from congruence.embed import VectorCache, embed, open_items
 from congruence.encoders import Encoder
-from congruence.stores import matrices
+from congruence.io import matrices
 from fresh import run_fresh
 
 COLOURS = [(7 * k % 256, 11 * k % 256, 13 * k % 256) for k in range(1, 12)]

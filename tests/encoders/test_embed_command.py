@@ -9,7 +9,7 @@ from tiny_models import TEXTS
 
 from congruence import read_embeddings
 from congruence.encoders import load_encoder
-from congruence.stores import matrices
+from congruence.io import matrices
 
 pytestmark = pytest.mark.heavy
 

@@ -13,8 +13,8 @@ from congruence._utils.records import from_record, to_record
 from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
 from congruence.engines.jobs import FragmentJournal
 from congruence.errors import FileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
-from congruence.stores import open_source, read_embeddings
-from congruence.stores.locations import Location
+from congruence.io import open_source, read_embeddings
+from congruence.io.locations import Location
 from congruence.upgrade.transform import BlockMap, transform_file
 
 HERE = LocalEngine()

@@ -18,7 +18,7 @@ from congruence.databases import open_database
 from congruence.encoders import EncoderOptions, load_encoder
 from congruence.engines import RayEngine, embed_dataset, open_dataset, open_itemset
 from congruence.errors import NotFiniteError
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.transform import transform_file
 

@@ -12,7 +12,7 @@ from congruence.engines import jobs as journals
 from congruence.engines.dataset import Fragment
 from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Receipt
 from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, measure_rates, plan_rows
-from congruence.stores.locations import Location
+from congruence.io.locations import Location
 
 pytestmark = pytest.mark.long
 

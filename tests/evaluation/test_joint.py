@@ -12,10 +12,10 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.evaluation import evaluate
 from congruence.integrations import to_faiss
+from congruence.io import open_sink, open_source
 from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k, zero_shot_accuracy
 from congruence.report import summarize
 from congruence.splits import Split
-from congruence.stores import open_sink, open_source
 from congruence.upgrade.transform import transform_file
 
 

@@ -25,7 +25,7 @@ from congruence import CanonicalFrame, OrthogonalMap, ProcrustesHeads, Space
 from congruence.embed import VectorCache
 from congruence.embeddings import Embeddings
 from congruence.encoders import Encoder
-from congruence.stores import open_sink, read_embeddings
+from congruence.io import open_sink, read_embeddings
 from congruence_papers.image_sets import DATASETS
 from congruence_papers.image_sets.download import Resource
 

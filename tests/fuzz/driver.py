@@ -176,7 +176,7 @@ def _serve(home: Path, pipe: Any) -> None:
     import lance  # noqa: F401
     import torch  # noqa: F401
 
-    import congruence.stores.hdf5 as hdf5
+    import congruence.io.hdf5 as hdf5
 
     hdf5._PATIENCE = 3.0
     tempfile.tempdir = str(home / "tmp")

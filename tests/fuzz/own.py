@@ -30,10 +30,10 @@ from congruence.engines import open_dataset, open_itemset
 from congruence.engines.dataset import Fragment
 from congruence.engines.jobs import FragmentJournal, Receipt
 from congruence.errors import CorruptFileError, StorageError
+from congruence.io.locations import Location
 from congruence.maps import MAPS, make_map
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
-from congruence.stores.locations import Location
 from congruence.synthetic import rigid_problem
 from congruence.train import History
 from congruence.upgrade.migrate.journal import STATES, Journal

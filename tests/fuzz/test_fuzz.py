@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from congruence.embed.inputs import IMAGE_SUFFIXES
+from congruence.io import suffixes
 from congruence.maps import MAPS
-from congruence.stores import suffixes
 from congruence_papers.image_sets import DATASETS
 
 pytestmark = pytest.mark.long

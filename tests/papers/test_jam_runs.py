@@ -16,7 +16,7 @@ from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embed import open_items
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
-from congruence.stores import open_sink
+from congruence.io import open_sink
 from congruence_papers import EXPERIMENTS, PAPERS, run
 from congruence_papers.figure import write_experiment
 from congruence_papers.jam import open_features, open_sample

@@ -87,7 +87,7 @@ def test_a_stopped_run_draws_the_same_neighbors(latent, tmp_path, kill):
 
 
 def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
-    from congruence.stores import open_rows
+    from congruence.io import open_rows
 
     np.save(tmp_path / "texts.npy", latent.V)
     kept, mapped = (

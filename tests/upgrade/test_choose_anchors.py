@@ -10,7 +10,7 @@ import congruence
 from congruence import Embeddings, Space
 from congruence.datasets import anchor_texts
 from congruence.errors import IdError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.anchors import METHODS, choose_anchors
 

@@ -8,7 +8,7 @@ import pytest
 
 from congruence import Embeddings
 from congruence.errors import CorruptFileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
-from congruence.stores import open_source
+from congruence.io import open_source
 from congruence.upgrade.progressive import Progressive, progressive, state
 from congruence.upgrade.progressive.rows import Lazy, is_on_disk
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from congruence import OrthogonalMap, Space
 from congruence.errors import ColumnsWarning, DtypeError, ParameterError, ShapeError
-from congruence.stores import open_sink, open_source, read_embeddings
+from congruence.io import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
 

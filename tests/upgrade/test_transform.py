@@ -8,7 +8,7 @@ import pytest
 from congruence import CCAMap, Embeddings, LinearMap, MLPMap, OrthogonalMap, Space, errors, fit, load
 from congruence.embeddings import normalize_rows as unit
 from congruence.errors import DirectionError, ModalityError, NormWarning, ParameterError, SpaceMismatchError
-from congruence.stores import open_sink, open_source, read_embeddings
+from congruence.io import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
 from fresh import run_fresh
@@ -120,7 +120,7 @@ MEMORY = """
 import re, sys
 import congruence
 from congruence.upgrade.transform import transform_file
-from congruence.stores import open_source
+from congruence.io import open_source
 mapping = congruence.load(sys.argv[1])
 transform_file(mapping, open_source(sys.argv[2]), sys.argv[3])
 # Not ru_maxrss: that of a child starts at its parent's.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from congruence.embeddings import Embeddings, Space
+    from congruence.io import Source
     from congruence.maps import Map
-    from congruence.stores import Source
     from congruence.upgrade.bridge import Bridge
 
 
@@ -150,7 +150,7 @@ def unit_rows(normalize: str) -> bool | str:
 
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
     """Read embeddings named on the command line."""
-    from congruence.stores import read_embeddings
+    from congruence.io import read_embeddings
 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
@@ -181,7 +181,7 @@ def check_not_input(out: str, path: str) -> None:
 
 def check_new(out: str, *inputs: Source, force: bool) -> None:
     """Check before the work starts that a file can be written, and that it is none of the inputs."""
-    from congruence.stores import check_output_place
+    from congruence.io import check_output_place
 
     check_output(out, force=force)
     for source in inputs:
@@ -214,7 +214,7 @@ def read_groups(spec: str | None) -> str | np.ndarray | None:
     """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not
     given.
     """
-    from congruence.stores import read_column
+    from congruence.io import read_column
 
     return "identical" if spec is None else None if spec == "none" else read_column(spec)
 

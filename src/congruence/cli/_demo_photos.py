@@ -84,7 +84,7 @@ class Library:
         """Return the ids and vectors that readers currently see."""
         import numpy as np
 
-        from congruence.stores import read_embeddings
+        from congruence.io import read_embeddings
 
         if not self.live:
             stored = read_embeddings(f"{self.path}:embedding")

@@ -42,7 +42,7 @@ def command(
         refuse_options(needs_file, "with --texts, whose order is fixed")
         _write_texts(n, out, force, as_json)
         return
-    from congruence.stores import open_source, read_column
+    from congruence.io import open_source, read_column
     from congruence.upgrade.anchors import check_anchors_output, choose_anchors
 
     check_anchors_output(out)

@@ -53,8 +53,8 @@ def command(
     from congruence import Bridge
     from congruence.embeddings import Space
     from congruence.evaluation.judgments import read_qrels
+    from congruence.io import read_column
     from congruence.persist import check_map_output
-    from congruence.stores import read_column
 
     if threshold:
         if queries_old is None:

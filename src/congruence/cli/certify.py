@@ -169,7 +169,7 @@ def command(
 def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return the number of anchors, or the ids listed in a file."""
     from congruence.embeddings import Space
-    from congruence.stores import parse_spec, read_column
+    from congruence.io import parse_spec, read_column
 
     try:
         return int(anchors)
@@ -217,7 +217,7 @@ def _from_bundle(data: str, models: dict[str, str | None]) -> tuple[Sides, dict[
 def _labels(spec: str | None, sides: Sides) -> dict[str, str] | None:
     """Return the label of each item of the source by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
-    from congruence.stores import read_column
+    from congruence.io import read_column
 
     if spec is None:
         return None

@@ -24,7 +24,7 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from congruence.compare.origins import OriginReport
     from congruence.embeddings import Embeddings
-    from congruence.stores import Source
+    from congruence.io import Source
 
 
 #: Largest number of rows of no known model that are printed.
@@ -53,8 +53,8 @@ def command(
     """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit."""
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
+    from congruence.io import open_source
     from congruence.maps import load
-    from congruence.stores import open_source
 
     source = open_source(store, ids=ids)
     if rows is not None:

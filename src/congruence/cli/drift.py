@@ -25,7 +25,7 @@ def command(
     from congruence.cli.fit import read_anchors
     from congruence.compare.drift import DriftMonitor, compare_canaries
     from congruence.embeddings import Space
-    from congruence.stores import open_source
+    from congruence.io import open_source
 
     if canaries:
         if len(stream) > 1:

@@ -151,7 +151,7 @@ def _held_out(
 def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:
     """Return the label of each item by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
-    from congruence.stores import read_column
+    from congruence.io import read_column
 
     if spec is None:
         return None

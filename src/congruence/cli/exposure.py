@@ -28,7 +28,7 @@ def command(
     from congruence._utils.ids import id_texts
     from congruence.embeddings import Space
     from congruence.evaluation.exposure import measure_exposure
-    from congruence.stores import read_column
+    from congruence.io import read_column
 
     vectors, candidates = read(store, None if labels else ids, Space()), read(texts, ids, Space())
     text_ids = None

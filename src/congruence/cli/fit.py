@@ -310,8 +310,8 @@ def read_anchors(
 
 def find_ids(spec: str) -> tuple[bool, str | None]:
     """Return whether a file has ids, and the column they are in unless it is read by default."""
-    from congruence.stores import open_source, parse_spec
-    from congruence.stores.id_columns import usual_id_column
+    from congruence.io import open_source, parse_spec
+    from congruence.io.id_columns import usual_id_column
 
     source = open_source(spec)
     name = None if source.has_ids else usual_id_column(*parse_spec(spec), source.n)
@@ -320,8 +320,8 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 
 def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from; None for the default, or for both files if one of them has no ids."""
-    from congruence.stores import parse_spec
-    from congruence.stores.id_columns import id_fault
+    from congruence.io import parse_spec
+    from congruence.io.id_columns import id_fault
 
     columns: list[str | None] = []
     for spec in specs:
@@ -343,8 +343,8 @@ def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
 
 def _no_ids_message(specs: tuple[str, str], rows: tuple[int, int]) -> str:
     """Return the message for files of different lengths without ids; it lists the columns that could hold ids."""
-    from congruence.stores import parse_spec
-    from congruence.stores.id_columns import id_columns
+    from congruence.io import parse_spec
+    from congruence.io.id_columns import id_columns
 
     candidates = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
     got = (

@@ -146,7 +146,7 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     from pathlib import Path
 
     from congruence.embeddings import MODALITIES
-    from congruence.stores import parse_spec
+    from congruence.io import parse_spec
 
     name, equals, spec = entry.partition("=")
     if not equals or Path(entry).exists():

@@ -322,7 +322,7 @@ def _show_status(migration: Migration, as_json: bool) -> None:
 
 def _translate_thresholds(migration: Migration, given: ThresholdOptions, among: str | None, as_json: bool) -> None:
     """Print similarity thresholds of the old model in terms of the new one."""
-    from congruence.stores import read_embeddings
+    from congruence.io import read_embeddings
 
     new, old = (None if spec is None else read_embeddings(spec) for spec in (given.queries, given.queries_old))
     fitted = migration.fit_thresholds(new, old, among=among)
@@ -338,7 +338,7 @@ def _verify(
     migration: Migration, bars: Bars, heldout: str | None, least_recall: float, as_json: bool
 ) -> dict[str, Any]:
     """Verify the new vectors, print the checks, and return them as plain data."""
-    from congruence.stores import read_embeddings
+    from congruence.io import read_embeddings
 
     vectors = None if heldout is None else read_embeddings(heldout)
     bars.begin("verifying", migration.info.rows)
@@ -471,7 +471,7 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
         return CommandEncoder(spec)
     target, source = migration.mapper.map.target_space_, migration.mapper.map.source_space_
     if options.items is None and os.path.exists(spec.partition(":")[0]):
-        from congruence.stores import read_embeddings
+        from congruence.io import read_embeddings
 
         vectors = read_embeddings(spec)
         check_space(replace(vectors.space, normalized=None), target, source, modality=False)
@@ -515,7 +515,7 @@ def _run_progressive(migration: Migration, options: ReembedOptions, bars: Bars, 
 
 def _run_reembed(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
     """Re-embed, print each stage, and return all stages and the forecast as plain data."""
-    from congruence.stores import read_embeddings
+    from congruence.io import read_embeddings
     from congruence.upgrade.migrate.stages import reembed
 
     texts, new_texts = (None if spec is None else read_embeddings(spec) for spec in (options.texts, options.new_texts))

@@ -100,8 +100,8 @@ def command(
 def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | None, seed: int) -> dict[str, Any]:
     """Read the files and score the map."""
     from congruence.embeddings import Embeddings, Space
+    from congruence.io import read_column
     from congruence.report import summarize_training
-    from congruence.stores import read_column
 
     X, Y = (read(file, None, Space()) for file in _two_files(given.pairs, "--pairs"))
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position

@@ -53,7 +53,7 @@ def command(
 
     from congruence import Bridge
     from congruence.embeddings import Space
-    from congruence.stores import open_source
+    from congruence.io import open_source
     from congruence.upgrade.bridge import search_mixed
 
     check_both("--background-old", "--background-new", background_old, background_new)

@@ -124,7 +124,7 @@ def _compare_layers(
 def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
     """Read every matrix of a file or folder, with rows in the order of the first."""
     from congruence.embeddings import Pairs, Space
-    from congruence.stores import matrices
+    from congruence.io import matrices
 
     layers: dict[str, Embeddings] = {}
     for name, matrix in matrices(spec).items():

@@ -47,7 +47,7 @@ def command(
 
     from congruence._utils.validation import check_choice
     from congruence.embeddings import Space
-    from congruence.stores import Source, open_source
+    from congruence.io import Source, open_source
     from congruence.upgrade.transform import transform_file
 
     unit = unit_rows(normalize)

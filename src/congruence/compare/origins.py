@@ -19,8 +19,8 @@ from congruence.linalg.shrinkage import ledoit_wolf
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from congruence.io import Source
     from congruence.maps import Map
-    from congruence.stores import Source
 
 #: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows
 #: usually are from it.
@@ -110,7 +110,7 @@ class OriginDetector:
         Parameters
         ----------
         rows : Embeddings, array_like of shape (n, d), or an opened source
-            A source (``congruence.stores.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
+            A source (``congruence.io.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
             are reported, not refused.
         """
         if not hasattr(self, "names_"):

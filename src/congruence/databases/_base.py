@@ -26,7 +26,7 @@ from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, ParameterError
-from congruence.stores import SPACE_KEY, read_space
+from congruence.io import SPACE_KEY, read_space
 
 #: Default number of rows per block of a scan.
 BATCH = 4096

@@ -51,8 +51,8 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
-from congruence.stores import read_column
-from congruence.stores.reading import write_all
+from congruence.io import read_column
+from congruence.io.reading import write_all
 
 #: Whether the operating system can exchange two names in one call; some file systems still do not support it.
 EXCHANGES = sys.platform in ("linux", "darwin")

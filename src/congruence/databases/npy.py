@@ -16,7 +16,7 @@ from congruence.databases._base import Address, DatabaseInfo, Name, Stage
 from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.embeddings import Space
 from congruence.errors import IdError
-from congruence.stores import open_source, read_ids
+from congruence.io import open_source, read_ids
 
 
 class Npy(FileDatabase):

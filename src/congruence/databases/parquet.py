@@ -30,12 +30,12 @@ from congruence.databases._base import (
 from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
-from congruence.stores import SPACE_KEY, natural, parse_spec
-from congruence.stores.arrow import open_arrow
-from congruence.stores.columns import Columns, is_list, list_array, output_schema
-from congruence.stores.parquet import open_parquet
-from congruence.stores.reading import check_all_rows, reading
-from congruence.stores.tables import rows_after
+from congruence.io import SPACE_KEY, natural, parse_spec
+from congruence.io.arrow import open_arrow
+from congruence.io.columns import Columns, is_list, list_array, output_schema
+from congruence.io.parquet import open_parquet
+from congruence.io.reading import check_all_rows, reading
+from congruence.io.tables import rows_after
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")

@@ -51,7 +51,7 @@ from congruence.databases._base import (
 from congruence.databases._base import quoted as quoted_name
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
-from congruence.stores import SPACE_KEY
+from congruence.io import SPACE_KEY
 
 if TYPE_CHECKING:
     import psycopg

@@ -37,10 +37,10 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
-from congruence.stores import find_sink, open_sink, open_source
-from congruence.stores.folder import mark_parts, why_no_parts
-from congruence.stores.ids import arrow_ids, id_type_of
-from congruence.stores.locations import Location
+from congruence.io import find_sink, open_sink, open_source
+from congruence.io.folder import mark_parts, why_no_parts
+from congruence.io.ids import arrow_ids, id_type_of
+from congruence.io.locations import Location
 
 #: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096
@@ -105,7 +105,7 @@ def embed(
     items : Items
         See ``congruence.embed.open_items``.
     output : path-like
-        The suffix determines the format (``congruence.stores.FORMATS``); without a suffix, the output is a folder
+        The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder
         of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
         cannot store ids, they are written to a ``.ids.txt`` file next to the output.
     batch_size : int, default=64

@@ -18,14 +18,14 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.embed.inputs import ID_COLUMNS, Items, choose_column
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, FileError, IdError, ParameterError
-from congruence.stores import natural, parse_spec
-from congruence.stores.columns import Columns
-from congruence.stores.ids import clean_ids, id_type_of
-from congruence.stores.lance import LanceTable
-from congruence.stores.locations import Location, is_url
-from congruence.stores.parquet import ParquetTable
-from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, Table, TableSource
+from congruence.io import natural, parse_spec
+from congruence.io.columns import Columns
+from congruence.io.ids import clean_ids, id_type_of
+from congruence.io.lance import LanceTable
+from congruence.io.locations import Location, is_url
+from congruence.io.parquet import ParquetTable
+from congruence.io.reading import missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Table, TableSource
 
 if TYPE_CHECKING:
     import lance

@@ -20,8 +20,8 @@ from congruence.encoders import Encoder, EncoderOptions, load_encoder
 from congruence.engines.dataset import Fragment, ItemSet
 from congruence.engines.jobs import DataSetReport, FragmentWork, Job, quarantined
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
-from congruence.stores.ids import arrow_ids
-from congruence.stores.tables import TableLayout
+from congruence.io.ids import arrow_ids
+from congruence.io.tables import TableLayout
 
 #: Number of items read at a time, rounded up to whole batches.
 _READ = 1024

@@ -31,9 +31,9 @@ from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
-from congruence.stores.locations import Location
-from congruence.stores.parquet import ParquetTable, write_parquet
-from congruence.stores.tables import TableLayout
+from congruence.io.locations import Location
+from congruence.io.parquet import ParquetTable, write_parquet
+from congruence.io.tables import TableLayout
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
 

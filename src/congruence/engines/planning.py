@@ -15,9 +15,9 @@ import pyarrow as pa
 from congruence.embeddings import Space
 from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
 from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_file
+from congruence.io.locations import Location
+from congruence.io.tables import TableLayout
 from congruence.maps import OrthogonalMap
-from congruence.stores.locations import Location
-from congruence.stores.tables import TableLayout
 from congruence.upgrade.transform import BlockMap
 
 #: Bytes of source vectors on which rates are measured.

@@ -16,10 +16,10 @@ from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment
 from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, find_bad, quarantined
 from congruence.errors import InputError
+from congruence.io import store_as
+from congruence.io.columns import list_array
+from congruence.io.tables import Batches, TableLayout, TableSource
 from congruence.maps import Map, load
-from congruence.stores import store_as
-from congruence.stores.columns import list_array
-from congruence.stores.tables import Batches, TableLayout, TableSource
 from congruence.upgrade.transform import Block, BlockMap, map_digest
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from congruence._utils.ids import id_rows
 from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError
+from congruence.io import open_rows, open_source, read_column, read_embeddings
 from congruence.recipe.plan import Recipe
 from congruence.splits import Split, duplicate_groups, unpaired_pools
-from congruence.stores import open_rows, open_source, read_column, read_embeddings
 from congruence.train.captions import Captions, read_captions
 from congruence.train.rows import Rows
 

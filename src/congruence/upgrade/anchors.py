@@ -24,9 +24,9 @@ from congruence._utils.validation import (
 )
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.io import Source, find_sink, open_sink
 from congruence.linalg import selection
 from congruence.splits import duplicate_groups
-from congruence.stores import Source, find_sink, open_sink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ class Anchors:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the anchors in order, atomically.
 
-        ``path``: ``.txt``: one id or row number per line. Any other suffix of ``congruence.stores.FORMATS``:
+        ``path``: ``.txt``: one id or row number per line. Any other suffix of ``congruence.io.FORMATS``:
         vectors and ids, which ``congruence fit`` and ``congruence.fit`` accept as the source.
         """
         check_anchors_output(path)

@@ -22,9 +22,9 @@ from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
+from congruence.io import Source, check_output_place, open_sink
+from congruence.io.columns import TableRows
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
-from congruence.stores import Source, check_output_place, open_sink
-from congruence.stores.columns import TableRows
 
 
 def map_digest(mapping: Map) -> str:
@@ -219,7 +219,7 @@ def transform_file(
         A fitted map; to map back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix determines the format (``congruence.stores.FORMATS``). Must not be the source itself, not even
+        The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
         with ``force``.
     modality : str, optional
         Modality whose means are used; by default the source's own modality.

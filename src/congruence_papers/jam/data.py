@@ -12,7 +12,7 @@ import numpy as np
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
-from congruence.stores import matrices, read_embeddings
+from congruence.io import matrices, read_embeddings
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
 from congruence_papers.core import Data, check_choice, check_embedded

@@ -10,8 +10,8 @@ import numpy as np
 
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
+from congruence.io import read_column, read_embeddings
 from congruence.splits import unpaired_pools
-from congruence.stores import read_column, read_embeddings
 from congruence_papers.core import Data, check_choice, check_embedded, check_positive
 from congruence_papers.features import encoder_pairs, find_embeddings
 

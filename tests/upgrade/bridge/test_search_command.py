@@ -10,7 +10,7 @@ from bridge_data import two_models
 
 from congruence import Bridge, OrthogonalMap, Space, fit
 from congruence.embeddings import Embeddings
-from congruence.stores import open_sink
+from congruence.io import open_sink
 from congruence.upgrade.bridge import search_mixed
 
 NEW, OLD = two_models(160, 8, 8, noise=0.1, random_state=4)

@@ -17,7 +17,7 @@ from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
-from congruence.stores.locations import Location
+from congruence.io.locations import Location
 from congruence.upgrade.migrate.quantize import check_ranges
 
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration

@@ -29,8 +29,8 @@ from congruence._utils.validation import (
 )
 from congruence.embeddings import as_embeddings
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
+from congruence.io import Source
 from congruence.maps import HeadsMap, Map
-from congruence.stores import Source
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
 from congruence.upgrade.progressive.meter import Estimate, Reading, ScoredRows, losses, read
@@ -87,7 +87,7 @@ class Progressive:
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
         The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
-        a memory-mapped file, a ``congruence.stores.Source``, or with ``stream=True`` anything that supports slices
+        a memory-mapped file, a ``congruence.io.Source``, or with ``stream=True`` anything that supports slices
         and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
         The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the

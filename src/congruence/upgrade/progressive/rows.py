@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from congruence._utils.arrays import BLOCK_BYTES, blocks
-from congruence.stores import Source
+from congruence.io import Source
 
 
 class RowsOnDisk(Protocol):

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
-from congruence.stores._base import Source
-from congruence.stores.reading import check_all_rows
+from congruence.io._base import Source
+from congruence.io.reading import check_all_rows
 
 #: Default number of rows per chunk.
 POOL = 65_536

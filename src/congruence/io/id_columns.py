@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from congruence._utils.validation import shorten
 from congruence.errors import CongruenceError
-from congruence.stores.formats import find_column_format, is_folder, suffixes
-from congruence.stores.ids import column_ids
-from congruence.stores.reading import reading
+from congruence.io.formats import find_column_format, is_folder, suffixes
+from congruence.io.ids import column_ids
+from congruence.io.reading import reading
 
 #: Usual names of id columns, in the order in which they are tried.
 USUAL_NAMES = ("id", "ids", "names")

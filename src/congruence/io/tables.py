@@ -15,8 +15,8 @@ from congruence._utils.ids import refuse_missing
 from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.stores.columns import (
+from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.io.columns import (
     Columns,
     TableRows,
     as_batch,
@@ -27,8 +27,8 @@ from congruence.stores.columns import (
     list_array,
     output_schema,
 )
-from congruence.stores.ids import clean_ids, id_type_of, missing_ids
-from congruence.stores.reading import check_all_rows, missing_key, reading, stored_dtype
+from congruence.io.ids import clean_ids, id_type_of, missing_ids
+from congruence.io.reading import check_all_rows, missing_key, reading, stored_dtype
 
 #: Exceptions that pyarrow and Lance raise for damaged files: I/O errors are plain OSErrors, and names may not be UTF-8.
 ARROW_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.stores import Sink, Source
+from congruence.io import Sink, Source
 
 
 class FvecsSink(Sink):

@@ -8,8 +8,8 @@ import pytest
 
 import congruence._utils.memory as memory
 from congruence.errors import CongruenceError, OutOfMemoryError
-from congruence.stores import open_source
-from congruence.stores.reading import reading
+from congruence.io import open_source
+from congruence.io.reading import reading
 
 MIB = 2**20
 

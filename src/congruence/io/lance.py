@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
-from congruence.stores._base import BATCH
-from congruence.stores.reading import as_row_numbers, check_all_rows, errno_from_text, missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, Table, TableSink, TableSource
+from congruence.io._base import BATCH
+from congruence.io.reading import as_row_numbers, check_all_rows, errno_from_text, missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import lance

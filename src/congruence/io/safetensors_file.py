@@ -18,8 +18,8 @@ import numpy as np
 
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.stores.reading import (
+from congruence.io._base import SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.io.reading import (
     as_column,
     check_matrix_shape,
     choose,
@@ -34,7 +34,7 @@ from congruence.stores.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.stores.columns import TableRows
+    from congruence.io.columns import TableRows
 
 _DTYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"},

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from congruence.errors import DtypeError
-from congruence.stores._base import BATCH
-from congruence.stores.reading import check_all_rows, missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, Table, TableSink, TableSource
+from congruence.io._base import BATCH
+from congruence.io.reading import check_all_rows, missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 #: First bytes of a file. A stream, which the ``datasets`` library writes with the same suffix, begins differently.
 _MAGIC = b"ARROW1"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from written import write, write_large
 
 from congruence import errors
-from congruence.stores import StreamedRows, open_rows, open_source, suffixes
+from congruence.io import StreamedRows, open_rows, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
 from fresh import run_fresh
@@ -123,7 +123,7 @@ def test_every_format(suffix, dtype, tmp_path):
 
 @pytest.mark.parametrize("suffix", suffixes())
 def test_rows_by_number(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.stores._base.BATCH", 8)  # so that far is far
+    monkeypatch.setattr("congruence.io._base.BATCH", 8)  # so that far is far
     X = numbered(200)
     names = [f"i{k}" for k in range(200)] if suffix in KEEPS_IDS else None
     source = open_source(write(tmp_path / f"v{suffix}", X, names))
@@ -314,7 +314,7 @@ def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
 
 DRAW = """
 import re, sys
-from congruence.stores import StreamedRows, open_source
+from congruence.io import StreamedRows, open_source
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 source = open_source(sys.argv[1])
 next(source.scan(batch=1))  # what the reader itself imports

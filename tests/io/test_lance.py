@@ -6,7 +6,7 @@ import pytest
 from written import write
 
 from congruence import Space, errors
-from congruence.stores import StreamedRows, matrices, open_source, read_column, read_embeddings
+from congruence.io import StreamedRows, matrices, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
@@ -30,7 +30,7 @@ def test_lance_opens_what_we_write(tmp_path):
 
 
 def test_a_large_one_has_several_fragments(tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.stores.tables._GROUP_BYTES", 1)  # the least is 1,024 rows
+    monkeypatch.setattr("congruence.io.tables._GROUP_BYTES", 1)  # the least is 1,024 rows
     Z = RNG.standard_normal((5000, 3)).astype(np.float32)
     path = write(tmp_path / "a.lance", Z)
     assert len(lance.dataset(path).get_fragments()) == 5
@@ -118,7 +118,7 @@ def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
         "import sys\n"
         "from congruence import read_embeddings\n"
         "from congruence.errors import CorruptFileError\n"
-        "from congruence.stores import read_column\n"
+        "from congruence.io import read_column\n"
         "for read, key in ((read_embeddings, 'v'), (read_column, 'k')):\n"
         "    try:\n"
         "        read(f'{sys.argv[1]}:{key}')\n"

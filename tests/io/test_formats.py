@@ -9,7 +9,7 @@ import pytest
 from congruence import OrthogonalMap
 from congruence.embeddings import Embeddings
 from congruence.errors import OutputExistsError, ParameterError
-from congruence.stores import find_format, find_sink, formats, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.io import find_format, find_sink, formats, matrices, open_sink, open_source, parse_spec, suffixes
 from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(5)

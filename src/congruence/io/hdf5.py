@@ -17,10 +17,10 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
-from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.stores.columns import TableRows
-from congruence.stores.ids import column_ids, id_array
-from congruence.stores.reading import (
+from congruence.io._base import SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.io.columns import TableRows
+from congruence.io.ids import column_ids, id_array
+from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
-    from congruence.stores._base import Sink, Source
+    from congruence.io._base import Sink, Source
 
 #: Module and class of each format, in the order in which messages list them; the empty suffix is a folder of parts.
 FORMATS: dict[str, str] = {
-    suffix: f"congruence.stores.{place}"
+    suffix: f"congruence.io.{place}"
     for suffix, place in {
         ".npy": "npy:NpySource",
         ".npz": "npy:NpzSource",

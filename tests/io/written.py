@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from congruence.stores import open_sink
+from congruence.io import open_sink
 
 
 def write(path, X, ids=None, *, step=7, **options):

@@ -30,12 +30,12 @@ from congruence.errors import (
     StorageError,
     ZeroRowError,
 )
-from congruence.stores.reading import as_row_numbers, check_all_rows
+from congruence.io.reading import as_row_numbers, check_all_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
 
-    from congruence.stores.columns import Columns, TableRows
+    from congruence.io.columns import Columns, TableRows
 
     _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
@@ -68,7 +68,7 @@ class Source(ABC):
 
     Notes
     -----
-    A subclass is a file format (``congruence.stores.formats``): its constructor takes a path, a key and ids, and its
+    A subclass is a file format (``congruence.io.formats``): its constructor takes a path, a key and ids, and its
     class attributes say what the format can do.
     """
 
@@ -81,7 +81,7 @@ class Source(ABC):
     has_vectors: ClassVar[bool] = True
     #: The class that writes vectors.
     sink: ClassVar[type[Sink] | None] = None
-    #: Function of a path and a key that returns labels or ids, one per row (``congruence.stores.ids.Column``).
+    #: Function of a path and a key that returns labels or ids, one per row (``congruence.io.ids.Column``).
     read_column: ClassVar[Any] = None
     #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
     shapes: ClassVar[Any] = None
@@ -106,7 +106,7 @@ class Source(ABC):
         """Type of the ids: int64, uint64 or string."""
         import pyarrow as pa
 
-        from congruence.stores.ids import id_type_of
+        from congruence.io.ids import id_type_of
 
         ids = self._slice_ids(0, 0)
         return pa.string() if ids is None else id_type_of(ids.type)
@@ -195,7 +195,7 @@ class Source(ABC):
                 ids.append(part)
         check_all_rows(row, self.n, self.path)  # otherwise the remaining rows would be uninitialized
         if ids:
-            from congruence.stores.ids import id_array
+            from congruence.io.ids import id_array
 
             names = id_array(ids)
         try:
@@ -218,7 +218,7 @@ class Source(ABC):
 class Sink(ABC):
     """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
-    ``congruence.stores.open_sink`` opens one. With ``atomic=False`` the file is written in place: a part of a
+    ``congruence.io.open_sink`` opens one. With ``atomic=False`` the file is written in place: a part of a
     folder that is atomic itself. ``left_out`` lists the columns that the format cannot hold.
     """
 
@@ -343,7 +343,7 @@ class Sink(ABC):
     def _as_announced(self, ids: pa.Array) -> pa.Array:
         import pyarrow as pa
 
-        from congruence.stores.ids import clean_ids
+        from congruence.io.ids import clean_ids
 
         names = clean_ids(ids, str(self.path), self.rows)
         try:

@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
-from congruence.stores._base import BATCH
-from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import ARROW_DAMAGE, RowGroups, Table, TableSink, TableSource, rows_after
+from congruence.io._base import BATCH
+from congruence.io.reading import missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, RowGroups, Table, TableSink, TableSource, rows_after
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

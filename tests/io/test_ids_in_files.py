@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import congruence
 from congruence._utils.ids import MAX_ID_BYTES
 from congruence.errors import CorruptFileError, IdError
-from congruence.stores import open_sink, open_source, read_column, read_embeddings, read_ids
+from congruence.io import open_sink, open_source, read_column, read_embeddings, read_ids
 
 RNG = np.random.default_rng(0)
 TABLES = [".parquet", ".arrow", ".lance", ".csv", ".jsonl"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from written import write, write_large
 
 from congruence import Space, errors
-from congruence.stores import matrices, open_sink, open_source, read_column, read_embeddings, suffixes
+from congruence.io import matrices, open_sink, open_source, read_column, read_embeddings, suffixes
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -90,7 +90,7 @@ FULL_DISK = """
 import resource, signal, sys
 import numpy as np
 from congruence.errors import StorageError
-from congruence.stores import open_sink
+from congruence.io import open_sink
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 X = np.random.default_rng(0).standard_normal((4096, 64)).astype(np.float32)
@@ -381,7 +381,7 @@ def test_some_formats_need_an_extra(suffix, module, extra, tmp_path, monkeypatch
 
 SCAN = """
 import re, sys
-from congruence.stores import open_source
+from congruence.io import open_source
 source = open_source(sys.argv[1])
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 before = peak()

@@ -16,8 +16,8 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
-from congruence.stores.formats import (
+from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
+from congruence.io.formats import (
     FORMATS,
     find_column_format,
     find_format,
@@ -27,14 +27,14 @@ from congruence.stores.formats import (
     parse_spec,
     suffixes,
 )
-from congruence.stores.reading import missing_file, natural
-from congruence.stores.rows import POOL, StreamedRows
+from congruence.io.reading import missing_file, natural
+from congruence.io.rows import POOL, StreamedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.stores.columns import Columns
-    from congruence.stores.ids import Column
+    from congruence.io.columns import Columns
+    from congruence.io.ids import Column
     from congruence.train.rows import Rows
 
 __all__ = [
@@ -122,7 +122,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
             f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array.",
             "Pass `ids=…` with the path of a file of ids.",
         )
-    from congruence.stores.ids import column_ids
+    from congruence.io.ids import column_ids
 
     return column_ids(kind.read_column(path, ids), f"{path}:{ids}")
 
@@ -238,7 +238,7 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     Parameters
     ----------
     spec, ids
-        As for ``congruence.stores.open_source``; ids are used only to identify rows in messages.
+        As for ``congruence.io.open_source``; ids are used only to identify rows in messages.
     memory : int, default=2**30
         Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
         if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
@@ -250,7 +250,7 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
         random from the whole file, with one short read per row; its pages count toward the process's memory, but the
         system reclaims them when it needs to. Rows are checked when they are read.
     """
-    from congruence.stores.npy import NpySource
+    from congruence.io.npy import NpySource
     from congruence.train.rows import ArrayRows
 
     check_positive(memory, "memory", integer=True)
@@ -311,14 +311,14 @@ def read_column(spec: str | Path) -> np.ndarray:
 
     ``spec`` is ``path:key``; ``.npy`` and ``.txt`` need no key.
     """
-    from congruence.stores.ids import column_texts
+    from congruence.io.ids import column_texts
 
     return column_texts(_read_column(spec), str(spec))
 
 
 def read_ids(spec: str | Path) -> pa.Array:
     """Read ids from any column that ``read_column`` accepts, shape (n,): int64, uint64 or large_string."""
-    from congruence.stores.ids import column_ids
+    from congruence.io.ids import column_ids
 
     return column_ids(_read_column(spec), str(spec))
 

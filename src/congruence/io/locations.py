@@ -20,7 +20,7 @@ from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import FileError, ParameterError, StorageError
-from congruence.stores.reading import missing_file
+from congruence.io.reading import missing_file
 
 #: Bytes of an object that are kept in memory before a temporary file is used.
 _SPOOL = 64 * 2**20

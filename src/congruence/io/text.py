@@ -20,8 +20,8 @@ from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.stores._base import Sink, Source, read_sidecar
-from congruence.stores.columns import (
+from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io.columns import (
     Columns,
     TableRows,
     as_batch,
@@ -31,8 +31,8 @@ from congruence.stores.columns import (
     list_array,
     needs_ids,
 )
-from congruence.stores.ids import arrow_ids
-from congruence.stores.reading import missing_key, reading
+from congruence.io.ids import arrow_ids
+from congruence.io.reading import missing_key, reading
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")

@@ -18,9 +18,9 @@ from written import write
 
 from congruence import Space, errors
 from congruence.embed.inputs import open_items
-from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
-from congruence.stores.formats import find_sink
-from congruence.stores.ids import column_texts
+from congruence.io import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from congruence.io.formats import find_sink
+from congruence.io.ids import column_texts
 
 RNG = np.random.default_rng(0)
 
@@ -29,7 +29,7 @@ RNG = np.random.default_rng(0)
 def _little_patience():
     """A damaged file may make libhdf5 loop forever; the tests use a shorter time limit than large files need."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("congruence.stores.hdf5._PATIENCE", 5.0)
+        patch.setattr("congruence.io.hdf5._PATIENCE", 5.0)
         yield
 
 
@@ -409,7 +409,7 @@ def endless(tmp_path):
 
 @pytest.mark.long
 def test_strings_that_never_end_are_given_up(endless, monkeypatch):
-    monkeypatch.setattr("congruence.stores.hdf5._PATIENCE", 1.0)
+    monkeypatch.setattr("congruence.io.hdf5._PATIENCE", 1.0)
     with pytest.raises(errors.CorruptFileError, match="could not be read within 1 seconds"):
         read_embeddings(endless)
     with pytest.raises(errors.CorruptFileError, match="could not be read within"):
@@ -421,7 +421,7 @@ def test_strings_of_fixed_length_need_no_process(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["v"] = np.ones((3, 4), np.float32)
         file["ids"] = np.array([name.encode() for name in "äbc"], h5py.string_dtype("utf-8", 4))
-    monkeypatch.setattr("congruence.stores.hdf5._strings", None)
+    monkeypatch.setattr("congruence.io.hdf5._strings", None)
     assert read_embeddings(tmp_path / "a.h5").ids.tolist() == ["ä", "b", "c"]
 
 

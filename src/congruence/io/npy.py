@@ -18,8 +18,8 @@ import numpy as np
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
-from congruence.stores._base import Sink, Source, read_sidecar
-from congruence.stores.reading import (
+from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
@@ -38,7 +38,7 @@ from congruence.stores.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.stores.columns import TableRows
+    from congruence.io.columns import TableRows
 
 #: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
 #: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).
@@ -225,7 +225,7 @@ class NpzSink(Sink):
         self._member.close()
         if not self._names:
             return
-        from congruence.stores.ids import id_array
+        from congruence.io.ids import id_array
 
         names = id_array(self._names)
         if names.dtype == object and not fits_fixed_width(names):
@@ -257,7 +257,7 @@ class NpzSource(Source):
             size = archive.getinfo(self._key + ".npy").file_size
             _check_size(shape, self._stored, size - header, self.path)
         if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            from congruence.stores.ids import column_ids
+            from congruence.io.ids import column_ids
 
             ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
         self._ids = None if isinstance(ids, bool) else ids

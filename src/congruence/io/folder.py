@@ -19,12 +19,12 @@ import pyarrow as pa
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import Sink, Source, read_sidecar
-from congruence.stores.columns import Columns, TableRows, slice_rows
-from congruence.stores.ids import column_ids, common_id_type, join_blocks
-from congruence.stores.npy import NpySink, NpySource
-from congruence.stores.parquet import ParquetSink, ParquetSource
-from congruence.stores.reading import missing_file, natural
+from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io.columns import Columns, TableRows, slice_rows
+from congruence.io.ids import column_ids, common_id_type, join_blocks
+from congruence.io.npy import NpySink, NpySource
+from congruence.io.parquet import ParquetSink, ParquetSource
+from congruence.io.reading import missing_file, natural
 
 #: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
