@@ -17,7 +17,6 @@ import numpy as np
 from congruence.persist import atomic_path, why_foreign
 from congruence.plotting import draw_clouds, draw_kernel
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, style, tidy, words
-from congruence.report.examples import data_uri
 from congruence.report.pictures import write_figure
 from congruence_papers.core import COLUMNS, Row
 
@@ -323,8 +322,6 @@ class _Sheet:
                 self._picture(item, pictures, 180 + 72 * k, y)
 
     def _picture(self, item: Mapping[str, str], pictures: Mapping[str, bytes], x: float, y: float) -> None:
-        from matplotlib.image import BboxImage
-        from matplotlib.transforms import Bbox, TransformedBbox
         from PIL import Image
 
         try:
@@ -333,11 +330,10 @@ class _Sheet:
         except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError):
             self.soft(x, y + 34, words(item["text"] or item["id"], 12))
             return
-        size = _PICTURE / self._width, _PICTURE / self._height
-        bounds = Bbox.from_bounds(x / self._width, 1 - (y + _PICTURE) / self._height, *size)
-        image = BboxImage(TransformedBbox(bounds, self.figure.transFigure), interpolation="none", gid=item["id"])
-        image.set_data(picture)
-        self.figure.add_artist(image)
+        bounds = x / self._width, 1 - (y + _PICTURE) / self._height, _PICTURE / self._width, _PICTURE / self._height
+        ax = self.figure.add_axes(bounds)
+        ax.imshow(picture, interpolation="none")
+        ax.set_axis_off()
 
 
 # ------------------------------------------------------------------ text
@@ -456,10 +452,9 @@ def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = Fa
     (folder / "results.csv").write_text(to_csv(results["rows"]), encoding="utf-8")
     figure = draw_experiment(results, outcome.pictures)
     title = f"{results['experiment']}: {results['title']}"
-    sources = {i: uri for i, picture in outcome.pictures.items() if (uri := data_uri(picture))}
     for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)):
         if wanted:
-            write_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
+            write_figure(folder / f"figure.{kind}", figure, title)
     if html:
         svg = (folder / "figure.svg").read_text(encoding="utf-8")
         (folder / "report.html").write_text(render_experiment(results, svg), encoding="utf-8")

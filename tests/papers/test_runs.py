@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.linalg import orthogonal_procrustes
 
 from arrays import unit
@@ -358,10 +359,13 @@ def test_pictures_that_are_none_are_not_shown(tmp_path):
 
     shown = images(outcome.pictures)
     assert len(shown) == 3 * 11
-    # Each as it is, where it belongs: the first query stands at the left.
+    # Each with all its pixels, where it belongs: the first query stands at the left.
     query = outcome.results["extra"]["examples"][0]["query"]["id"]
-    assert base64.b64decode(shown[0].get("href").partition("base64,")[2]) == outcome.pictures[query]
-    assert [shown[0].get(key) for key in ("x", "width", "height", "transform")] == ["8", "64", "64", None]
+    drawn = io.BytesIO(base64.b64decode(shown[0].get("href").partition("base64,")[2]))
+    pixels = [np.asarray(Image.open(file).convert("RGBA")) for file in (drawn, io.BytesIO(outcome.pictures[query]))]
+    np.testing.assert_array_equal(*pixels)
+    assert [shown[0].get(key) for key in ("width", "height")] == ["64", "64"]
+    assert shown[0].get("transform").startswith("matrix(1 0 0 1 8 ")
     whole = next(iter(outcome.pictures.values()))
     for broken in (b"<svg onload=alert(1)>", whole[: len(whole) // 2]):
         assert not images(dict.fromkeys(outcome.pictures, broken))
