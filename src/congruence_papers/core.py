@@ -440,8 +440,8 @@ class ExperimentJob(Generic[DataT]):
             self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def add_listed(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
-        """Add the values of those metrics that the experiment lists."""
-        self.add_all(what, {metric: value for metric, value in values.items() if metric in self.metrics}, quantity)
+        """Add the values of those metrics that the experiment lists, in its order."""
+        self.add_all(what, {metric: values[metric] for metric in self.metrics if metric in values}, quantity)
 
     def add_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
         """Add values that do not depend on the map, by metric and quantity."""

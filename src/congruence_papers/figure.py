@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import html
 import io
 import json
 import textwrap
@@ -17,8 +16,8 @@ import numpy as np
 from congruence.persist import atomic_path, why_foreign
 from congruence.plotting import draw_clouds, draw_kernel
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, style, tidy, words
-from congruence.report.examples import data_uri
 from congruence.report.pictures import write_figure
+from congruence.report.rendering import fill, templates
 from congruence_papers.core import COLUMNS, Row
 
 if TYPE_CHECKING:
@@ -323,8 +322,6 @@ class _Sheet:
                 self._picture(item, pictures, 180 + 72 * k, y)
 
     def _picture(self, item: Mapping[str, str], pictures: Mapping[str, bytes], x: float, y: float) -> None:
-        from matplotlib.image import BboxImage
-        from matplotlib.transforms import Bbox, TransformedBbox
         from PIL import Image
 
         try:
@@ -333,11 +330,10 @@ class _Sheet:
         except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError):
             self.soft(x, y + 34, words(item["text"] or item["id"], 12))
             return
-        size = _PICTURE / self._width, _PICTURE / self._height
-        bounds = Bbox.from_bounds(x / self._width, 1 - (y + _PICTURE) / self._height, *size)
-        image = BboxImage(TransformedBbox(bounds, self.figure.transFigure), interpolation="none", gid=item["id"])
-        image.set_data(picture)
-        self.figure.add_artist(image)
+        bounds = x / self._width, 1 - (y + _PICTURE) / self._height, _PICTURE / self._width, _PICTURE / self._height
+        ax = self.figure.add_axes(bounds)
+        ax.imshow(picture, interpolation="none")
+        ax.set_axis_off()
 
 
 # ------------------------------------------------------------------ text
@@ -380,47 +376,21 @@ def shown_rows(results: Results) -> tuple[list[str], list[Row]]:
 
 # ------------------------------------------------------------------ files
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-table {{ border-collapse: collapse }} th, td {{ padding: .15rem .7rem .15rem 0; text-align: left }}
-img {{ max-width: 100% }} pre {{ overflow-x: auto }}
-</style></head><body>
-<h1>{title}</h1>
-{lines}
-<p><img src="data:image/svg+xml;base64,{figure}" alt="{alt}"></p>
-<table><thead><tr>{head}</tr></thead><tbody>
-{body}
-</tbody></table>
-<details><summary>Configuration</summary><pre>{config}</pre></details>
-<p>{versions}</p>
-</body></html>
-"""
-
 
 def render_experiment(results: Results, figure: str) -> str:
     """Return a self-contained HTML page with the claim, the figure (SVG) and all numbers; all text is escaped."""
-
-    def cells(values: Iterable[object], tag: str) -> str:
-        return "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in values)
-
-    columns, rows = shown_rows(results)
-    body = []
-    for row in rows:
-        numbers = [f"{row['mean']:.3f}", "" if row["sd"] is None else f"{row['sd']:.3f}", row["n"]]
-        body.append(f"<tr>{cells([*('' if row[c] is None else row[c] for c in columns), *numbers], 'td')}</tr>")
-    lines = [*claim_lines(results), *data_lines(results), *note_lines(results)]
-    facts = {key: results["config"][key] for key in ("section", "kind")} | {"run on": results["ran_on"]}
-    lines += [", ".join(f"{key}: {value}" for key, value in facts.items()) + f", {results['seconds']} s."]
-    return _PAGE.format(
-        title=html.escape(f"{results['experiment']}: {results['title']}"),
-        lines="\n".join(f"<p>{html.escape(line)}</p>" for line in lines),
-        figure=base64.b64encode(figure.encode()).decode(),
-        alt=html.escape(f"Panels: {'; '.join(str(panel['title']) for panel in panels(results))}."),
-        head=cells([*columns, "mean", "sd", "n"], "th"),
-        body="\n".join(body),
-        config=html.escape(json.dumps(results["config"], indent=1, ensure_ascii=False)),
-        versions=html.escape(", ".join(f"{name} {version}" for name, version in results["versions"].items())),
+    config, (columns, rows) = results["config"], shown_rows(results)
+    facts = {key: config[key] for key in ("section", "kind")} | {"run on": results["ran_on"]}
+    ran = ", ".join(f"{key}: {value}" for key, value in facts.items()) + f", {results['seconds']} s."
+    return fill(
+        templates().from_string(Path(__file__).with_name("experiment.html").read_text(encoding="utf-8")),
+        s=results,
+        lines=[*claim_lines(results), *data_lines(results), *note_lines(results), ran],
+        figure=f"data:image/svg+xml;base64,{base64.b64encode(figure.encode()).decode()}",
+        titles=[panel["title"] for panel in panels(results)],
+        columns=columns,
+        rows=rows,
+        config=json.dumps(config, indent=1, ensure_ascii=False),
     )
 
 
@@ -456,10 +426,9 @@ def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = Fa
     (folder / "results.csv").write_text(to_csv(results["rows"]), encoding="utf-8")
     figure = draw_experiment(results, outcome.pictures)
     title = f"{results['experiment']}: {results['title']}"
-    sources = {i: uri for i, picture in outcome.pictures.items() if (uri := data_uri(picture))}
     for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)):
         if wanted:
-            write_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
+            write_figure(folder / f"figure.{kind}", figure, title)
     if html:
         svg = (folder / "figure.svg").read_text(encoding="utf-8")
         (folder / "report.html").write_text(render_experiment(results, svg), encoding="utf-8")

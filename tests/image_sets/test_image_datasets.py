@@ -16,7 +16,7 @@ from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, 
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
 from congruence.metrics import ensemble_prompts
 from congruence_papers.image_sets import DATASETS, ImageDataset, open_dataset
-from congruence_papers.image_sets.sets import TEMPLATES, read_coop
+from congruence_papers.image_sets.sets import read_coop
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -58,7 +58,7 @@ def test_templates_are_those_of_table_2():
     titles |= {"stl10": "STL-10", "dtd": "DTD"}
     for name, title in titles.items():
         (row,) = re.findall(rf"^{title}\t(.*{{class}}.*)$", text, flags=re.M)
-        assert " ".join(TEMPLATES[name]).replace("{}", "{class}") == row
+        assert " ".join(DATASETS[name].templates).replace("{}", "{class}") == row
 
 
 def test_caltechs_classes_and_templates_agree_with_the_embeddings_made_elsewhere(tmp_path):
@@ -67,7 +67,7 @@ def test_caltechs_classes_and_templates_agree_with_the_embeddings_made_elsewhere
         pytest.skip("needs caltech101_unimodal.npz of the shared test data, which is not beside this checkout")
     with np.load(path, allow_pickle=False) as data:
         folders, labels, files, templates = (data[k] for k in ("classes", "label", "image_file", "templates"))
-    assert tuple(templates.tolist()) == TEMPLATES["caltech101"]
+    assert tuple(templates.tolist()) == DATASETS["caltech101"].templates
     for name in ("BACKGROUND_Google", "Faces_easy"):
         (tmp_path / "101_ObjectCategories" / name).mkdir(parents=True)
     for file in files.tolist():  # every name of the real archive; the listing looks at names only
@@ -91,7 +91,7 @@ def test_splits_share_no_image_and_labels_keep_their_meaning(name, root):
     for d in data.values():
         assert d.labels.dtype == np.int64
         assert set(d.labels.tolist()) == set(range(len(d.classes)))
-        assert (d.name, d.templates) == (name, TEMPLATES[name])
+        assert (d.name, d.templates) == (name, DATASETS[name].templates)
         image = d.image(len(d) - 1)
         assert image.mode == "RGB"
 

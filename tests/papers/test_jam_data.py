@@ -11,7 +11,7 @@ from congruence.errors import FileError, InputError, MissingExtraError, Paramete
 from congruence_papers import JAMData
 from congruence_papers.jam import open_sample
 from congruence_papers.jam.figures import cases, measure_statistics
-from congruence_papers.jam.methods import METRICS, fit_baseline, fit_text_only, measure_recall, measure_text_only
+from congruence_papers.jam.methods import METRICS, Fitted, fit_baseline, fit_text_only
 from congruence_papers.jam.samples import CAPTION_FEATURES, caption_features, unrelated_sentences
 
 pytestmark = pytest.mark.long
@@ -85,7 +85,7 @@ def test_data_that_do_not_fit_are_refused(made):
 
 def test_canonical_correlations_find_what_was_planted(made):
     parts = made.split("add", 5, encoders=made.encoders[0])
-    found = measure_recall(fit_baseline("cca", parts, {"latent": 12}), parts.items, parts.test)
+    found = Fitted(fit_baseline("cca", parts, {"latent": 12})).measure(parts.items, parts.test)
     assert found["add"]["binary_recall"] > 0.8
     assert found["add"]["five_way_recall"] <= found["add"]["binary_recall"]
     with pytest.raises(ParameterError, match="method"):
@@ -103,12 +103,14 @@ def test_texts_alone_tell_what_is_added_and_never_see_an_image(made):
         train = replace(parts.train, negatives=wrong(parts.train.target)[:, None])
         images, held, *_ = parts.validation
         again = replace(parts, train=train, validation=(images, held, wrong(held)[:, None]))
-        score = fit_text_only(again)
-        result[name] = measure_text_only(score, parts.items, (V, P, wrong(P)))["add"]
-        shuffled, straight = (measure_text_only(score, parts.items, (v, P, P + mark))["add"] for v in (V[::-1], V))
+        score = Fitted(score=fit_text_only(again))
+        result[name] = score.measure(parts.items, (V, P, wrong(P)))["add"]
+        shuffled, straight = (score.measure(parts.items, (v, P, P + mark))["add"] for v in (V[::-1], V))
         assert shuffled == straight
         by_class = replace(again, validation=(images, held, None, np.arange(len(held))))  # labels, no wrong captions
-        result[f"{name}, by class"] = measure_text_only(fit_text_only(by_class), parts.items, (V, P, wrong(P)))["add"]
+        result[f"{name}, by class"] = Fitted(score=fit_text_only(by_class)).measure(parts.items, (V, P, wrong(P)))[
+            "add"
+        ]
     for end in ("", ", by class"):
         assert result[f"added{end}"]["binary_recall"] > 0.95
         assert 0.35 < result[f"alike{end}"]["binary_recall"] < 0.65

@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.linalg import orthogonal_procrustes
 
 from arrays import unit
@@ -19,8 +20,8 @@ from congruence.metrics import cca
 from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run
-from congruence_papers.canonical import contrastive_heads, figures, open_sample
-from congruence_papers.canonical.figures import draw_subset, fit_on
+from congruence_papers.canonical import contrastive_heads, open_sample
+from congruence_papers.canonical.figures import Case
 from congruence_papers.canonical.maps import EvaluationRows, controls
 from congruence_papers.core import COLUMNS, ExperimentJob, judge
 from congruence_papers.figure import draw_experiment, to_csv, write_experiment
@@ -218,12 +219,14 @@ def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
     data = one_template(tiny(noise=0.1))
     config = EXPERIMENTS["fig34"]
 
-    def watched(job, collection, pair, modality, anchors, *more, **options):
-        seen.append((modality, set(collection.prompt_labels[anchors]) if modality == "text" else None))
-        return fit_on(job, collection, pair, modality, anchors, *more, **options)
+    fit = Case.fit
+
+    def watched(case, anchors, *more, **options):
+        seen.append((case.modality, set(case.data.prompt_labels[anchors]) if case.modality == "text" else None))
+        return fit(case, anchors, *more, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "fit_on", watched)
+        patch.setattr(Case, "fit", watched)
         results = run(config, collections=[data]).results
     assert [labels for modality, labels in seen if modality == "text"] == [set(range(9))]
     assert get(results, "text_retrieval", series="orthogonal")["n"] == 1  # a closed form on all prompts does not vary
@@ -247,8 +250,8 @@ def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
 
 def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
     data = tiny(noise=0.1)
-    job = ExperimentJob(EXPERIMENTS["fig39"], [data], [0], {})
-    drawn = [draw_subset(job, data, "text", 0.6, np.random.default_rng(k)) for k in range(4)]
+    job = ExperimentJob(EXPERIMENTS["fig39"], [data], [0], {"share": 0.6})
+    drawn = [Case(job, data, (0, 1), "text").draw_subset(np.random.default_rng(k)) for k in range(4)]
     assert len({tuple(rows) for rows in drawn}) > 1
     assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
 
@@ -358,10 +361,13 @@ def test_pictures_that_are_none_are_not_shown(tmp_path):
 
     shown = images(outcome.pictures)
     assert len(shown) == 3 * 11
-    # Each as it is, where it belongs: the first query stands at the left.
+    # Each with all its pixels, where it belongs: the first query stands at the left.
     query = outcome.results["extra"]["examples"][0]["query"]["id"]
-    assert base64.b64decode(shown[0].get("href").partition("base64,")[2]) == outcome.pictures[query]
-    assert [shown[0].get(key) for key in ("x", "width", "height", "transform")] == ["8", "64", "64", None]
+    drawn = io.BytesIO(base64.b64decode(shown[0].get("href").partition("base64,")[2]))
+    pixels = [np.asarray(Image.open(file).convert("RGBA")) for file in (drawn, io.BytesIO(outcome.pictures[query]))]
+    np.testing.assert_array_equal(*pixels)
+    assert [shown[0].get(key) for key in ("width", "height")] == ["64", "64"]
+    assert shown[0].get("transform").startswith("matrix(1 0 0 1 8 ")
     whole = next(iter(outcome.pictures.values()))
     for broken in (b"<svg onload=alert(1)>", whole[: len(whole) // 2]):
         assert not images(dict.fromkeys(outcome.pictures, broken))

@@ -69,6 +69,7 @@ _STYLE: dict[Any, Any] = {
     "axes.titlecolor": COLOR["ink"],
     "axes.titlelocation": "left",
     "font.size": 11,
+    "font.sans-serif": ["DejaVu Sans"],  # which measures text; a page sets its own
     "legend.fontsize": 10.5,
     "legend.frameon": False,
     "legend.labelcolor": COLOR["ink"],

@@ -41,21 +41,18 @@ def write_figure(
     *,
     description: str = "",
     tips: Mapping[str, Sequence[str]] | None = None,
-    pictures: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> None:
     """Write a figure, or that of axes, in the palette's colors, atomically; the suffix determines the format.
 
-    ``title``, ``description``, ``tips`` and ``pictures`` are used in SVG only, as for
-    ``congruence.report.svg.to_document``.
+    ``title``, ``description`` and ``tips`` are used in SVG only, as for ``congruence.report.svg.to_document``.
     """
     suffix = check_suffix(path)
     figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
     assert figure is not None
     with atomic_path(path, force=force) as temporary:
         if suffix == ".svg":
-            text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(to_document(figure, title, description=description, tips=tips), encoding="utf-8")
             return
         with style():
             figure.savefig(temporary, format=suffix[1:], metadata=_METADATA[suffix])

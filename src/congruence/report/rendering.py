@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
@@ -15,8 +15,8 @@ from congruence._utils.display import visible
 from congruence.report.svg import to_svg
 
 
-def fill(template: str, **data: object) -> str:
-    """Return a filled-in template; all text is escaped."""
+def fill(template: str | Template, **data: object) -> str:
+    """Return a filled-in template, by name or from elsewhere; all text is escaped."""
     # Plots enter the template as markup, without escaping, so control characters are replaced in the whole page.
     return visible(templates().get_template(template).render(**data), keep="\n\t")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, FileError, InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence_papers.core import Data, check_embedded
@@ -180,6 +181,21 @@ class Model:
     images: np.ndarray | None
     prompts: np.ndarray | None
 
+    @classmethod
+    def unit(cls, name: str, images: np.ndarray | None, prompts: np.ndarray | None) -> Model:
+        """Return a model with its rows scaled to unit length, in float32."""
+        return cls(
+            name, *(None if rows is None else normalize_rows(rows, dtype=np.float32) for rows in (images, prompts))
+        )
+
+    def take(self, images: np.ndarray, prompts: np.ndarray) -> Model:
+        """Return some of the images and of the prompts, selected by masks or row numbers."""
+        return Model(
+            self.name,
+            None if self.images is None else self.images[images],
+            None if self.prompts is None else self.prompts[prompts],
+        )
+
 
 @dataclass(frozen=True)
 class Collection(Data):
@@ -262,6 +278,32 @@ class Collection(Data):
             for model in self.models
         )
 
+    def rows(self, model: int, modality: str) -> np.ndarray | None:
+        """Return the embeddings of all images or all prompts by one model, or None if it has none."""
+        return self.models[model].images if modality == "image" else self.models[model].prompts
+
+    def both(self, pair: tuple[int, int], modality: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the embeddings of all images or all prompts by two models."""
+        source, target = (self.rows(k, modality) for k in pair)
+        if source is None or target is None:
+            raise InputError(f"{modality}s of {self.pair_name(pair)} are missing.", "Embed them with both models.")
+        return source, target
+
+    def pair_name(self, pair: tuple[int, ...]) -> str:
+        """Return the display name of a pair or chain of models, such as ``a → b``."""
+        return " → ".join(self.models[k].name for k in pair)
+
+    def anchors(self, modality: str, classes: np.ndarray | None = None) -> np.ndarray:
+        """Return the indices of the rows that a map may be fitted on, of the given classes or of all classes."""
+        allowed = self.train if modality == "image" else self.text_fit
+        labels = self.labels if modality == "image" else self.prompt_labels
+        return np.flatnonzero(allowed if classes is None else allowed & np.isin(labels, classes))
+
+    @property
+    def heldout(self) -> Collection:
+        """The collection restricted to the classes to evaluate, which are then the only candidates."""
+        return self if self.heldout_classes.all() else self.restrict(self.heldout_classes, self.name)
+
     def kind_of(self, pair: tuple[int, int]) -> str | None:
         """Return the kind of one of ``pairs``, or None if all are of the same kind."""
         return self.kinds[self.pairs.index(pair)] if self.kinds else None
@@ -296,14 +338,7 @@ class Collection(Data):
             self,
             name=name,
             bank=None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
-            models=tuple(
-                Model(
-                    m.name,
-                    None if m.images is None else m.images[images],
-                    None if m.prompts is None else m.prompts[prompts],
-                )
-                for m in self.models
-            ),
+            models=tuple(model.take(images, prompts) for model in self.models),
             classes=tuple(np.array(self.classes, dtype=object)[classes]),
             ids=self.ids[images],
             labels=new[self.labels[images]],

@@ -31,6 +31,9 @@ METRICS = {
 
 Means = tuple[np.ndarray, np.ndarray | None]
 
+#: A map: ``(modality, rows) -> mapped rows``.
+Mapped = Callable[[str, np.ndarray], np.ndarray]
+
 
 @dataclass(frozen=True)
 class EvaluationRows:
@@ -75,9 +78,7 @@ def references(view: EvaluationRows, metrics: Sequence[str]) -> dict[str, dict[s
     return out
 
 
-def measure(
-    mapping: Callable[[str, np.ndarray], np.ndarray], view: EvaluationRows, metrics: Sequence[str]
-) -> dict[str, float]:
+def measure(mapping: Mapped, view: EvaluationRows, metrics: Sequence[str]) -> dict[str, float]:
     """Return the scores of a map."""
     (ia, ib), (ta, tb) = view.images, view.texts
     mapped: dict[str, np.ndarray | None] = {

@@ -117,11 +117,7 @@ def open_models(
                     for part in parts
                 ]
                 sides[modality] = np.concatenate(splits)
-        embedded.append(
-            Model(
-                short, normalize_rows(sides["image"], dtype=np.float32), normalize_rows(sides["text"], dtype=np.float32)
-            )
-        )
+        embedded.append(Model.unit(short, sides["image"], sides["text"]))
     ids = [str(i) for part in parts for i in part.ids]
     positions = dict(zip(ids, ((part, k) for part in parts for k in range(len(part))), strict=True))
     return Collection(

@@ -101,10 +101,8 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
     assert rows is not None
     _, _, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     cut = directions[:dim].T
-    shorter = [
-        None if side is None else normalize_rows(side @ cut, dtype=np.float32) for side in (first.images, first.prompts)
-    ]
-    return Model(f"{first.name} ({dim}-d)", *shorter), second
+    sides = (None if side is None else side @ cut for side in (first.images, first.prompts))
+    return Model.unit(f"{first.name} ({dim}-d)", *sides), second
 
 
 # ---------------------------------------------------------------------------------------------------- the sample
@@ -166,11 +164,7 @@ def _sample(variant: str | None) -> Collection:
     labels = np.searchsorted(names, data["groups"][kept])
     kept_prompts = kept[owner]
     item = (np.cumsum(kept) - 1)[owner[kept_prompts]]  # the kept item that each kept prompt describes
-    models = tuple(
-        Model(m.name, m.images[kept], m.prompts[kept_prompts])
-        for m in models
-        if m.images is not None and m.prompts is not None
-    )
+    models = tuple(model.take(kept, kept_prompts) for model in models)
     notes.append(
         f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of "
         "its emoji."
@@ -230,11 +224,7 @@ def _third_model(
 def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
     names = arrays["names"]
     models = tuple(
-        Model(
-            name,
-            normalize_rows(arrays[image], dtype=np.float32) if image else None,
-            normalize_rows(arrays[text], dtype=np.float32),
-        )
+        Model.unit(name, arrays[image] if image else None, arrays[text])
         for name, image, text in (
             ("OpenAI B/32", "image_openai_vitb32_avg5", "text_openai_vitb32"),
             ("OpenAI B/16", "", "text_openai_vitb16"),

@@ -137,10 +137,14 @@ class ImageDataset:
         ]
 
 
+#: The classes of a split, and the ids, labels and source of its images.
+Contents = tuple[Sequence[str], Sequence[str], ArrayLike, Path | np.ndarray]
+
+
 @dataclass(frozen=True)
 class Entry:
     """Description of a known data set: ``folders`` are names that its folder may have, ``markers`` groups of files, of
-    which it contains all of one, and ``open`` opens a split.
+    which it contains all of one, and ``read`` reads a split.
     """
 
     name: str
@@ -150,7 +154,7 @@ class Entry:
     templates: tuple[str, ...]
     folders: tuple[str, ...]
     markers: tuple[tuple[str, ...], ...]
-    open: Callable[[Path, str], ImageDataset]
+    read: Callable[[Path, str], Contents]
     resources: tuple[Resource, ...] = ()
     splits_from: str = ""
 
@@ -165,3 +169,9 @@ class Entry:
     def check_split(self, split: str) -> str:
         """Return the name of a split after checking that it exists."""
         return check_choice(split, self.splits, "split") if self.splits else split
+
+    def open(self, folder: Path, split: str) -> ImageDataset:
+        """Open a split in the data set's folder; underscores in the names of classes become spaces."""
+        classes, ids, labels, source = self.read(folder, split)
+        names = [name.replace("_", " ") for name in classes]
+        return ImageDataset(self.name, split, names, self.templates, ids, labels, source)

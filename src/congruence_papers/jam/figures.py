@@ -25,7 +25,6 @@ from congruence_papers.jam.methods import (
     control_data,
     dual_as_encoders,
     fit_method,
-    measure_recall,
     measure_transfer,
 )
 
@@ -101,8 +100,13 @@ class Cell:
         return {"data": self.data.name, "pair": self.pair, **more}
 
     def add(self, fitted: Fitted, parts: JAMParts, at_best: Mapping[str, float] | None = None, **more: Any) -> None:
-        """Add the recalls of the task and its parts, each with its own group of bars."""
-        add_recalls(self.job, fitted.measure(parts.items, parts.test, self.seed), self.task, at_best, self.line(**more))
+        """Add the recalls of the task, with the metrics of its best step, and of its parts, each with its own group of
+        bars.
+        """
+        pair = str(more.pop("pair", pair_name(self.data, self.encoders)))
+        for part, recall in fitted.measure(parts.items, parts.test, self.seed).items():
+            values = {**recall, **((at_best or {}) if part == self.task else {})}
+            self.job.add_listed(self.line(pair=f"{part}: {pair}", **more), values)
 
     def record(self, fitted: Fitted, series: str) -> dict[str, float]:
         """Record a training run of JAM, and return its best epoch and the α at that epoch."""
@@ -143,19 +147,6 @@ def check_layers(job: ExperimentJob[JAMData]) -> None:
     for data in job.data:
         if data.layers != LAYERS:
             raise InputError(f"{data.name} lacks early, mid or late of an encoder.", "Embed with --layer all.")
-
-
-def add_recalls(
-    job: ExperimentJob[JAMData],
-    recalls: Mapping[str, Mapping[str, float]],
-    task: str,
-    at_best: Mapping[str, float] | None,
-    line: Mapping[str, Any],
-) -> None:
-    """Add the recalls of a task, with the metrics of its best step, and of its parts; the pair names the part."""
-    pair = str(line["pair"]).removeprefix(f"{task}: ")
-    for part, recall in recalls.items():
-        job.add_listed({**line, "pair": f"{part}: {pair}"}, {**recall, **((at_best or {}) if part == task else {})})
 
 
 def record_order(job: ExperimentJob[JAMData]) -> None:
@@ -328,14 +319,11 @@ def layers(job: ExperimentJob[JAMData]) -> None:
 
 def _add_dual_encoders(job: ExperimentJob[JAMData], data: JAMData, task: str, seed: int) -> None:
     """Measure dual encoders on the same test items, untrained, and JAM on the embeddings of their towers."""
-    for name, (V, P, N) in data.dual.items():
-        rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
-        line = {"data": data.name, "pair": "dual encoders", "series": name}
-        recalls = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
-        add_recalls(job, recalls, task, None, line)
+    for name in data.dual:
         cell = Cell(job, dual_as_encoders(data, name), task, seed, (name, name))
+        parts = cell.split()
+        cell.add(Fitted(), parts, pair="dual encoders", series=name)
         for method in job["dual_methods"]:
-            parts = cell.split()
             series = f"{name}, {BASELINES[method]} on its towers"
             cell.add(cell.fit(method, parts), parts, pair="dual encoders", series=series)
 

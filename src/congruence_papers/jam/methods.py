@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, MissingExtraError
-from congruence.evaluation.compositional import TaskRecall, sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
+from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.captions import Captions
@@ -34,34 +34,6 @@ METRICS = {
     "parameters": "millions of parameters of an autoencoder",
     "mflops": "millions of operations per row, round trip",
 }
-
-
-def measure_recall(
-    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
-) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a map, or of vectors that already share a space."""
-    return _by_task(sugarcrepe_recall(items, *map_items(mapping, test), random_state=seed))
-
-
-def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
-    V, P, N = test
-    if mapping is None:
-        return V, P, N
-    return mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
-
-
-def measure_text_only(
-    score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
-) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a score of the texts alone, for the choices of ``measure_recall``."""
-    _, P, N = test
-    return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
-
-
-def _by_task(lines: list[TaskRecall]) -> dict[str, dict[str, float]]:
-    """Return recalls under the names of the metrics, by task."""
-    return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}
 
 
 #: Methods that a table can compare, with their labels.
@@ -153,7 +125,9 @@ _TOWER_STEPS = 300
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method that can be scored on test items."""
+    """A fitted method that can be scored on test items: a map, after that of the ``towers`` if it is fitted on these,
+    or a score of the texts alone; without any, vectors that already share a space.
+    """
 
     mapping: HeadsMap | None = None
     towers: HeadsMap | None = None
@@ -162,17 +136,23 @@ class Fitted:
     def measure(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> dict[str, dict[str, float]]:
         """Return binary and 5-way recall by task."""
         if self.score is not None:
-            return measure_text_only(self.score, items, test, seed)
-        return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
+            lines = text_only_recall(items, *map(self.score, test[1:]), random_state=seed)
+        else:
+            lines = sugarcrepe_recall(items, *self._map(test), random_state=seed)
+        return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
         """Return which items are answered correctly, binary and 5-way (n, 2), as ``measure`` counts; None for the
         text-only score.
         """
-        if self.mapping is None:
-            return None
-        rows = map_items(self.mapping, map_items(self.towers, test))
-        return sugarcrepe_outcomes(items, *rows, random_state=seed)
+        return None if self.mapping is None else sugarcrepe_outcomes(items, *self._map(test), random_state=seed)
+
+    def _map(self, test: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return images, captions and wrong captions mapped into the joint space."""
+        for mapping in (self.towers, self.mapping):
+            if mapping is not None:
+                test = (mapping.transform(test[0]), *map(mapping.transform_target, test[1:]))
+        return test
 
 
 def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
@@ -191,8 +171,7 @@ def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None 
 
 def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
     """Train a linear head on each encoder with InfoNCE on correct captions only, as a dual encoder for these pairs."""
-    training = training or {}
-    train = parts.train
+    training, train = training or {}, parts.train
     images, captions, _, groups, *_ = parts.validation
     max_steps = training.get("max_epochs", 100) * -(-len(train.source) // training.get("batch_size", 32))
     towers = Contrastive(
@@ -208,27 +187,16 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
 
 
 def _on_towers(towers: HeadsMap, parts: JAMParts) -> JAMParts:
-    """Return a split whose rows are mapped by the towers."""
+    """Return a split whose training and validation rows are mapped by the towers."""
     train = parts.train
     assert train.negatives is not None  # JAM's data have them
     wrong = towers.transform_target(train.negatives.reshape(-1, train.negatives.shape[-1]))
+    wrong = wrong.reshape(*train.negatives.shape[:2], -1)
+    mapped = Captions(towers.transform(train.source), towers.transform_target(train.target), wrong, train.groups)
     images, captions, negatives, *groups = parts.validation
-    return replace(
-        parts,
-        train=Captions(
-            towers.transform(train.source),
-            towers.transform_target(train.target),
-            wrong.reshape(*train.negatives.shape[:2], -1),
-            train.groups,
-        ),
-        validation=(
-            towers.transform(images),
-            towers.transform_target(captions),
-            None if negatives is None else towers.transform_target(negatives),
-            *groups,
-        ),
-        test=map_items(towers, parts.test),
-    )
+    negatives = None if negatives is None else towers.transform_target(negatives)
+    heldout = (towers.transform(images), towers.transform_target(captions), negatives, *groups)
+    return replace(parts, train=mapped, validation=heldout)
 
 
 #: Every control, with its label in tables.
@@ -271,10 +239,14 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
     if missing:
         raise InputError(f"Got no unrelated texts of {missing[0]}.", "Pass `unrelated=…`, or leave this control out.")
-    n = len(data.items)
-    captions, negatives = (
-        {encoder: {"late": _draw_unrelated(data, encoder, n, rng)} for encoder in data.captions} for _ in range(2)
-    )
+
+    def draw(encoder: str) -> np.ndarray:
+        # With replacement: otherwise, a text that is a correct caption in training could not be one of a test item, and
+        # would more likely be a wrong one there.
+        rows = np.asarray(data.unrelated[encoder], np.float32)
+        return np.asarray(rows[rng.integers(len(rows), size=len(data.items))])
+
+    captions, negatives = ({encoder: {"late": draw(encoder)} for encoder in data.captions} for _ in range(2))
     return replace(data, name=name, captions=captions, negatives=negatives, dual={})
 
 
@@ -289,16 +261,6 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
     return replace(
         data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
     )
-
-
-def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw n unrelated texts with replacement.
-
-    Without replacement, a text that is a correct caption in training could not be one of a test item, and would more
-    likely be a wrong one there.
-    """
-    rows = np.asarray(data.unrelated[encoder], np.float32)
-    return np.asarray(rows[rng.integers(len(rows), size=n)])
 
 
 class Transferred(NamedTuple):
