@@ -94,10 +94,10 @@ def run(what: str, folder: Path) -> None:
 
         transform_file(load(folder / "map"), open_source(folder / "in"), out, force=True)
     elif what == "ray":
-        from congruence import load
-        from congruence.engines import RayEngine, open_dataset, transform_dataset
+        from congruence import load, transform_file
+        from congruence.engines import RayEngine, open_dataset
 
-        transform_dataset(load(folder / "map"), open_dataset(str(folder / "in")), str(out), engine=RayEngine())
+        transform_file(load(folder / "map"), open_dataset(str(folder / "in")), str(out), engine=RayEngine())
     elif what == "plain":
         import ray.data
 

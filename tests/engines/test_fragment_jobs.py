@@ -10,10 +10,10 @@ from engine_data import FILES, MAP, OUT, ROWS, WIDTH, Dying, Killed, X, Y, read_
 
 from congruence import CCAMap, LinearMap, MLPMap, Space, errors
 from congruence._utils.records import from_record, to_record
-from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
-from congruence.engines.jobs import FragmentJournal
+from congruence.engines import LocalEngine, MapBatch, open_dataset
 from congruence.errors import FileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
 from congruence.io import open_source, read_embeddings
+from congruence.io.jobs import FragmentJournal
 from congruence.io.locations import Location
 from congruence.upgrade.transform import BlockMap, transform_file
 
@@ -94,13 +94,20 @@ def test_a_batch_refuses_what_the_local_command_refuses():
 def test_a_data_set_is_mapped_as_by_the_local_command_to_the_bit(parts, tmp_path):
     data = open_dataset(str(parts))
     assert [one.rows for one in data.fragments] == [ROWS] * FILES
-    report = transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+    report = transform_file(MAP, data, str(tmp_path / "out"), engine=HERE)
     transform_file(MAP, open_source(parts), tmp_path / "reference")
     assert read_parts(tmp_path / "out").equals(read_parts(tmp_path / "reference"))
     assert (report.rows, report.dim, report.fragments, report.resumed) == (FILES * ROWS, OUT, FILES, 0)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "reference"]
     assert pq.read_table(tmp_path / "out").num_rows == FILES * ROWS  # readers of folders pass over the manifest
     assert len(read_embeddings(tmp_path / "out")) == FILES * ROWS
+
+
+@pytest.mark.parametrize("option", [{"engine": HERE}, {"bad_rows": "bad.parquet"}], ids=str)
+def test_a_file_has_no_fragments_for_an_engine(parts, tmp_path, option):
+    with pytest.raises(ParameterError, match=f"{next(iter(option))}=.*open_dataset"):
+        transform_file(MAP, open_source(parts), tmp_path / "out", **option)
+    assert not any(tmp_path.iterdir())
 
 
 def test_files_are_cut_between_row_groups_and_folders_mirrored(parts, tmp_path):
@@ -110,7 +117,7 @@ def test_files_are_cut_between_row_groups_and_folders_mirrored(parts, tmp_path):
     assert [(one.name, one.rows, one.start) for one in data.fragments] == [
         (f"day=1/a-{k:05d}", 100, 100 * k) for k in range(3)
     ]
-    transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE, column_out="new", dtype="f2")
+    transform_file(MAP, data, str(tmp_path / "out"), engine=HERE, column_out="new", dtype="f2")
     got = pa.concat_tables(pq.read_table(p, partitioning=None) for p in sorted((tmp_path / "out/day=1").iterdir()))
     assert got.select(["id", "vector", "title"]).equals(table(0, ROWS))
     assert got.schema.field("new").type == pa.list_(pa.float16(), OUT)
@@ -123,7 +130,7 @@ def test_opening_a_lance_data_set_again_reads_its_latest_version(parts, tmp_path
     planned = open_dataset(str(tmp_path / "in.lance"))
     lance.write_dataset(table(10, 15), tmp_path / "in.lance", mode="append")
     latest = open_dataset(str(tmp_path / "in.lance"))
-    assert (planned.rows, latest.rows) == (10, 15)
+    assert (planned.n, latest.n) == (10, 15)
     assert planned.version != latest.version
     assert sum(len(block) for _, block in planned.open(planned.fragments[0]).scan()) == 10
 
@@ -150,15 +157,15 @@ def test_lance_in_and_out(parts, tmp_path):
     assert [one.rows for one in data.fragments] == [500, 500, 200]
     lance.dataset(tmp_path / "in.lance").delete("id = 7")  # a later version: not what was planned
     with pytest.raises(Killed):
-        transform_dataset(MAP, data, str(tmp_path / "out.lance"), engine=Dying(1))
+        transform_file(MAP, data, str(tmp_path / "out.lance"), engine=Dying(1))
     assert not (tmp_path / "out.lance").exists()
-    report = transform_dataset(MAP, data, str(tmp_path / "out.lance"), engine=HERE)
+    report = transform_file(MAP, data, str(tmp_path / "out.lance"), engine=HERE)
     assert report.resumed == 1
     got = lance.dataset(tmp_path / "out.lance")
     assert got.version == 1
     assert len(list((tmp_path / "out.lance/data").iterdir())) == 3  # what was not journaled is gone
     assert got.to_table().column("id").to_pylist() == list(range(FILES * ROWS))
-    transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
+    transform_file(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
     # Lance's fragments are other blocks than the files are, and their products may differ in the last digits.
     sides = [np.stack(one.column("vector").to_numpy()) for one in (read_parts(tmp_path / "out"), got.to_table())]
     np.testing.assert_allclose(*sides, rtol=0, atol=2e-6)
@@ -172,13 +179,13 @@ def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
     data = open_dataset(str(parts))
     for name in (parts, parts / "sub", parts.parent):
         with pytest.raises(ParameterError, match="one is inside the other"):
-            transform_dataset(MAP, data, str(name), engine=HERE)
+            transform_file(MAP, data, str(name), engine=HERE)
     with pytest.raises(ParameterError, match="folder of Parquet"):
-        transform_dataset(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
+        transform_file(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/thesis.txt").touch()
     with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
-        transform_dataset(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
+        transform_file(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
     assert (tmp_path / "theirs/thesis.txt").exists()
 
 
@@ -189,16 +196,16 @@ def test_a_killed_driver_resumes_and_no_row_is_there_twice(parts, tmp_path, afte
     seen = []
     if after < FILES:
         with pytest.raises(Killed):
-            transform_dataset(MAP, data, str(out), engine=Dying(after))
+            transform_file(MAP, data, str(out), engine=Dying(after))
         assert not out.exists()
-    report = transform_dataset(MAP, data, str(out), engine=HERE, callback=seen.append)
+    report = transform_file(MAP, data, str(out), engine=HERE, callback=seen.append)
     assert report.resumed == (after if after < FILES else 0)
     assert sum(seen) == FILES * ROWS
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not (tmp_path / "out.partial").exists()
     with pytest.raises(OutputExistsError):
-        transform_dataset(MAP, data, str(out), engine=HERE)
-    transform_dataset(MAP, data, str(out), engine=HERE, force=True, dtype="f8")
+        transform_file(MAP, data, str(out), engine=HERE)
+    transform_file(MAP, data, str(out), engine=HERE, force=True, dtype="f8")
     assert pq.read_table(out).schema.field("vector").type.value_type == pa.float64()
 
 
@@ -206,23 +213,23 @@ def test_another_jobs_journal_is_not_taken_up(parts, tmp_path):
     data = open_dataset(str(parts))
     out = str(tmp_path / "out")
     with pytest.raises(Killed):
-        transform_dataset(MAP, data, out, engine=Dying(2))
+        transform_file(MAP, data, out, engine=Dying(2))
     for options in ({"dtype": "f8"}, {"normalize": True}, {"column_out": "new"}):
         with pytest.raises(OutputExistsError, match="another job"):
-            transform_dataset(MAP, data, out, engine=HERE, **options)
-    assert transform_dataset(MAP, data, out, engine=HERE, dtype="f8", force=True).resumed == 0
+            transform_file(MAP, data, out, engine=HERE, **options)
+    assert transform_file(MAP, data, out, engine=HERE, dtype="f8", force=True).resumed == 0
 
 
 def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     data = open_dataset(str(parts))
     out = tmp_path / "out"
     with pytest.raises(Killed):
-        transform_dataset(MAP, data, str(out), engine=Dying(3))
+        transform_file(MAP, data, str(out), engine=Dying(3))
     part = tmp_path / "out.partial/data/part-0.parquet"
     part.write_bytes(part.read_bytes()[:-1])
     (tmp_path / "out.partial/data/part-1.parquet").unlink()
     (tmp_path / "out.partial/data/.part-1.parquet.0123456789ab.tmp").write_bytes(b"half")
-    assert transform_dataset(MAP, data, str(out), engine=HERE).resumed == 1
+    assert transform_file(MAP, data, str(out), engine=HERE).resumed == 1
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not list(out.glob(".*"))
     journal = FragmentJournal(Location.of(tmp_path / "j"), {}, data.fragments).open()
@@ -255,16 +262,16 @@ def test_an_output_is_whole_or_not_there(parts, tmp_path):
     remove = (tmp_path / "a.partial/data/part-0.parquet").unlink
     for out, act in (("a", remove), ("b", lambda: "leave out")):
         with pytest.raises(StorageError, match="3 of 4"):
-            transform_dataset(MAP, data, str(tmp_path / out), engine=Meddling(act))
+            transform_file(MAP, data, str(tmp_path / out), engine=Meddling(act))
         assert not (tmp_path / out).exists()
-        assert transform_dataset(MAP, data, str(tmp_path / out), engine=HERE).resumed == 3
+        assert transform_file(MAP, data, str(tmp_path / out), engine=HERE).resumed == 3
     out = str(tmp_path / "out")
 
     def second():
         with pytest.raises(FileError, match="Another run"):
-            transform_dataset(MAP, data, out, engine=HERE)
+            transform_file(MAP, data, out, engine=HERE)
 
-    assert transform_dataset(MAP, data, out, engine=Meddling(second)).rows == FILES * ROWS
+    assert transform_file(MAP, data, out, engine=Meddling(second)).rows == FILES * ROWS
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"]
 
 
@@ -273,12 +280,12 @@ def test_a_bad_row_stops_the_job_or_goes_to_a_file(tmp_path):
     vectors[ROWS + 5], vectors[ROWS + 7] = np.nan, 0
     data = open_dataset(str(write_parts(tmp_path / "spoiled", vectors)))
     with pytest.raises(NotFiniteError, match=r"'305'.*The fragment is part-1\."):
-        transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+        transform_file(MAP, data, str(tmp_path / "out"), engine=HERE)
     assert not (tmp_path / "out").exists()
     aside = str(tmp_path / "bad.parquet")
     with pytest.raises(Killed):
-        transform_dataset(MAP, data, str(tmp_path / "out2"), engine=Dying(3), bad_rows=aside)
-    report = transform_dataset(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=aside)
+        transform_file(MAP, data, str(tmp_path / "out2"), engine=Dying(3), bad_rows=aside)
+    report = transform_file(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=aside)
     assert (report.rows, report.bad_rows, report.resumed) == (FILES * ROWS - 2, 2, 3)
     got = [tuple(one.values()) for one in pq.read_table(aside).select(["row", "reason", "id"]).to_pylist()]
     assert got == [(5, "NaN or infinity", ROWS + 5), (7, "all zeros", ROWS + 7)]
@@ -293,9 +300,9 @@ def test_missing_and_ragged_vectors_are_put_aside_and_named(tmp_path):
     pq.write_table(rows, tmp_path / "in.parquet")
     data = open_dataset(str(tmp_path / "in.parquet"))
     with pytest.raises(errors.ShapeError, match="row 1"):
-        transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+        transform_file(MAP, data, str(tmp_path / "out"), engine=HERE)
     aside = tmp_path / "bad.parquet"
-    transform_dataset(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=str(aside))
+    transform_file(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=str(aside))
     assert pq.read_table(aside).column("reason").to_pylist() == ["no vector", "another width", "missing numbers"]
     assert pq.read_table(tmp_path / "out2").column("id").to_pylist() == [0, 3, 5]
 
@@ -310,20 +317,20 @@ def test_an_object_store_is_read_written_and_resumed(bucket, parts, tmp_path):
     data = open_dataset(url(bucket, "in"))
     assert [one.name for one in data.fragments] == [f"part-{k}" for k in range(FILES)]
     with pytest.raises(Killed):
-        transform_dataset(MAP, data, url(bucket, "out"), engine=Dying(2))
+        transform_file(MAP, data, url(bucket, "out"), engine=Dying(2))
     assert "out/_manifest.json" not in bucket.objects["bucket"]
-    report = transform_dataset(MAP, data, url(bucket, "out"), engine=HERE)
+    report = transform_file(MAP, data, url(bucket, "out"), engine=HERE)
     assert (report.resumed, report.output) == (2, "s3://bucket/out")
-    transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
+    transform_file(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
     ours = {key.removeprefix("out/"): value for key, value in bucket.objects["bucket"].items() if key.startswith("out")}
     assert ours == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     manifest = json.loads(ours["_manifest.json"])
     assert sum(one["rows"] for one in manifest["files"]) == manifest["rows"] == FILES * ROWS
     with pytest.raises(OutputExistsError):
-        transform_dataset(MAP, data, url(bucket, "out"), engine=HERE)
+        transform_file(MAP, data, url(bucket, "out"), engine=HERE)
     bucket.objects["bucket"]["theirs/x"] = b"x"
     with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
-        transform_dataset(MAP, data, url(bucket, "theirs"), engine=HERE, force=True)
+        transform_file(MAP, data, url(bucket, "theirs"), engine=HERE, force=True)
 
 
 def test_a_file_system_of_fsspec(parts):
@@ -334,7 +341,7 @@ def test_a_file_system_of_fsspec(parts):
         memory.pipe(f"/fragments/in/{path.name}", path.read_bytes())
     try:
         data = open_dataset("memory://fragments/in")
-        assert transform_dataset(MAP, data, "memory://fragments/out", engine=HERE).rows == FILES * ROWS
+        assert transform_file(MAP, data, "memory://fragments/out", engine=HERE).rows == FILES * ROWS
         names = sorted(path.rsplit("/", 1)[1] for path in memory.ls("/fragments/out", detail=False))
         assert names == ["_manifest.json", *(f"part-{k}.parquet" for k in range(FILES))]
     finally:

@@ -88,7 +88,7 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
     for out in ("out", "out.lance"):
         for mark in (tmp_path / "marks").iterdir():
             mark.unlink()
-        report = engines.transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / out), engine=engine)
+        report = transform_file(MAP, open_dataset(str(parts)), str(tmp_path / out), engine=engine)
         assert len(list((tmp_path / "marks").iterdir())) == 1
         assert report.rows == FILES * ROWS
         ids = open_source(tmp_path / out).read().ids
@@ -147,9 +147,9 @@ def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_pa
     vectors[-1] = np.nan
     data = open_dataset(str(write_parts(tmp_path / "in", vectors)))
     with pytest.raises(NotFiniteError, match=r"'1199'.*The fragment is part-3\."):
-        engines.transform_dataset(MAP, data, str(tmp_path / "out"), engine=RayEngine(workers=1))
+        transform_file(MAP, data, str(tmp_path / "out"), engine=RayEngine(workers=1))
     aside = str(tmp_path / "bad")
-    report = engines.transform_dataset(MAP, data, str(tmp_path / "out"), engine=RayEngine(), bad_rows=aside, force=True)
+    report = transform_file(MAP, data, str(tmp_path / "out"), engine=RayEngine(), bad_rows=aside, force=True)
     assert (report.rows, report.bad_rows) == (FILES * ROWS - 1, 1)
 
 

@@ -8,10 +8,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from congruence.engines import jobs as journals
-from congruence.engines.dataset import Fragment
-from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Receipt
 from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, measure_rates, plan_rows
+from congruence.io import jobs as journals
+from congruence.io.dataset import Fragment
+from congruence.io.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Receipt
 from congruence.io.locations import Location
 
 pytestmark = pytest.mark.long

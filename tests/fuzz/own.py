@@ -27,9 +27,9 @@ from congruence.embed import embed, open_items
 from congruence.embeddings import Embeddings, Space
 from congruence.encoders import Encoder
 from congruence.engines import open_dataset, open_itemset
-from congruence.engines.dataset import Fragment
-from congruence.engines.jobs import FragmentJournal, Receipt
 from congruence.errors import CorruptFileError, StorageError
+from congruence.io.dataset import Fragment
+from congruence.io.jobs import FragmentJournal, Receipt
 from congruence.io.locations import Location
 from congruence.maps import MAPS, make_map
 from congruence.persist import numbers_digest

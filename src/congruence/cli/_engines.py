@@ -14,6 +14,7 @@ from congruence.cli._options import option
 if TYPE_CHECKING:
     from congruence import engines
     from congruence.embeddings import Embeddings
+    from congruence.io.jobs import JobReport
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class JobOptions(EngineOptions):
     )
 
 
-def print_data_set(title: str, report: engines.DataSetReport, *, as_json: bool) -> None:
+def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
     if as_json:
         print_json(report.to_dict())
@@ -123,7 +124,7 @@ def read_sides(
 
     sample, engine = check_positive(runner.sample, "sample", integer=True), runner.open()
     data = {key: open_dataset(spec, ids=ids, space=space) for key, (spec, space) in given.items()}
-    most = max((dataset.rows for dataset in data.values()), default=1)
+    most = max((dataset.n for dataset in data.values()), default=1)
     share = min(1.0, sample / most)
     if share < 1:
         why = f"for a sample of {sample} of {most} rows, since its entries are matched to all rows by position"

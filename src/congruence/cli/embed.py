@@ -66,7 +66,7 @@ def command(
         instead = "Leave it out, or embed local files with --engine local."
         refuse_options(local, "for a data set that is encoded by fragments", instead)
         data = open_itemset(inputs, column=column, id_column=id_column, modality=modality)
-        with progress("embedding", data.rows, as_json) as callback:
+        with progress("embedding", data.n, as_json) as callback:
             job = embed_dataset(
                 EncoderOptions(encoder, data.modality, layer=chosen, **model_options.arguments()),
                 data,

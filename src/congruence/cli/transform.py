@@ -78,15 +78,12 @@ def command(
         "column_out": column_out,
     }
     if not isinstance(source, Source):
-        from congruence.engines import transform_dataset
-
-        with progress("mapping", source.rows, as_json) as callback:
-            options |= {"engine": runner.open(), "bad_rows": runner.bad_rows, "callback": callback}
-            job = transform_dataset(mapping, source, out, **options)
-        print_data_set("mapped", job, as_json=as_json)
-        return
+        options |= {"engine": runner.open(), "bad_rows": runner.bad_rows}
     with progress("mapping", source.n, as_json) as callback:
         report = transform_file(mapping, source, out, callback=callback, **options)
+    if not isinstance(source, Source):
+        print_data_set("mapped", report, as_json=as_json)
+        return
     if as_json:
         print_json(report.to_dict())
         return

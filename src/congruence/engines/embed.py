@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +17,11 @@ from congruence._utils.validation import check_positive
 from congruence.embed.run import EncoderRun
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, EncoderOptions, load_encoder
-from congruence.engines.dataset import Fragment, ItemSet
-from congruence.engines.jobs import DataSetReport, FragmentWork, Job, quarantined
+from congruence.engines.items import ItemSet
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
+from congruence.io.dataset import Fragment
 from congruence.io.ids import arrow_ids
+from congruence.io.jobs import FragmentWork, Job, JobReport, quarantined
 from congruence.io.tables import TableLayout
 
 #: Number of items read at a time, rounded up to whole batches.
@@ -34,11 +35,11 @@ def _open(encoder: EncoderOptions) -> Encoder:
 
 
 @dataclass(frozen=True)
-class EmbedDataSetReport(DataSetReport):
+class EmbedDataSetReport(JobReport):
     """Summary of a call to ``embed_dataset``."""
 
-    fingerprint: str  # of the encoder, the same on all workers
-    space: dict[str, Any]  # of the vectors
+    fingerprint: str = ""  # of the encoder, the same on all workers
+    space: dict[str, Any] = field(default_factory=dict)  # of the vectors
 
 
 def embed_dataset(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import safetensors.numpy
 
 from congruence._utils.engine import Engine
+from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
-from congruence.embeddings import has_unit_rows
-from congruence.engines.dataset import Fragment, PairedData
-from congruence.errors import ParameterError
+from congruence.embeddings import Space, has_unit_rows
+from congruence.errors import IdError, ParameterError
+from congruence.io.dataset import FRAGMENT_BYTES, DataSet, Fragment, open_dataset, split_spec
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import LinearMap, Map, OrthogonalMap
 
@@ -22,6 +24,106 @@ _CHECKED = 2000
 
 #: Methods that can be fitted from moments.
 METHODS = ("auto", "orthogonal", "linear")
+
+
+#: Bytes of source vectors in a block of pairs.
+_BLOCK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class PairedData:
+    """Source and target vectors, row by row."""
+
+    source: DataSet
+    target: DataSet
+    partner: dict[str, Fragment]  # the target's fragment by the name of the source's
+    allow_zero_rows: bool = False
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The source's fragments."""
+        return self.source.fragments
+
+    def without_fragments(self) -> PairedData:
+        """Return the pairs as they are sent to a worker."""
+        return replace(self, source=self.source.without_fragments(), target=self.target.without_fragments())
+
+    def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors."""
+        source, target = self.source.open(fragment), self.target.open(self.partner[fragment.name])
+        rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
+        names = self.source.path_of(fragment), self.target.path_of(self.partner[fragment.name])
+        row = fragment.start
+        # A block may end early at a row group; the rest of the longer block is paired with the other side's next block.
+        readers = source.scan(batch=rows), target.scan(batch=rows)
+        pending: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
+        while True:
+            for k, reader in enumerate(readers):
+                if pending[k] is None:
+                    pending[k] = next(reader, None)
+            if pending[0] is None or pending[1] is None:
+                return
+            (ids, x), (other, y) = pending[0], pending[1]
+            n = min(len(x), len(y))
+            _check_same_ids(ids, other, n, row, names)
+            for block, name, own in ((x[:n], names[0], ids), (y[:n], names[1], other)):
+                check_rows(block, name, ids=RowNames(own, row), allow_zero_rows=self.allow_zero_rows)
+            yield x[:n], y[:n]
+            row += n
+            pending = [
+                None if len(block) == n else (None if own is None else own[n:], block[n:])
+                for own, block in ((ids, x), (other, y))
+            ]
+
+
+def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: tuple[str, str]) -> None:
+    if ids is None or other is None:
+        return
+    a, b = ids[:n], other[:n]
+    if not a.equals(b.cast(a.type)):
+        at = next(k for k in range(n) if str(a[k]) != str(b[k]))
+        raise IdError(
+            f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}.",
+            "Join both models' vectors into one table by id, and pass its two columns.",
+        )
+
+
+def open_pairs(
+    source: str,
+    target: str,
+    *,
+    ids: str | bool | None = None,
+    target_ids: str | bool | None = None,
+    spaces: tuple[Space, Space] = (Space(), Space()),
+    allow_zero_rows: bool = False,
+) -> PairedData:
+    """Open two columns of one data set, or two data sets whose files have the same numbers of rows.
+
+    Parameters
+    ----------
+    source, target : str
+        ``path:column``; see ``open_dataset``.
+    ids, target_ids : str or False, optional
+        Columns of ids. If both sides have ids, they are compared row by row.
+    spaces : (Space, Space), optional
+        Known facts about both spaces; they override those in the files.
+    allow_zero_rows : bool, default=False
+    """
+    together = split_spec(source)[0] == split_spec(target)[0]
+    # Whole files, since row groups of two data sets may differ.
+    fragment_bytes = FRAGMENT_BYTES if together else 2**62
+    target_ids = target_ids if target_ids is not None else ids
+    first = open_dataset(source, ids=ids, space=spaces[0], fragment_bytes=fragment_bytes)
+    second = open_dataset(target, ids=target_ids, space=spaces[1], fragment_bytes=fragment_bytes)
+    sizes = [[fragment.rows for fragment in data.fragments] for data in (first, second)]
+    if sizes[0] != sizes[1]:
+        raise ParameterError(
+            f"Got {first.n} rows in {len(sizes[0])} fragments of {first.place.shown} and {second.n} in "
+            f"{len(sizes[1])} of {second.place.shown}; expected the same numbers of rows in each, in the same order.",
+            "Join both models' vectors into one table by id, and pass its two columns.",
+        )
+    partner = {a.name: b for a, b in zip(first.fragments, second.fragments, strict=True)}
+    return PairedData(first, second, partner, allow_zero_rows)
 
 
 def fit_dataset(
@@ -62,7 +164,7 @@ def fit_dataset(
             f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
             "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
         )
-    scores: dict[str, object] = {"n_pairs": pairs.source.rows}
+    scores: dict[str, object] = {"n_pairs": pairs.source.n}
     if check:
         X, Y = _first_pairs(pairs)
         report = check_pairing(X, Y)

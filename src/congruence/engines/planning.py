@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
-from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_file
+from congruence.io.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
+from congruence.io.jobs import MOST_RECEIPTS, SECONDS, write_file
 from congruence.io.locations import Location
 from congruence.io.tables import TableLayout
 from congruence.maps import OrthogonalMap

@@ -1,26 +1,22 @@
-"""Map Arrow batches, and data sets of many files, one task per fragment."""
+"""Map Arrow batches, in the pipelines of Ray, Spark, Dask or Daft."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.engine import Engine
 from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
-from congruence.engines.dataset import DataSet, Fragment
-from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, find_bad, quarantined
-from congruence.errors import InputError
 from congruence.io import store_as
 from congruence.io.columns import list_array
 from congruence.io.tables import Batches, TableLayout, TableSource
 from congruence.maps import Map, load
-from congruence.upgrade.transform import Block, BlockMap, map_digest
+from congruence.upgrade.transform import BlockMap
 
 if TYPE_CHECKING:
     import pandas
@@ -145,115 +141,3 @@ class MapBatch:
     def _mapped(self, ids: pa.Array | None, block: np.ndarray) -> np.ndarray:
         self.function.check_block(block, "batch", RowNames(ids, 0), first=True)
         return store_as(self.function(block), self.function.dtype, "batch")
-
-
-def transform_dataset(
-    mapping: Map,
-    data: DataSet,
-    output: str,
-    *,
-    engine: Engine,
-    force: bool = False,
-    column_out: str | None = None,
-    bad_rows: str | None = None,
-    callback: Callable[[int], object] | None = None,
-    **options: Any,
-) -> DataSetReport:
-    """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
-
-    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks
-    are those of ``congruence.transform_file``, so with the same number of BLAS threads the numbers are identical,
-    bit for bit.
-
-    Parameters
-    ----------
-    mapping : Map
-    data : DataSet
-        See ``congruence.engines.open_dataset``.
-    output : str
-        Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
-    engine : Engine
-    force : bool, default=False
-        Replace an output that an engine wrote, and discard the journal of another job.
-    column_out : str, optional
-        As for ``congruence.transform_file``.
-    bad_rows : str, optional
-        Parquet file for rows with invalid vectors; without it, the first such row stops the job.
-    callback : callable, optional
-        Called with the number of rows of each finished fragment.
-    **options
-        ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
-        ``congruence.transform_file``.
-
-    Raises
-    ------
-    InputError, CorruptFileError
-        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the
-        next run.
-    """
-    job = Job("transform", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
-    batch = MapBatch(
-        mapping,
-        data.columns.schema,
-        data.columns.vector,
-        ids=data.columns.id or False,
-        dim=data.dim,
-        space=data.space,
-        column_out=column_out,
-        device="auto",
-        **options,
-    )
-    function, layout = batch.function, batch.layout
-    identity = {
-        "map": map_digest(function.mapped),
-        "column": data.columns.vector,
-        "column_out": column_out,
-        "dtype": function.dtype.name,
-        "unit": function.unit,
-        "head": function.head,
-        "allow_zero_rows": function.allow_zero_rows,
-    }
-    block = function.rows_of_block(data.row_bytes)
-    work = _TransformWork(data.without_fragments(), layout, job.output, job.quarantine is not None, function, block)
-    return DataSetReport(**job.run(work, identity, normalized=function.unit, may_be_empty=True))
-
-
-@dataclass(frozen=True)
-class _TransformWork(FragmentWork):
-    """Maps one fragment, in blocks of ``block`` rows."""
-
-    data: DataSet
-    function: BlockMap
-    block: int
-
-    def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        name = self.data.path_of(fragment)
-        for ids, block, rows in self.function.over(self._blocks(fragment, name, bad), name, fragment.start):
-            yield self.layout.fill(ids, store_as(block, self.function.dtype, self.output.place.shown), rows)
-
-    def _blocks(self, fragment: Fragment, name: str, bad: list[pa.RecordBatch]) -> Iterator[Block]:
-        """Yield the blocks of a fragment, with a quarantine without their bad rows."""
-        source = self.data.open(fragment)
-        for row, piece in source.table.pieces(None, 0, self.block):
-            start = fragment.start + row
-            try:
-                ids, block = source.block(piece, start)
-                if self.quarantine:
-                    self.function.check_block(block, name)
-            except InputError:
-                if not self.quarantine:
-                    raise
-                piece = self._valid(piece, start, name, bad)
-                if not len(piece):
-                    continue
-                ids, block = source.block(piece, start)
-            yield ids, block, piece
-
-    def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the valid rows of a batch, and add the others to ``bad``."""
-        column = piece.column(self.data.columns.vector)
-        code = find_bad(column, self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
-        if code.any():
-            rows = np.flatnonzero(code)
-            bad.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name))
-        return piece.filter(pa.array(code == 0))

@@ -1,4 +1,4 @@
-"""Map a file of vectors to another file in bounded memory, or blocks of rows in this process or in others."""
+"""Map vectors in bounded memory: a file, a folder or a data set, in blocks of rows, in this process or in others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,16 @@ from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
-from congruence._utils.plain import PlainData
+from congruence._utils.engine import Engine, LocalEngine
 from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ColumnsWarning, ParameterError
-from congruence.io import Source, check_output_place, open_sink
+from congruence.errors import ColumnsWarning, InputError, ParameterError
+from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.columns import TableRows
+from congruence.io.dataset import DataSet, Fragment
+from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
+from congruence.io.tables import TableLayout
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 
 
@@ -179,22 +182,16 @@ _COVERED_ROWS = 1000  # number of rows from which the share of variance in cover
 
 
 @dataclass(frozen=True)
-class TransformReport(PlainData):
+class TransformReport(JobReport):
     """Summary of a call to ``transform_file``."""
 
-    output: str
-    rows: int
-    dim: int
-    dtype: str
-    seconds: float
-    covered_share: float | None  # of the first rows' variance, in directions that the anchors cover
-    normalized: bool = False
+    covered_share: float | None = None  # of the first rows' variance, in directions that the anchors cover; of a file
     left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
 
 
 def transform_file(
     mapping: Map,
-    source: Source,
+    source: Source | DataSet,
     output: str | Path,
     *,
     modality: str | None = None,
@@ -205,22 +202,29 @@ def transform_file(
     allow_zero_rows: bool = False,
     side: str | None = None,
     column_out: str | None = None,
+    engine: Engine | None = None,
+    bad_rows: str | None = None,
     callback: Callable[[int], object] | None = None,
 ) -> TransformReport:
-    """Map a file of vectors into another file.
+    """Map a file, a folder of parts or a data set of vectors into another one.
 
     Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
     their names, types, order and metadata; the column of vectors holds the mapped ones. Columns that the output's
     format cannot hold are named in a ColumnsWarning. The output appears only once it is complete.
 
+    A data set is mapped fragment by fragment, in this process or by an engine; after an interruption, the same call
+    resumes. Each fragment of the output has the name of the fragment it was read from. Blocks are those of a file, so
+    with the same number of BLAS threads the numbers are identical, bit for bit.
+
     Parameters
     ----------
     mapping : Map
         A fitted map; to map back, pass its ``inverse()``.
-    source : Source
+    source : Source or DataSet
+        See ``congruence.io.open_source`` and ``congruence.engines.open_dataset``.
     output : path-like
         The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
-        with ``force``.
+        with ``force``. For a data set: a folder of Parquet files, or a ``.lance`` data set; a path or a URL.
     modality : str, optional
         Modality whose means are used; by default the source's own modality.
     normalize : {"auto", True, False}, default="auto"
@@ -229,7 +233,7 @@ def transform_file(
     dtype : dtype, optional
         Data type of the output: float16, float32 or float64; by default the source's.
     force : bool, default=False
-        Replace an existing output.
+        Replace an existing output; for a data set, one that this library wrote, and discard the journal of another job.
     check : bool, default=True
         Refuse vectors that are known to belong to another space than the map's source.
     allow_zero_rows : bool, default=False
@@ -238,18 +242,22 @@ def transform_file(
         source rows only.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
+    engine : Engine, optional
+        For a data set: where its fragments are mapped; by default in this process.
+    bad_rows : str, optional
+        For a data set: Parquet file for rows with invalid vectors; without it, the first such row stops the job.
     callback : callable, optional
-        Called with the number of rows of each block after it is written.
+        Called with the number of rows of each block or fragment after it is written.
 
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
-    CorruptFileError
-        If the source is damaged; as after other errors, no partial output is left.
+    CorruptFileError, InputError
+        If the source or a vector is damaged or invalid; as after other errors, no partial output is left. Finished
+        fragments of a data set are kept for the next run.
     """
     started = time.perf_counter()
-    check_output_place(source, output)
     function = BlockMap(
         mapping,
         replace(source.space, dim=source.dim),
@@ -260,20 +268,40 @@ def transform_file(
         side=side,
         check=check,
         allow_zero_rows=allow_zero_rows,
+        device="auto" if isinstance(source, DataSet) else None,
     )
-    sink = open_sink(
-        output,
-        n=source.n,
-        dim=function.dim,
-        dtype=function.dtype,
-        has_ids=source.has_ids,
-        id_type=source.id_type,
-        space=function.space,
-        force=force,
-        parts=source.parts,
-        columns=source.columns,
-        column_out=column_out,
-    )
+    table: dict[str, Any] = {
+        "dim": function.dim,
+        "dtype": function.dtype,
+        "has_ids": source.has_ids,
+        "id_type": source.id_type,
+        "space": function.space,
+        "column_out": column_out,
+    }
+    if isinstance(source, DataSet):
+        engine = engine or LocalEngine()
+        job = Job("transform", source, str(output), engine=engine, bad_rows=bad_rows, force=force, callback=callback)
+        layout = TableLayout(source.columns, path=source.place.shown, **table)
+        size = function.rows_of_block(source.row_bytes)
+        work = _TransformWork(source.without_fragments(), layout, job.output, bad_rows is not None, function, size)
+        identity = {
+            "map": map_digest(function.mapped),
+            "column": source.columns.vector,
+            "column_out": column_out,
+            "dtype": function.dtype.name,
+            "unit": function.unit,
+            "head": function.head,
+            "allow_zero_rows": allow_zero_rows,
+        }
+        return TransformReport(**job.run(work, identity, normalized=function.unit, may_be_empty=True))
+    if engine is not None or bad_rows is not None:
+        name, value = ("bad_rows", bad_rows) if engine is None else ("engine", engine.name)
+        raise ParameterError(
+            f"Got `{name}={value!r}` for {source.path}; expected a data set.",
+            f"Leave it out, or pass `congruence.engines.open_dataset({source.path!r})`.",
+        )
+    check_output_place(source, output)
+    sink = open_sink(output, n=source.n, force=force, parts=source.parts, columns=source.columns, **table)
     if sink.left_out:
         warnings.warn(
             ColumnsWarning(
@@ -297,10 +325,57 @@ def transform_file(
             sink.write(ids, block, others)
             if callback is not None:
                 callback(len(block))
-    seconds = time.perf_counter() - started
     covered = None
     if sample and isinstance(function.mapped, OrthogonalMap):
         covered = float(function.mapped.covered_share(sample[0]).mean())
     return TransformReport(
-        str(output), source.n, function.dim, function.dtype.name, seconds, covered, function.unit, sink.left_out
+        output=str(output),
+        rows=source.n,
+        dim=function.dim,
+        dtype=function.dtype.name,
+        normalized=function.unit,
+        seconds=time.perf_counter() - started,
+        covered_share=covered,
+        left_out=sink.left_out,
     )
+
+
+@dataclass(frozen=True)
+class _TransformWork(FragmentWork):
+    """Maps one fragment, in blocks of ``block`` rows."""
+
+    data: DataSet
+    function: BlockMap
+    block: int
+
+    def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        name = self.data.path_of(fragment)
+        for ids, block, rows in self.function.over(self._blocks(fragment, name, bad), name, fragment.start):
+            yield self.layout.fill(ids, store_as(block, self.function.dtype, self.output.place.shown), rows)
+
+    def _blocks(self, fragment: Fragment, name: str, bad: list[pa.RecordBatch]) -> Iterator[Block]:
+        """Yield the blocks of a fragment, with a quarantine without their bad rows."""
+        source = self.data.open(fragment)
+        for row, piece in source.table.pieces(None, 0, self.block):
+            start = fragment.start + row
+            try:
+                ids, block = source.block(piece, start)
+                if self.quarantine:
+                    self.function.check_block(block, name)
+            except InputError:
+                if not self.quarantine:
+                    raise
+                piece = self._valid(piece, start, name, bad)
+                if not len(piece):
+                    continue
+                ids, block = source.block(piece, start)
+            yield ids, block, piece
+
+    def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the valid rows of a batch, and add the others to ``bad``."""
+        column = piece.column(self.data.columns.vector)
+        code = find_bad(column, self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
+        if code.any():
+            rows = np.flatnonzero(code)
+            bad.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name))
+        return piece.filter(pa.array(code == 0))

@@ -29,8 +29,8 @@ from congruence._utils.engine import Engine
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
-from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
+from congruence.io.dataset import Fragment, FragmentedTable
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, write_parquet
 from congruence.io.tables import TableLayout
@@ -398,20 +398,20 @@ def write_file(
 
 
 @dataclass(frozen=True)
-class DataSetReport(PlainData):
-    """Summary of a call to ``transform_dataset``."""
+class JobReport(PlainData):
+    """Summary of a job, on a data set or on one file, which is one fragment."""
 
     output: str
-    engine: str
     rows: int
     dim: int
     dtype: str
-    fragments: int
-    resumed: int  # fragments that an earlier run had finished
-    bad_rows: int  # rows that were left out
-    bad_rows_file: str | None  # with these rows; None if there are none
-    normalized: bool  # whether the mapped rows were scaled to unit norm
+    normalized: bool  # whether the written rows were scaled to unit norm
     seconds: float  # of this run
+    engine: str = "local"
+    fragments: int = 1
+    resumed: int = 0  # fragments that an earlier run had finished
+    bad_rows: int = 0  # rows that were left out
+    bad_rows_file: str | None = None  # with these rows; None if there are none
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ class FragmentWork(ABC):
     With ``quarantine``, bad rows are left out and kept there.
     """
 
-    data: DataSet | ItemSet
+    data: FragmentedTable
     layout: TableLayout
     output: Output
     quarantine: bool
@@ -446,7 +446,7 @@ class Job:
     def __init__(
         self,
         kind: str,
-        data: DataSet | ItemSet,
+        data: FragmentedTable,
         output: str,
         *,
         engine: Engine,

@@ -1,0 +1,146 @@
+"""Data sets of texts or images to encode, in Parquet files or Lance, split into fragments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.ids import as_ids, id_texts
+from congruence.embed.inputs import ID_COLUMNS, Items, choose_column
+from congruence.errors import CorruptFileError, DtypeError, FileError, ParameterError
+from congruence.io.dataset import Fragment, FragmentedTable, describe_fragments, split_spec
+from congruence.io.ids import clean_ids, id_type_of
+from congruence.io.locations import Location, is_url
+from congruence.io.reading import reading
+from congruence.io.tables import ARROW_DAMAGE
+
+#: Uncompressed bytes above which a file is divided between row groups: less than for vectors, because encoding an item
+#: takes far longer than mapping a vector.
+ITEM_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSet(FragmentedTable):
+    """A table in one or many files, with its columns of items and ids."""
+
+    column: str  # of texts; or of images as paths, bytes, or the structures of both that the datasets library writes
+    id_column: str | None
+    modality: str  # "image" or "text"
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids: int64, uint64 or string."""
+        return pa.string() if self.id_column is None else id_type_of(self.schema.field(self.id_column).type)
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether ids are row numbers, because there is no column of ids or of paths."""
+        paths = self.modality == "image" and _is_text(self.schema.field(self.column).type)
+        return self.id_column is None and not paths
+
+    def ids(self, fragment: Fragment, start: int) -> np.ndarray:
+        """Return the ids of a fragment: from the column of ids or of image paths, or row numbers from ``start``."""
+        if self.counts_rows:
+            return id_texts(np.arange(start, start + fragment.rows))
+        key = self.id_column or self.column
+        name = f"{self.path_of(fragment)}:{key}"
+        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.table(fragment).pieces([key], 0, 65_536)]
+        return as_ids(pa.chunked_array(chunks), fragment.rows, name)
+
+    def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
+        """Return the items of a batch; images are read when needed, from paths beside the table's file."""
+        with reading(self.path_of(fragment), *ARROW_DAMAGE):  # damage may be detected only when values are read
+            column = piece.column(self.column)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            if self.modality == "text":
+                column = column.cast(pa.large_string())
+            values = column.to_pylist()
+        base = self.place.child(fragment.path).parent
+
+        def fetch(row: int) -> object:
+            value = values[row]
+            if isinstance(value, dict):
+                value = value.get("path") if value.get("bytes") is None else value["bytes"]
+            if value is None:
+                raise CorruptFileError(f"Got no item in column {self.column!r}.", "Fill it, or drop the row.")
+            if self.modality == "text" or not isinstance(value, str):
+                return value
+            place = Location.of(value) if is_url(value) or value.startswith("/") else base.child(value)
+            content = place.read()
+            if content is None:
+                raise FileError(f"No image at {place.shown}.", "Check the path.")
+            return content
+
+        return Items(self.path_of(fragment), self.modality, ids, fetch, str)
+
+
+def open_itemset(
+    spec: str,
+    *,
+    column: str | None = None,
+    id_column: str | None = None,
+    modality: str | None = None,
+    fragment_bytes: int = ITEM_BYTES,
+) -> ItemSet:
+    """Read the footers of a data set of texts or images, and divide it into fragments.
+
+    Parameters
+    ----------
+    spec : str
+        A ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set; local, or a URL. ``path:column``
+        also names the column.
+    column : str, optional
+        Column of texts, or of images as paths or bytes. By default, the table must have exactly one column with a
+        default name, as for ``congruence.embed.open_items``.
+    id_column : str, optional
+        By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified
+        by their row number in the data set.
+    modality : {"image", "text"}, optional
+        By default determined by the name of the column.
+    fragment_bytes : int, default=16_777_216
+        Uncompressed bytes above which a Parquet file is divided between row groups.
+    """
+    place, key = split_spec(spec)
+    version, schemas, fragments = describe_fragments(place, fragment_bytes, lambda table: table.schema)
+    fragments = tuple(part for part in fragments if part.rows)  # engines write empty files for empty partitions
+    if not fragments:
+        raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
+    schema = schemas[0]
+    column, modality = choose_column(place.shown, schema.names, column or key, modality)
+    id_column = id_column or next((name for name in ID_COLUMNS if name in schema.names and name != column), None)
+    if id_column is not None and id_column not in schema.names:
+        raise ParameterError(
+            f"Got `id_column={id_column!r}`; expected one of the columns of {place.shown}: {', '.join(schema.names)}.",
+            "Pass one of these.",
+        )
+    _check_items(schema.field(column), modality, place)
+    read = pa.schema([field for field in schema if field.name in (column, id_column)])
+    return ItemSet(
+        place=place,
+        version=version,
+        fragments=fragments,
+        schema=read,
+        column=column,
+        id_column=id_column,
+        modality=modality,
+    )
+
+
+def _check_items(field: pa.Field, modality: str, place: Location) -> None:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    has_bytes = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
+    is_image = has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if not _is_text(kind) and not (modality == "image" and is_image):
+        expected = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
+        raise DtypeError(
+            f"Got {kind} in column {field.name!r} of {place.shown} for {modality}s; expected {expected}.",
+            "Pass another `column=…`, or convert this one.",
+        )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -1,0 +1,299 @@
+"""Parquet or Lance data sets, split into fragments that workers process: whole files, row groups, or Lance's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence.embeddings import Space
+from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence.io.columns import Columns
+from congruence.io.formats import parse_spec
+from congruence.io.lance import LanceTable
+from congruence.io.locations import Location, is_url
+from congruence.io.parquet import ParquetTable
+from congruence.io.reading import missing_file, natural
+from congruence.io.tables import Table, TableSource
+
+if TYPE_CHECKING:
+    import lance
+
+#: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and
+#: repeats it if its worker dies.
+FRAGMENT_BYTES = 256 * 2**20
+
+#: Bytes per read from an object store: at 30 ms per request, half a gigabyte per second.
+READ_BYTES = 16 * 2**20
+
+#: Number of footers that are read concurrently.
+_FOOTERS = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The part of a data set that one task reads."""
+
+    name: str  # unique in the data set, and that of the output's fragment
+    path: str  # of the file in the data set; empty for a single file and for Lance
+    rows: int
+    size: int  # approximate number of uncompressed bytes
+    start: int = 0  # number of the first row in its file
+    groups: tuple[int, int] | None = None  # range of row groups; None for all
+    number: int | None = None  # of a Lance fragment
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain data."""
+        return dict(vars(self))  # asdict copies deeply, which took most of the time for ten thousand fragments
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Fragment:
+        """Build a fragment from the output of ``to_dict``."""
+        groups = data["groups"]
+        return cls(**{**data, "groups": None if groups is None else (int(groups[0]), int(groups[1]))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentedTable:
+    """A table in one or many files: a Parquet file or folder, or a version of a Lance data set."""
+
+    place: Location
+    version: int | None  # of a Lance data set
+    fragments: tuple[Fragment, ...]
+    schema: pa.Schema  # of the columns that are read
+
+    @property
+    def n(self) -> int:
+        """Number of rows of all fragments."""
+        return sum(fragment.rows for fragment in self.fragments)
+
+    @property
+    def first_rows(self) -> dict[str, int]:
+        """Row number of each fragment's first row in the data set, by the name of the fragment."""
+        starts = np.cumsum([0, *(fragment.rows for fragment in self.fragments)]).tolist()
+        return {fragment.name: start for fragment, start in zip(self.fragments, starts, strict=False)}
+
+    def without_fragments(self) -> Self:
+        """Return the data set without its fragments, as it is sent to a worker."""
+        return replace(self, fragments=())
+
+    def path_of(self, fragment: Fragment) -> str:
+        """Return the fragment's name for messages."""
+        file = f"{self.place.shown}/{fragment.path}" if fragment.path else self.place.shown
+        if fragment.number is not None:
+            return f"{file} (fragment {fragment.number})"
+        groups = fragment.groups
+        return file if groups is None else f"{file} (row groups {groups[0]}–{groups[1] - 1})"
+
+    def table(self, fragment: Fragment) -> Table:
+        """Open a fragment for reading."""
+        name = self.path_of(fragment)
+        table: Table
+        if fragment.number is not None:
+            table = LanceTable(name, _open_lance(self.place, self.version), fragment.number)
+        else:
+            place = self.place.child(fragment.path)
+            buffer = 2**20 if place.local else READ_BYTES
+            table = ParquetTable(name, groups=fragment.groups, opens=place.open, buffer=buffer)
+        if table.n != fragment.rows:
+            raise CorruptFileError(
+                f"Got {table.n} rows in {name}; expected {fragment.rows}, as when the job was planned.",
+                "Run the job again from the beginning with `force=True`.",
+            )
+        return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet(FragmentedTable):
+    """A table in one or many files, with its columns of vectors and ids."""
+
+    columns: Columns
+    dim: int
+    dtype: np.dtype
+    has_ids: bool
+    id_type: pa.DataType
+    space: Space
+    row_bytes: int  # approximate, in the fragment where it is largest
+
+    def open(self, fragment: Fragment) -> TableSource:
+        """Open the vectors of a fragment for reading."""
+        name, ids = self.path_of(fragment), self.columns.id or False
+        return TableSource(name, self.columns.vector, ids, table=self.table(fragment))
+
+
+def open_dataset(
+    spec: str, *, ids: str | bool | None = None, space: Space | None = None, fragment_bytes: int = FRAGMENT_BYTES
+) -> DataSet:
+    """Read the footers of a data set, and divide it into fragments.
+
+    Parameters
+    ----------
+    spec : str
+        ``path`` or ``path:column``: a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set;
+        local, or a URL.
+    ids : str or False, optional
+        Column of ids; by default ``id`` or ``ids``, if there is one.
+    space : Space, optional
+        Known facts about the space; they override those in the files.
+    fragment_bytes : int, default=268_435_456
+        Uncompressed bytes above which a Parquet file is divided between row groups.
+    """
+    place, key = split_spec(spec)
+    version, sources, fragments = describe_fragments(
+        place, fragment_bytes, lambda table: TableSource(table.name, key, ids, table=table)
+    )
+    first = sources[0]
+    if odd := next((one for one in sources if one.dim != first.dim), None):
+        raise _of_another_table(place, odd.table, first.table)
+    known = first.space if space is None else replace(first.space, **space.to_dict())
+    return DataSet(
+        place=place,
+        version=version,
+        fragments=fragments,
+        schema=first.columns[0].schema,
+        columns=first.columns[0],
+        dim=first.dim,
+        dtype=first.dtype,
+        has_ids=first.has_ids,
+        id_type=first.id_type,
+        space=known,
+        row_bytes=max(source.row_bytes for source in sources),
+    )
+
+
+def describe_fragments(
+    place: Location, fragment_bytes: int, view: Callable[[Table], T]
+) -> tuple[int | None, list[T], tuple[Fragment, ...]]:
+    """Return the version of a Lance data set, what ``view`` makes of every file, and the fragments."""
+    if place.name.lower().endswith(".lance"):
+        data = _open_lance(place, None)
+        numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]
+        numbered = [(number, rows) for number, rows in numbered if rows]
+        if not numbered:
+            raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
+        first = LanceTable(place.shown, data, numbered[0][0])
+        width = max(5, len(str(max(number for number, _ in numbered))))
+        fragments = [
+            Fragment(f"fragment-{k:0{width}d}", "", rows, rows * first.row_bytes, number=k) for k, rows in numbered
+        ]
+        return int(data.version), [view(first)], tuple(fragments)
+    files = _parquet_files(place)
+
+    def describe(path: str) -> tuple[ParquetTable, T]:
+        file = place.child(path)
+        table = ParquetTable(file.shown, opens=file.open)
+        return table, view(table)
+
+    with ThreadPoolExecutor(_FOOTERS) as pool:
+        tables, views = zip(*pool.map(describe, files), strict=True)
+    for table in tables:
+        if not table.schema.equals(tables[0].schema):
+            raise _of_another_table(place, table, tables[0])
+    return None, list(views), _cut_files(place, files, [table.group_sizes for table in tables], fragment_bytes)
+
+
+def _of_another_table(place: Location, table: Table, first: Table) -> ParameterError:
+    odd, usual = (one.name.removeprefix(f"{place.shown}/") for one in (table, first))
+    return ParameterError(
+        f"Got other columns, or vectors of another width, in {odd} than in {usual} of {place.shown}.",
+        "Move files of another table into a folder of their own.",
+    )
+
+
+def split_spec(spec: str) -> tuple[Location, str | None]:
+    """Split ``path:column``; in a URL, the column is after the last colon of the path."""
+    if not is_url(spec):
+        path, key = parse_spec(spec)
+        return Location.of(path), key
+    parts = urlsplit(spec)
+    folder, slash, last = parts.path.rpartition("/")
+    name, colon, key = last.partition(":")
+    return Location.of(urlunsplit(parts._replace(path=f"{folder}{slash}{name}"))), (key if colon and key else None)
+
+
+def _parquet_files(place: Location) -> list[str]:
+    """Return the paths of a data set's files in its folder, in natural order; one empty path for a single file."""
+    if not place.is_folder():
+        if not place.exists():
+            raise missing_file(place.shown)
+        if not place.name.lower().endswith(".parquet"):
+            raise ParameterError(
+                f"Got {place.shown} for a data set; expected a .parquet file, a folder of them or a .lance data set.",
+                "Pass one of these, or leave out `engine=…`.",
+            )
+        return [""]
+    hidden = ("_", ".")
+    files = [
+        path
+        for path in place.files()
+        if path.endswith(".parquet") and not any(part.startswith(hidden) for part in path.split("/"))
+    ]
+    if not files:
+        raise FileError(f"Got no .parquet files in {place.shown}.", "Pass the folder that contains them.")
+    return sorted(files, key=natural)
+
+
+def _cut_files(
+    place: Location, files: Sequence[str], groups: Sequence[Sequence[tuple[int, int]]], fragment_bytes: int
+) -> tuple[Fragment, ...]:
+    """Return the fragments of Parquet files; ``groups`` has the rows and bytes of each row group, by file."""
+    fragments: list[Fragment] = []
+    taken: set[str] = set()
+    for path, sizes in zip(files, groups, strict=True):
+        stem = (path or place.name).removesuffix(".parquet")
+        cuts = _cut(sizes, fragment_bytes)
+        start = 0
+        for k, (low, high) in enumerate(cuts):
+            name = stem if len(cuts) == 1 else f"{stem}-{k:05d}"
+            while name in taken:
+                name += "x"
+            taken.add(name)
+            rows, nbytes = (sum(size[k] for size in sizes[low:high]) for k in (0, 1))
+            fragments.append(Fragment(name, path, rows, nbytes, start, None if len(cuts) == 1 else (low, high)))
+            start += rows
+    return tuple(fragments)
+
+
+def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """Return ranges of consecutive row groups of about ``most`` bytes, none without rows."""
+    cuts: list[tuple[int, int]] = []
+    low = rows = size = 0
+    for k, (count, total) in enumerate(groups):
+        if rows and size + total > most:
+            cuts.append((low, k))
+            low, rows, size = k, 0, 0
+        rows, size = rows + count, size + total
+    return [*cuts, (low, len(groups))] if rows or not cuts else [*cuts[:-1], (cuts[-1][0], len(groups))]
+
+
+def _open_lance(place: Location, version: int | None) -> lance.LanceDataset:
+    """Open a version of a Lance data set, once per process; or the latest version, if None, as it is now."""
+    uri, options = place.lance
+    settings = tuple(sorted((options or {}).items()))
+    if version is not None:
+        return _open_cached(uri, settings, version)
+    _open_cached.cache_clear()  # the data set may have been replaced by another one, with the same version numbers
+    return _open_uri(uri, settings, None)
+
+
+def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> lance.LanceDataset:
+    lance = require("lance", extra="lance")
+    try:
+        return lance.dataset(uri, version, storage_options=dict(options) or None)
+    except (OSError, ValueError) as error:
+        raise FileError(
+            f"Got no readable Lance data set at {Location(uri).shown} ({str(error)[:200]}).",
+            "Check the path, and the endpoint and credentials.",
+        ) from error
+
+
+_open_cached = lru_cache(maxsize=4)(_open_uri)
