@@ -9,7 +9,7 @@ import pytest
 
 import congruence._utils.atomic as atomic
 from congruence import persist
-from congruence._utils.atomic import atomic_path, backup_of, replacing, temporary_path
+from congruence._utils.atomic import atomic_path, backup_of, temporary_path
 from congruence.errors import FileError, OutputExistsError
 from fresh import run_fresh
 
@@ -51,14 +51,14 @@ def loaded(path):
 
 def test_many_writers_replace_one_file_and_none_leaves_a_part(tmp_path):
     def write(number):
-        with replacing(tmp_path / "a.txt") as temporary:
+        with atomic_path(tmp_path / "a.txt", force=True, part=True) as temporary:
             temporary.write_text(f"{number}" * 1000)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(10)))
     last = (tmp_path / "a.txt").read_text()
     assert last == last[0] * 1000
-    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a.txt") as temporary:
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "a.txt", force=True, part=True) as temporary:
         temporary.write_text("half")
         1 / 0  # noqa: B018
     assert (tmp_path / "a.txt").read_text() == last

@@ -38,13 +38,19 @@ Foreign: TypeAlias = Callable[[Path], str | None]
 
 @contextmanager
 def atomic_path(
-    path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
+    path: str | Path,
+    *,
+    force: bool = False,
+    directory: bool = False,
+    foreign: Foreign | None = None,
+    part: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
     ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
     must not be replaced (``why_foreign``); without ``foreign``, only an empty folder is replaced. With
-    ``directory``, the temporary path is a folder; otherwise the block must write a file there.
+    ``directory``, the temporary path is a folder; otherwise the block must write a file there. ``part``: the file is
+    one of very many of an output that is not complete: leftovers are not looked for, and it is not reported.
 
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
     or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
@@ -54,47 +60,29 @@ def atomic_path(
     if directory and foreign is not None:
         recover(path, foreign)
     check_output(path, force=force, directory=directory, foreign=foreign)
-    for left_over in find_left_over(path):
+    for left_over in () if part else find_left_over(path):
         _remove(left_over)
     temporary = temporary_path(path)
     try:
-        with _written_aside(temporary, lambda: _publish(temporary, path, force, directory, foreign), directory):
+        try:
+            if directory:
+                temporary.mkdir()
             yield temporary
+            for file in [*temporary.rglob("*")] if directory else [temporary]:
+                if file.is_file():
+                    sync(file)
+            _publish(temporary, path, force, directory, foreign)
+        except BaseException:
+            _remove(temporary)
+            raise
     except OSError as error:
         if not isinstance(error, CongruenceError) and _concerns(error, temporary, path):
             message = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
             raise StorageError(message) from error
         raise
     _sync_names(path)
-    if (record := published.get()) is not None:
+    if not part and (record := published.get()) is not None:
         record.append(path)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file that replaces ``path`` if the block ends without an error.
-
-    It is ``atomic_path`` for many writers at once: it neither looks for leftovers nor refuses to replace.
-    """
-    temporary = temporary_path(path)
-    with _written_aside(temporary, lambda: os.replace(temporary, path)):
-        yield temporary
-
-
-@contextmanager
-def _written_aside(temporary: Path, publish: Callable[[], None], directory: bool = False) -> Iterator[None]:
-    """Sync what the block writes to a temporary path, and publish it; remove it after an error."""
-    try:
-        if directory:
-            temporary.mkdir()
-        yield
-        for file in [*temporary.rglob("*")] if directory else [temporary]:
-            if file.is_file():
-                sync(file)
-        publish()
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 def _concerns(error: OSError, *paths: Path) -> bool:

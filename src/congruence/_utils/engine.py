@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -17,7 +16,8 @@ import congruence.errors as errors
 from congruence._utils.optional import require
 from congruence.errors import CongruenceError
 
-#: A part of a job that has a ``name``: a fragment of a data set, or a range of a table's rows; must be picklable.
+#: A part of a job that has a ``name``: a fragment of a data set, or a range of a table's rows; a dataclass or a named
+#: tuple of values that JSON can represent, which is how it gets to a worker.
 Part: TypeAlias = Any
 
 #: Function from a part to plain data that JSON can represent; must be picklable, and may be called twice for a part.
@@ -51,14 +51,20 @@ class Engine(ABC):
         """
 
 
+def _pack(part: Part) -> str:
+    """Return a part as JSON, from which a worker builds it again."""
+    return json.dumps(part._asdict() if hasattr(part, "_asdict") else vars(part))
+
+
 class _Guarded:
-    """A function whose errors are returned as plain data, because engines replace exceptions by their own."""
+    """A function of packed parts whose errors are plain data, because engines replace exceptions by their own."""
 
-    def __init__(self, work: Callable[[Part], object]) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[Part], object], parts: Sequence[Part]) -> None:
+        self.work, self.kind = work, type(parts[0])
 
-    def __call__(self, part: Part) -> dict[str, object]:
+    def __call__(self, packed: str) -> dict[str, object]:
         """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the part."""
+        part = self.kind(**json.loads(packed))
         try:
             return {"value": self.work(part)}
         except CongruenceError as error:
@@ -80,17 +86,17 @@ class LocalEngine(Engine):
 
     def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment, in order; see ``Engine.run``."""
-        guarded = _Guarded(work)
+        guarded = _Guarded(work, fragments)
         for fragment in fragments:
-            yield dict(_unwrap(guarded(fragment)))
+            yield dict(_unwrap(guarded(_pack(fragment))))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
         """Measure every fragment and merge the results; see ``Engine.reduce``."""
-        guarded = _Guarded(measure)
+        guarded = _Guarded(measure, fragments)
         # Like the digits of a counter: a full level is merged into one result of the next level.
         levels: list[list[bytes]] = [[]]
         for fragment in fragments:
-            levels[0].append(_unwrap(guarded(fragment)))
+            levels[0].append(_unwrap(guarded(_pack(fragment))))
             for k in range(len(levels)):
                 if len(levels[k]) == FAN_IN:
                     if k + 1 == len(levels):
@@ -133,10 +139,10 @@ class RayEngine(Engine):
     def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment; see ``Engine.run``."""
         self._connect()
-        call = _Guarded(work)
+        call = _Guarded(work, fragments)
 
         def task(row: dict[str, Any]) -> dict[str, str]:
-            return {"result": json.dumps(call(pickle.loads(row["fragment"])))}
+            return {"result": json.dumps(call(row["fragment"]))}
 
         for row in self._tasks(task, fragments, in_order=False).iter_rows():
             yield dict(_unwrap(json.loads(row["result"])))
@@ -144,10 +150,10 @@ class RayEngine(Engine):
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
         """Measure every fragment and merge the results; see ``Engine.reduce``."""
         self._connect()
-        call = _Guarded(measure)
+        call = _Guarded(measure, fragments)
 
         def task(row: dict[str, Any]) -> dict[str, Any]:
-            result = call(pickle.loads(row["fragment"]))
+            result = call(row["fragment"])
             return {"value": result.pop("value", b""), "error": json.dumps(result) if result else ""}
 
         def join(batch: Any) -> dict[str, Any]:
@@ -174,7 +180,7 @@ class RayEngine(Engine):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = in_order
-        rows = [{"fragment": pickle.dumps(fragment)} for fragment in fragments]
+        rows = [{"fragment": _pack(fragment)} for fragment in fragments]
         return ray.data.from_items(rows, override_num_blocks=len(rows)).map(task, **self._options())
 
     def _options(self) -> dict[str, Any]:

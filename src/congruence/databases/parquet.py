@@ -219,7 +219,7 @@ class Tables(FileDatabase):
         with atomic_path(
             self._place.other, force=True, directory=root.is_dir(), foreign=lambda folder: None
         ) as temporary:
-            jobs = [] if root.is_dir() else [NewFile(0, temporary)]
+            jobs = [] if root.is_dir() else [NewFile(0, str(temporary.absolute()))]
             for folder, subfolders, names in os.walk(root):
                 for name in subfolders:
                     if (path := Path(folder) / name).is_symlink():
@@ -230,11 +230,9 @@ class Tables(FileDatabase):
                 for name in names:
                     path = Path(folder) / name
                     if path in numbers:
-                        jobs.append(NewFile(numbers[path], new_folder / name))
+                        jobs.append(NewFile(numbers[path], str((new_folder / name).absolute())))
                     elif name not in _SUMMARIES:
                         shutil.copy2(path, new_folder / name, follow_symlinks=False)
-            # An engine's workers may have another working directory.
-            jobs = [job._replace(target=job.target.absolute()) for job in jobs]
             for _ in map(self.write_part, jobs) if self.engine is None else self.engine.run(self.write_part, jobs):
                 pass
 
@@ -278,7 +276,7 @@ class NewFile(NamedTuple):
     """A file of a data set, by its number, of which a new version is to be written."""
 
     number: int
-    target: Path
+    target: str  # absolute, since an engine's workers may have another working directory
 
     @property
     def name(self) -> str:

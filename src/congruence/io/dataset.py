@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -48,18 +48,8 @@ class Fragment:
     rows: int
     size: int  # approximate number of uncompressed bytes
     start: int = 0  # number of the first row in its file
-    groups: tuple[int, int] | None = None  # range of row groups; None for all
+    groups: Sequence[int] | None = None  # first row group, and the one after the last; None for all
     number: int | None = None  # of a Lance fragment
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain data."""
-        return dict(vars(self))  # asdict copies deeply, which took most of the time for ten thousand fragments
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Fragment:
-        """Build a fragment from the output of ``to_dict``."""
-        groups = data["groups"]
-        return cls(**{**data, "groups": None if groups is None else (int(groups[0]), int(groups[1]))})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class FragmentJournal:
         self._flushed = time.monotonic()
 
     def _plan(self) -> dict[str, object]:
-        return {"identity": dict(self.identity), "fragments": [fragment.to_dict() for fragment in self.fragments]}
+        return {"identity": dict(self.identity), "fragments": list(map(vars, self.fragments))}
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
@@ -393,7 +393,7 @@ def write_file(
     if first is None:
         place.remove()
         return 0, 0
-    with place.writing() as file:
+    with place.writing(part=True) as file:
         return write_parquet(file, schema, chain([first], batches), **options)
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import IO, Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import pyarrow as pa
 import pyarrow.fs
 
-from congruence._utils.atomic import atomic_path, replacing
+from congruence._utils.atomic import atomic_path
 from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
@@ -130,11 +129,11 @@ class Location:
         return {entry.path.lstrip("/")[start:]: int(entry.size) for entry in files}
 
     @contextmanager
-    def writing(self) -> Iterator[IO[bytes]]:
+    def writing(self, *, part: bool = False) -> Iterator[IO[bytes]]:
         """Yield a file to write to, whose content appears here only if the block ends without an error.
 
-        The content of an object is collected on this machine first, since otherwise a block that fails would leave an
-        object with part of the content.
+        A local file is written by ``atomic_path``, which explains ``part``. The content of an object is collected on
+        this machine first, since otherwise a block that fails would leave an object with part of the content.
         """
         with self._files("writing") as (filesystem, path):
             if not self.local:
@@ -146,18 +145,13 @@ class Location:
                             out.write(piece)
                 return
             os.makedirs(os.path.dirname(self.uri), exist_ok=True)
-            with replacing(Path(self.uri)) as temporary, open(temporary, "wb") as file:
+            with atomic_path(self.uri, force=True, part=part) as temporary, open(temporary, "wb") as file:
                 yield file
 
     def write(self, content: bytes) -> None:
-        """Write a small file, completely or not at all; on this machine also what killed writers left is removed."""
-        if self.local:
-            os.makedirs(os.path.dirname(self.uri), exist_ok=True)
-            with atomic_path(self.uri, force=True) as temporary:
-                temporary.write_bytes(content)
-        else:
-            with self.writing() as file:
-                file.write(content)
+        """Write a small file, completely or not at all."""
+        with self.writing() as file:
+            file.write(content)
 
     def remove(self) -> None:
         """Remove a file or folder, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -46,7 +46,7 @@ class ParquetTable(Table):
         self,
         path: str | Path,
         *,
-        groups: tuple[int, int] | None = None,
+        groups: Sequence[int] | None = None,
         opens: Callable[[], pa.NativeFile] | None = None,
         buffer: int = 2**20,
     ) -> None:
