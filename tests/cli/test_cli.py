@@ -363,7 +363,7 @@ def test_report_refuses_what_it_cannot_use(here, sample_map, tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     for arguments, words in (
         ((sample_map, "nothing.parquet"), "no file"),
-        ((sample_map, tmp_path / "bad.parquet"), "damaged bundle"),
+        ((sample_map, tmp_path / "bad.parquet"), "damaged"),
         ((tmp_path / "nowhere", "sample"), "nowhere"),
     ):
         here("report", *arguments, "-o", tmp_path / "r.html").refused(words)

@@ -97,7 +97,7 @@ def test_names_and_kinds_are_checked(bundle, tmp_path):
         write_bundle(tmp_path / "b.npz", bundle)
     with pytest.raises(errors.InputError, match="'sound'"):
         write_bundle(tmp_path / "b.parquet", Bundle({"sound": rows(2, 2, "other", "a")}, {}))
-    with pytest.raises(errors.FileError, match="no file"):
+    with pytest.raises(errors.FileError, match="No file"):
         read_bundle(tmp_path / "none.parquet")
 
 

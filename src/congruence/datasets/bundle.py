@@ -10,30 +10,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import DTypeLike
 
 from congruence._utils.arrays import as_dtype
 from congruence._utils.atomic import atomic_path
 from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
+from congruence.errors import InputError
+from congruence.io.parquet import ParquetTable, write_parquet
+from congruence.io.reading import reading
+from congruence.io.tables import ARROW_DAMAGE, TableSource
 
 #: Kinds of rows, and the modality of each.
 KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
 
 _INFO_KEY = b"congruence_bundle"
 #: Exceptions that Arrow, JSON and NumPy raise for damaged files.
-_DAMAGE = (
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    RecursionError,
-)
+_DAMAGE = (*ARROW_DAMAGE, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
 _TEXT_COLUMNS = ("class", "label", "text", "before")
 
@@ -140,8 +133,9 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         fields.append((side, arrays[-1].type))
     metadata = {_INFO_KEY: json.dumps({**spaces, "info": bundle.info}, ensure_ascii=False)}
     table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
-    with atomic_path(path, force=force) as temporary:
-        pq.write_table(table, temporary, compression="zstd", compression_level=9, use_dictionary=False)
+    with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
+        codec = {"compression": "zstd", "compression_level": 9, "use_dictionary": False}
+        write_parquet(file, table.schema, table.to_batches(), **codec)
 
 
 def read_bundle(path: str | Path) -> Bundle:
@@ -150,10 +144,9 @@ def read_bundle(path: str | Path) -> Bundle:
     Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
     ``thumbnail`` may be missing, and so may the vector of a row on one side.
     """
-    if not Path(path).is_file():
-        raise FileError(f"Got no file at {path}; expected a bundle (.parquet).", "Check the path.")
-    try:
-        table = pq.read_table(path)
+    with reading(path, *_DAMAGE):
+        found = ParquetTable(path)
+        table = pa.Table.from_batches([piece for _, piece in found.pieces()], found.schema)
         facts = json.loads((table.schema.metadata or {}).get(_INFO_KEY, b"{}"))
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
@@ -168,11 +161,7 @@ def read_bundle(path: str | Path) -> Bundle:
         unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if unknown:
             raise InputError(f"Got the kind {unknown[0]!r} in {path}.", f"Correct it to one of {', '.join(KINDS)}.")
-        source, target = (_side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target"))
-    except CongruenceError:
-        raise
-    except _DAMAGE as error:
-        raise CorruptFileError(f"Got a damaged bundle, {path} ({error}).", "Copy or write it again.") from error
+        source, target = (_side(found, table, side, kinds, facts.get(side)) for side in ("source", "target"))
 
     def given(column: str) -> list[tuple[str, str, Any, str | None]]:
         """Return kind, id, value and class of each row that has a value in the column."""
@@ -190,17 +179,18 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 def _side(
-    table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: Mapping[str, object]
+    found: ParquetTable, table: pa.Table, side: str, kinds: np.ndarray, facts: Mapping[str, object]
 ) -> dict[str, Embeddings]:
     """Return the embeddings of one side by kind; rows without a vector on this side are left out."""
     column = table.column(side).combine_chunks()
     present = column.is_valid().to_numpy(zero_copy_only=False)
-    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
     if not present.any():
         return {}
-    vectors = values.reshape(int(present.sum()), -1)
+    reader = TableSource(found.name, side, False, table=found, dim=1)
+    reader.dim = len(column[int(present.argmax())])  # the first row may be without a vector
+    vectors = reader.vectors(column.drop_null())
     position = np.cumsum(present) - 1
-    names = np.array(ids, dtype=object)
+    names = np.array(table.column("id").to_pylist(), dtype=object)
     out = {}
     for kind, modality in KINDS.items():
         rows = np.flatnonzero(present & (kinds == kind))
