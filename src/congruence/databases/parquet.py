@@ -30,12 +30,14 @@ from congruence.databases._base import (
 from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
-from congruence.io import SPACE_KEY, natural, parse_spec
-from congruence.io.arrow import open_arrow
+from congruence.io import SPACE_KEY, parse_spec
+from congruence.io.arrow import ArrowTable, open_arrow
 from congruence.io.columns import Columns, is_list, list_array, output_schema
-from congruence.io.parquet import open_parquet
-from congruence.io.reading import check_all_rows, reading
-from congruence.io.tables import rows_after
+from congruence.io.dataset import data_files
+from congruence.io.locations import Location
+from congruence.io.parquet import ParquetTable, open_parquet
+from congruence.io.reading import reading
+from congruence.io.tables import Table
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -336,19 +338,10 @@ def is_vectors(kind: pa.DataType) -> bool:
 
 
 def find_parts(root: Path) -> list[Path]:
-    """Return the files of a data set in natural order.
-
-    As in Spark and Arrow, files whose name, or a folder of whose path, begins with a dot or an underscore are not data.
-    """
+    """Return the files of a data set in natural order."""
     if root.is_file():
         return [root]
-    files = [
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
-    ]
+    files = [root / name for name in data_files(Location.of(root), SUFFIXES)]
     kinds = {path.suffix.lower() == ".parquet" for path in files}
     if len(kinds) != 1:
         what = "both Parquet and Arrow files" if kinds else f"no {', '.join(SUFFIXES)}"
@@ -358,7 +351,7 @@ def find_parts(root: Path) -> list[Path]:
             f"{root} is a folder of the datasets library, which describes its columns in separate files.",
             "Export it to Parquet (Dataset.to_parquet), and migrate the Parquet file.",
         )
-    return sorted(files, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
+    return files
 
 
 @dataclass(frozen=True)
@@ -367,27 +360,35 @@ class TableFile:
 
     path: Path
     start: int  # number of its first row in the data set
-    rows: int
-    schema: pa.Schema
+    table: Table
     valid: int | None  # number of rows with a vector, if it is known without reading the vectors
     others: int  # size of the other columns in bytes
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.table.n
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of all columns."""
+        return self.table.schema
 
     @classmethod
     def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> TableFile:
         """Return the description of a file, from its metadata (Parquet) or its batches (Arrow)."""
         if path.suffix.lower() != ".parquet":
-            with open_arrow(path, pa.memory_map, check=False) as (schema, _, batches):
-                rows = missing = size = 0
-                for batch in batches:
-                    rows += len(batch)
-                    if column in schema.names:
-                        missing += batch.column(column).null_count
-                        size += sum(batch.column(name).nbytes for name in schema.names if name != column)
-            return cls(path, start, rows, schema, rows - missing, size)
+            missing = others = 0
+            with open_arrow(path, check=False) as (schema, _, batches):
+                for batch in batches if column in schema.names else ():
+                    missing += batch.column(column).null_count
+                    others += sum(batch.column(name).nbytes for name in schema.names if name != column)
+            table = ArrowTable(path.absolute())
+            return cls(path, start, table, table.n - missing, others)
+        found = ParquetTable(path.absolute())
         with open_parquet(path) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
             others = values = 0
-            if any(name.startswith(f"{column}.") for name in schema.names):  # leaf columns would be ambiguous
+            if any(name.startswith(f"{column}.") for name in found.schema.names):  # leaf columns would be ambiguous
                 dim = None
             for k in range(file.num_row_groups):
                 group = file.metadata.row_group(k)
@@ -397,46 +398,19 @@ class TableFile:
                         values += chunk.num_values
                     else:
                         others += chunk.total_compressed_size
-        return cls(path, start, rows, schema, _count_valid(rows, values, dim), others)
+        return cls(path, start, found, _count_valid(found.n, values, dim), others)
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` on."""
-        read = self._of_parquet if self.path.suffix.lower() == ".parquet" else self._of_arrow
-        for row, piece in read(names, max(after - self.start, 0), batch):
+        skip = max(after - self.start, 0)
+        blank = ((row, _placeholder(min(batch, self.rows - row))) for row in range(skip, self.rows, batch))
+        for row, piece in self.table.pieces(names, skip, batch) if names else blank:
             yield self.start + row, piece
 
     def groups(self) -> list[int]:
         """Return the cumulative number of rows at the end of each row group; empty for Arrow files."""
-        if self.path.suffix.lower() != ".parquet":
-            return []
-        with open_parquet(self.path) as file:
-            sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-        return list(accumulate(sizes))
-
-    def _of_parquet(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        with open_parquet(self.path) as file:
-            first = row = 0
-            while first < file.num_row_groups and row + file.metadata.row_group(first).num_rows <= skip:
-                row += file.metadata.row_group(first).num_rows
-                first += 1
-            if not names:
-                for start in range(skip, self.rows, batch):
-                    yield start, _placeholder(min(batch, self.rows - start))
-                return
-            groups = range(first, file.num_row_groups)
-            batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
-            yield from rows_after(batches, skip, self.rows, str(self.path), first_row=row)
-
-    def _of_arrow(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        with open_arrow(self.path) as (_, _, batches):
-            row = 0
-            for whole in batches:
-                if row + len(whole) > skip:
-                    piece = whole.select(names) if names else _placeholder(len(whole))
-                    for start in range(max(skip - row, 0), len(piece), batch):
-                        yield row + start, piece.slice(start, batch)
-                row += len(whole)
-            check_all_rows(row, self.rows, str(self.path))
+        sizes = self.table.group_sizes if isinstance(self.table, ParquetTable) else []
+        return list(accumulate(rows for rows, _ in sizes))
 
 
 def _placeholder(rows: int) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,13 +18,14 @@ _MAGIC = b"ARROW1"
 
 
 @contextmanager
-def open_arrow(
-    path: str | Path, open_file: Callable[[str], pa.NativeFile] = pa.OSFile, *, check: bool = True
-) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
-    """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
+def open_arrow(path: str | Path, *, check: bool = True) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
+    """Yield the schema, whether the file is a stream, and an iterator over the record batches.
+
+    With ``check`` these are read and validated; without, the file is mapped, for what does not access values.
+    """
     if not Path(path).is_file():
         raise missing_file(path)
-    with reading(path, *ARROW_DAMAGE), open_file(str(path)) as stream:
+    with reading(path, *ARROW_DAMAGE), (pa.OSFile if check else pa.memory_map)(str(path)) as stream:
         magic = stream.read(len(_MAGIC))
         stream.seek(0)
         file = (pa.ipc.open_file if magic == _MAGIC else pa.ipc.open_stream)(stream)
@@ -46,7 +47,7 @@ class ArrowTable(Table):
 
     def __init__(self, path: str | Path) -> None:
         self.name, self.n, self.row_bytes = str(path), 0, 0
-        with open_arrow(path) as (self.schema, _, batches):
+        with open_arrow(path, check=False) as (self.schema, _, batches):
             for batch in batches:
                 self.row_bytes = self.row_bytes or batch.nbytes // max(len(batch), 1)
                 self.n += len(batch)

@@ -221,15 +221,20 @@ def _parquet_files(place: Location) -> list[str]:
                 "Pass one of these, or leave out `engine=…`.",
             )
         return [""]
-    hidden = ("_", ".")
-    files = [
-        path
-        for path in place.files()
-        if path.endswith(".parquet") and not any(part.startswith(hidden) for part in path.split("/"))
-    ]
+    files = data_files(place, (".parquet",))
     if not files:
         raise FileError(f"Got no .parquet files in {place.shown}.", "Pass the folder that contains them.")
-    return sorted(files, key=natural)
+    return files
+
+
+def data_files(place: Location, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the paths of a folder's files with these suffixes, at any depth, in natural order.
+
+    As in Spark and Arrow, files whose name, or a folder of whose path, begins with a dot or an underscore are not data.
+    """
+    paths = [path.split("/") for path in place.files() if path.lower().endswith(suffixes)]
+    paths = [parts for parts in paths if not any(part.startswith((".", "_")) for part in parts)]
+    return ["/".join(parts) for parts in sorted(paths, key=lambda parts: list(map(natural, parts)))]
 
 
 def _cut_files(
