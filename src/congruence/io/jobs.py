@@ -26,11 +26,11 @@ import pyarrow as pa
 
 from congruence._utils.atomic import locked
 from congruence._utils.engine import Engine
-from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
 from congruence.io.dataset import Fragment, FragmentedTable
+from congruence.io.lance import commit_lance, write_lance
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, write_parquet
 from congruence.io.tables import TableLayout
@@ -329,13 +329,11 @@ class Output:
         self.working.remove()
 
     def _commit(self, receipts: list[Receipt], schema: pa.Schema) -> None:
-        lance = require("lance", extra="lance")
         from lance.fragment import FragmentMetadata
 
         uri, options = self.stage.lance
         written = [metadata for receipt in receipts for metadata in receipt.lance]
-        fragments = [FragmentMetadata.from_json(json.dumps(metadata)) for metadata in written]
-        lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(schema, fragments), storage_options=options)
+        commit_lance(uri, schema, [FragmentMetadata.from_json(json.dumps(metadata)) for metadata in written], options)
         known = {f"data/{file['path']}" for metadata in written for file in metadata["files"]}
         if self.place.local:  # remove the files of attempts that were killed or repeated
             for path in self.stage.files():
@@ -345,44 +343,13 @@ class Output:
     def write_fragment(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
         """Write one fragment, replacing that of an earlier attempt; if ``batches`` raises an error, no file is left."""
         if self.kind == "lance":
-            return self._write_lance(name, layout, batches)
+            uri, options = self.stage.lance
+            written = write_lance(uri, layout.schema, batches, options)
+            rows = sum(metadata.num_rows for metadata in written)
+            return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
         path = f"{name}.parquet"
         rows, size = write_file(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
         return Receipt(name, rows, size=size, path=path if rows else "")
-
-    def _write_lance(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        require("lance", extra="lance")
-        from lance.fragment import write_fragments
-
-        rows = 0
-        errors: list[BaseException] = []
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal rows
-            try:
-                for batch in batches:
-                    rows += len(batch)
-                    yield batch
-            except BaseException as error:  # Arrow's stream would keep only its message
-                errors.append(error)
-                raise
-
-        uri, options = self.stage.lance
-        try:
-            written = write_fragments(
-                pa.RecordBatchReader.from_batches(layout.schema, counted()),
-                uri,
-                schema=layout.schema,
-                mode="create",
-                max_rows_per_file=2**31 - 1,
-                max_bytes_per_file=2**62,
-                storage_options=options,
-            )
-        except BaseException:
-            if errors:
-                raise errors[0] from None
-            raise
-        return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
 
 
 def write_file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import lance
+    from lance.fragment import FragmentMetadata
 
 #: Form in which Lance's messages mention the number of a system error.
 _SYSTEM_ERROR = r"os error (\d+)"
@@ -114,6 +115,51 @@ def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
         data.take(starts.tolist(), columns=names)
 
 
+def write_lance(
+    place: str | Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: dict[str, str] | None = None
+) -> list[FragmentMetadata]:
+    """Write batches to a file, and return the fragment that ``commit_lance`` makes of it; none without rows."""
+    require("lance", extra="lance")
+    from lance.fragment import write_fragments
+
+    errors: list[BaseException] = []
+
+    def told() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except BaseException as error:  # Arrow's stream would keep only its message
+            errors.append(error)
+            raise
+
+    try:
+        with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
+            written: list[FragmentMetadata] = write_fragments(
+                pa.RecordBatchReader.from_batches(schema, told()),
+                place,
+                schema=schema,
+                mode="create",
+                max_rows_per_file=2**31 - 1,
+                max_bytes_per_file=2**62,
+                storage_options=options,
+            )
+            return written
+    except BaseException:
+        if errors:
+            raise errors[0] from None
+        raise
+
+
+def commit_lance(
+    place: str | Path, schema: pa.Schema, fragments: list[FragmentMetadata], options: dict[str, str] | None = None
+) -> None:
+    """Make fragments that are written the only ones of a data set."""
+    import lance
+
+    with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
+        operation = lance.LanceOperation.Overwrite(schema, fragments)
+        lance.LanceDataset.commit(place, operation, storage_options=options)
+
+
 class LanceSink(TableSink):
     """Writer of a Lance data set with one version."""
 
@@ -130,20 +176,14 @@ class LanceSink(TableSink):
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         require("lance", extra="lance")
         self._place, self._schema = temporary.absolute(), self._make_schema()
-        self._fragments: list[object] = []
+        self._fragments: list[FragmentMetadata] = []
 
     def _write_group(self, table: pa.Table) -> None:
-        from lance.fragment import write_fragments
-
-        with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
-            self._fragments += write_fragments(table, self._place, schema=self._schema, mode="create")
+        self._fragments += write_lance(self._place, self._schema, table.to_batches())
 
     def _finish(self) -> None:
-        import lance
-
         super()._finish()
-        with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
-            lance.LanceDataset.commit(self._place, lance.LanceOperation.Overwrite(self._schema, self._fragments))
+        commit_lance(self._place, self._schema, self._fragments)
 
 
 class LanceSource(TableSource):
