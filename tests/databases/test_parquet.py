@@ -157,8 +157,10 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
         info = database.info()
         assert (info.place, info.rows, info.rows_without, info.dim, info.id_type) == (where, 2, 1, 2, "int")
         assert [block.ids.to_pylist() for block in database.scan(batch=1)] == [[0], [2]]
-    migrate(where, dim=1)
+    migrate(where, dim=1, note={"model": "new"})
     found = pq.read_table(tmp_path / "s.parquet")
+    spaces = [json.loads((found.schema.field(name).metadata or {}).get(b"congruence.space", b"{}")) for name in "ab"]
+    assert [spaces, b"congruence.space" in found.schema.metadata] == [[{"model": "new", "dim": 1}, {}], False]
     assert found["a"].to_pylist() == [[1.0], None, [3.0]]
     assert found["a"].type.value_type == pa.float32()
     assert pa.types.is_large_list(found["a"].type)

@@ -30,14 +30,14 @@ from congruence.databases._base import (
 from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
-from congruence.io import SPACE_KEY, parse_spec
+from congruence.io import parse_spec
 from congruence.io.arrow import ArrowTable, open_arrow
-from congruence.io.columns import Columns, is_list, list_array, output_schema
+from congruence.io.columns import Columns, is_list, list_array
 from congruence.io.dataset import data_files
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, open_parquet
 from congruence.io.reading import reading
-from congruence.io.tables import Table
+from congruence.io.tables import Table, TableLayout
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -241,18 +241,17 @@ class Tables(FileDatabase):
     def write_part(self, job: NewFile) -> dict[str, object]:
         """Write the new version of a file of the data set; return its number of rows."""
         part, new, note = self._parts[job.number], self._new_vectors(), self._record().note
-        metadata = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
-        space = Space(model=note.get("model") or None, dim=new.dim)
-        if space.model:
-            metadata[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
-        columns = Columns(part.schema, self._column, self._id_column)
-        schema, place, _ = output_schema(
-            columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
+        layout = TableLayout(
+            Columns(part.schema, self._column, self._id_column),
+            dim=new.dim,
+            dtype=new.dtype,
+            has_ids=False,
+            id_type=pa.string(),
+            space=Space(model=note.get("model") or None, dim=new.dim),
+            path=self._shown,
         )
-        field = schema.field(place)
-        own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
-        kept = {key: value for key, value in (schema.metadata or {}).items() if key.decode() != SPACE_KEY}
-        schema = schema.set(place, field.with_metadata(own or None)).with_metadata({**kept, **metadata})
+        mark = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
+        schema = layout.schema.with_metadata({**(layout.schema.metadata or {}), **mark})
 
         def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
             written = new.written(start, stop)
