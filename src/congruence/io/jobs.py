@@ -33,7 +33,7 @@ from congruence.io.dataset import Fragment, FragmentedTable
 from congruence.io.lance import commit_lance, write_lance
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, write_parquet
-from congruence.io.tables import TableLayout
+from congruence.io.tables import TableLayout, list_faults
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
 
@@ -487,19 +487,9 @@ REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
     """Return for each row whether its vector is valid, and if not, why: indices into ``REASONS``, int8."""
-    code = np.zeros(len(column), np.int8)
-    code[column.is_null().to_numpy(zero_copy_only=False)] = 1
-    if not pa.types.is_fixed_size_list(column.type):
-        lengths = column.value_lengths().fill_null(dim).to_numpy(zero_copy_only=False)
-        code[(code == 0) & (lengths != dim)] = 2
+    code = list_faults(column, dim)
     rows = np.flatnonzero(code == 0)
-    values = column.take(pa.array(rows)).flatten()
-    if values.null_count:
-        missing = values.is_null().to_numpy(zero_copy_only=False).reshape(-1, dim).any(axis=1)
-        code[rows[missing]] = 3
-        rows = rows[~missing]
-        values = column.take(pa.array(rows)).flatten()
-    block = values.to_numpy(zero_copy_only=False).reshape(-1, dim)
+    block = column.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
     finite = np.isfinite(block).all(axis=1)
     code[rows[~finite]] = 4
     if not allow_zero_rows and dim > 1:

@@ -275,33 +275,42 @@ class TableSource(Source):
 
     def vectors(self, column: pa.Array, start: int = 0, ids: pa.Array | None = None) -> np.ndarray:
         """Return a list column as a matrix; errors for missing and ragged rows name their numbers and ids."""
+        code = list_faults(column, self.dim)
+        if code.any():
+            raise self._fault(column, code, start, ids)
+        # A copy, because callers may keep or modify the array, and Arrow's buffers are shared. Unlike .values, flatten
+        # respects slices.
+        return np.array(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dim), dtype=self.dtype)
 
-        def name(missing: np.ndarray) -> str:
-            rows = np.unique(missing)
-            text = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
-            return f"{text}{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
+    def _fault(self, column: pa.Array, code: np.ndarray, start: int, ids: pa.Array | None) -> ShapeError:
+        """Return the error for the first kind of ``list_faults`` in a column."""
+        kind = code[code > 0].min()
+        rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
+        where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
+        where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
+        if kind == 1:
+            got = f"{'a missing vector' if len(rows) == 1 else f'{len(rows)} missing vectors'} in {where}"
+            return ShapeError(f"Got {got}; expected {self.dim} numbers in each.", "Drop or re-encode these rows.")
+        if kind == 2:
+            got = f"{len(column[int(rows[0])])} numbers in {where}"
+            return ShapeError(f"Got {got}; expected {self.dim} as in the first row.", "Drop or re-encode these rows.")
+        return ShapeError(f"Got missing numbers in {where}.", "Re-encode these rows.")
 
-        if column.null_count:
-            empty = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-            vectors = "a missing vector" if len(empty) == 1 else f"{len(empty)} missing vectors"
-            raise ShapeError(
-                f"Got {vectors} in {name(empty)}; expected {self.dim} numbers in each.", "Drop or re-encode these rows."
-            )
-        if not pa.types.is_fixed_size_list(column.type):
-            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-            odd = np.flatnonzero(lengths != self.dim)
-            if len(odd):
-                raise ShapeError(
-                    f"Got {lengths[odd[0]]} numbers in {name(odd[:1])}; expected {self.dim} as in the first row.",
-                    "Drop or re-encode these rows.",
-                )
-        values = column.flatten()  # unlike .values, this respects slices
-        if values.null_count:
-            empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)) // self.dim
-            raise ShapeError(f"Got missing numbers in {name(empty)}.", "Re-encode these rows.")
-        flat = values.to_numpy(zero_copy_only=False)
-        # A copy, because callers may keep or modify the array, and Arrow's buffers are shared.
-        return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
+
+def list_faults(column: pa.Array, dim: int) -> np.ndarray:
+    """Return for each row of a list column 0, or 1 if it has no vector, 2 another width, 3 missing numbers; int8."""
+    code = np.zeros(len(column), np.int8)
+    if column.null_count:
+        code[column.is_null().to_numpy(zero_copy_only=False)] = 1
+    if not pa.types.is_fixed_size_list(column.type):
+        lengths = column.value_lengths()
+        lengths = lengths.fill_null(dim) if column.null_count else lengths
+        code[lengths.to_numpy(zero_copy_only=False) != dim] = 2
+    if column.flatten().null_count:
+        rows = np.flatnonzero(code == 0)
+        empty = column.take(pa.array(rows)).flatten().is_null().to_numpy(zero_copy_only=False)
+        code[rows[empty.reshape(-1, dim).any(axis=1)]] = 3
+    return code
 
 
 def check_names(schema: pa.Schema, path: str | Path) -> None:
