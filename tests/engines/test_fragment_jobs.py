@@ -10,6 +10,7 @@ from engine_data import FILES, MAP, OUT, ROWS, WIDTH, Dying, Killed, X, Y, read_
 
 from congruence import CCAMap, LinearMap, MLPMap, Space, errors
 from congruence._utils.records import from_record, to_record
+from congruence.databases import open_database
 from congruence.engines import LocalEngine, MapBatch, open_dataset
 from congruence.errors import FileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
 from congruence.io import open_source, read_embeddings
@@ -121,6 +122,18 @@ def test_files_are_cut_between_row_groups_and_folders_mirrored(parts, tmp_path):
     got = pa.concat_tables(pq.read_table(p, partitioning=None) for p in sorted((tmp_path / "out/day=1").iterdir()))
     assert got.select(["id", "vector", "title"]).equals(table(0, ROWS))
     assert got.schema.field("new").type == pa.list_(pa.float16(), OUT)
+
+
+def test_other_files_of_a_folder_may_have_any_name(parts, tmp_path):
+    where = write_parts(tmp_path / "in")
+    (where / "gone.parquet").symlink_to("nowhere")
+    for name in (b"\xff.txt", b"_\xff.parquet"):
+        try:
+            open(bytes(where) + b"/" + name, "wb").close()
+        except OSError:
+            pytest.skip("the file system takes no such names")
+    for opened in (open_dataset(str(where)), open_database(where)):
+        assert opened.n == FILES * ROWS
 
 
 def test_opening_a_lance_data_set_again_reads_its_latest_version(parts, tmp_path):

@@ -122,6 +122,11 @@ class Location:
     def files(self) -> dict[str, int]:
         """Return the sizes of all files below this folder by relative path, sorted; empty if there is no folder."""
         with self._files("listing") as (filesystem, path):
+            if self.local:  # Arrow fails at names that are not UTF-8
+                walked = os.walk(path, onerror=_raise, followlinks=True) if os.path.isdir(path) else ()
+                paths = [os.path.join(folder, name) for folder, _, names in walked for name in names]
+                found = {os.path.relpath(file, path): os.path.getsize(file) for file in paths if os.path.isfile(file)}
+                return {name.replace(os.sep, "/"): found[name] for name in sorted(found)}
             entries = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True, recursive=True))
         # Some file systems return paths with a leading slash that the request did not have.
         start = len(path.strip("/")) + 1
@@ -198,6 +203,10 @@ class Location:
                 if self.local
                 else "Check the URL, its endpoint_override and the credentials in the environment of every machine.",
             ) from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @lru_cache(maxsize=64)
