@@ -95,7 +95,7 @@ def test_a_batch_refuses_what_the_local_command_refuses():
 def test_a_data_set_is_mapped_as_by_the_local_command_to_the_bit(parts, tmp_path):
     data = open_dataset(str(parts))
     assert [one.rows for one in data.fragments] == [ROWS] * FILES
-    report = transform_file(MAP, data, str(tmp_path / "out"), engine=HERE)
+    report = transform_file(MAP, data, tmp_path / "out")
     transform_file(MAP, open_source(parts), tmp_path / "reference")
     assert read_parts(tmp_path / "out").equals(read_parts(tmp_path / "reference"))
     assert (report.rows, report.dim, report.fragments, report.resumed) == (FILES * ROWS, OUT, FILES, 0)
@@ -255,6 +255,10 @@ def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     journal.place.child("plan.json").write(to_record({**plan, "format_version": 2}))
     with pytest.raises(errors.VersionError, match=r"plan\.json of version 2; expected at most 1"):
         FragmentJournal(journal.place, {}, data.fragments).open()
+
+
+def test_an_engine_without_work_does_nothing():
+    assert list(HERE.run(None, [])) == []
 
 
 class Meddling(LocalEngine):

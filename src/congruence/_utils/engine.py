@@ -60,7 +60,7 @@ class _Guarded:
     """A function of packed parts whose errors are plain data, because engines replace exceptions by their own."""
 
     def __init__(self, work: Callable[[Part], object], parts: Sequence[Part]) -> None:
-        self.work, self.kind = work, type(parts[0])
+        self.work, self.kind = work, next(map(type, parts), object)
 
     def __call__(self, packed: str) -> dict[str, object]:
         """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the part."""
