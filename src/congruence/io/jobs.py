@@ -489,7 +489,8 @@ def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np
     """Return for each row whether its vector is valid, and if not, why: indices into ``REASONS``, int8."""
     code = list_faults(column, dim)
     rows = np.flatnonzero(code == 0)
-    block = column.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+    kept = column.take(pa.array(rows)) if code.any() else column
+    block = kept.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
     finite = np.isfinite(block).all(axis=1)
     code[rows[~finite]] = 4
     if not allow_zero_rows and dim > 1:

@@ -21,7 +21,7 @@ from congruence._utils.engine import Engine, LocalEngine
 from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ColumnsWarning, InputError, ParameterError
+from congruence.errors import ColumnsWarning, ParameterError
 from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
@@ -358,24 +358,16 @@ class _TransformWork(FragmentWork):
         source = self.data.open(fragment)
         for row, piece in source.table.pieces(None, 0, self.block):
             start = fragment.start + row
-            try:
-                ids, block = source.block(piece, start)
-                if self.quarantine:
-                    self.function.check_block(block, name)
-            except InputError:
-                if not self.quarantine:
-                    raise
-                piece = self._valid(piece, start, name, bad)
-                if not len(piece):
-                    continue
-                ids, block = source.block(piece, start)
-            yield ids, block, piece
+            valid = self._valid(piece, start, name, bad) if self.quarantine else piece
+            if len(valid):
+                yield *source.block(valid, start), valid
 
     def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return the valid rows of a batch, and add the others to ``bad``."""
         column = piece.column(self.data.columns.vector)
         code = find_bad(column, self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
-        if code.any():
-            rows = np.flatnonzero(code)
-            bad.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name))
+        if not code.any():
+            return piece
+        rows = np.flatnonzero(code)
+        bad.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name))
         return piece.filter(pa.array(code == 0))
