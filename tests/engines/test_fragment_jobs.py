@@ -13,7 +13,7 @@ from congruence._utils.records import from_record, to_record
 from congruence.databases import open_database
 from congruence.engines import LocalEngine, MapBatch, open_dataset
 from congruence.errors import FileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
-from congruence.io import open_source, read_embeddings
+from congruence.io import FORMATS, open_source, read_embeddings
 from congruence.io.jobs import FragmentJournal
 from congruence.io.locations import Location
 from congruence.upgrade.transform import BlockMap, transform_file
@@ -193,8 +193,9 @@ def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
     for name in (parts, parts / "sub", parts.parent):
         with pytest.raises(ParameterError, match="one is inside the other"):
             transform_file(MAP, data, str(name), engine=HERE)
-    with pytest.raises(ParameterError, match="folder of Parquet"):
-        transform_file(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
+    for suffix in set(FORMATS) - {"", ".parquet", ".lance"}:
+        with pytest.raises(ParameterError, match=f"folder of Parquet.*without \\{suffix}"):
+            transform_file(MAP, data, tmp_path / f"out{suffix}")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/thesis.txt").touch()
     with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):

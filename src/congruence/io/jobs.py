@@ -9,6 +9,7 @@ kept.
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import uuid
@@ -30,6 +31,7 @@ from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
 from congruence.io.dataset import Fragment, FragmentedTable
+from congruence.io.formats import names_columns
 from congruence.io.lance import commit_lance, write_lance
 from congruence.io.locations import Location
 from congruence.io.parquet import ParquetTable, write_parquet
@@ -214,13 +216,13 @@ class Output:
     def of(cls, path: str) -> Output:
         """Return the output at a path: a Lance data set for ``.lance``, else a folder of Parquet files."""
         place = Location.of(path)
-        suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
-        if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
+        suffix = os.path.splitext(place.name)[1].lower()
+        if suffix not in (".parquet", ".lance") and names_columns(place.name):
             raise ParameterError(
-                f"Got {place.shown} ; an engine writes a folder of Parquet files or a .lance data set.",
-                f"Pass a path without .{suffix}.",
+                f"Got {place.shown} for a data set; expected a folder of Parquet files or a .lance data set.",
+                f"Pass a path without {suffix}.",
             )
-        return cls(place, "lance" if suffix == "lance" else "parquet")
+        return cls(place, "lance" if suffix == ".lance" else "parquet")
 
     @property
     def working(self) -> Location:
