@@ -67,8 +67,6 @@ def command(
     price: float | None = option(None, "Price of encoding one item."),
     source_model: str | None = option(None, "Name of the source model, for the certificate."),
     target_model: str | None = option(None, "Name of the target model."),
-    folds: int = option(10, "Number of cross-validation folds of the anchors."),
-    repeats: int = option(10, "Number of random orders of the anchors for the learning curve."),
     seed: Seed = 0,
     runner: SampleOptions,
     report: str | None = option(None, "HTML file to write the certificate to."),
@@ -77,7 +75,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
-    from congruence.upgrade.certify import Criteria, certify, split_anchors
+    from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
 
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
@@ -129,7 +127,7 @@ def command(
         sides, queries = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
-    with progress("certifying", (1 if queries else folds) + repeats, as_json) as callback:
+    with progress("certifying", STEPS, as_json) as callback:
         certificate = certify(
             *sides,
             method,
@@ -140,8 +138,6 @@ def command(
             thresholds=thresholds,
             n_neighbors=n_neighbors,
             theory=theory,
-            folds=folds,
-            repeats=repeats,
             random_state=seed,
             center=center,
             hubness=hubness,

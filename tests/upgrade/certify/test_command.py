@@ -17,9 +17,8 @@ from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 
-FEW = ["--repeats", "2", "--folds", "4"]
 #: Which map is chosen is the subject of test_which_map.py.
-QUICK = [*FEW, "--method", "orthogonal"]
+QUICK = ["--method", "orthogonal"]
 PROGRAM = typer.main.get_command(app)
 
 
@@ -79,9 +78,9 @@ def test_the_way_to_search_is_an_option(folder):
 
 
 def test_json_holds_what_the_library_returns(folder):
-    data = json.loads(run(*files(folder), "--ids", "ids", "--json", *FEW).stdout)
+    data = json.loads(run(*files(folder), "--ids", "ids", "--json").stdout)
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
-    same = certify(*sides(p), repeats=2, folds=4).to_dict()
+    same = certify(*sides(p)).to_dict()
     assert data["verdict"]["action"] == same["verdict"]["action"]
     ours, theirs = (one["strategies"]["recall@1"]["stored"]["value"] for one in (data, same))
     assert ours == pytest.approx(theirs)
@@ -109,7 +108,7 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
 
 
 def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", *FEW).stdout
+    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear").stdout
     assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
     assert "can be too high" in " ".join(found.split())  # for anchors that are not random
 
@@ -144,7 +143,7 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     real = theorems.kappa
     monkeypatch.setattr(theorems, "kappa", lambda *a, **k: calls.append(1) or real(*a, **k))
     p = upgrade_problem(60, 4, random_state=0)
-    quick = {"method": "orthogonal", "repeats": 1, "folds": 4, "draws": 50}
+    quick = {"method": "orthogonal"}
     said = next(e for e in certify(*sides(p), **quick).theory if e["theorem"] == "Def. 5.4")
     assert not calls
     assert "--theory full" in said["sentence"]
@@ -170,7 +169,7 @@ def test_thresholds_and_exit_code(folder):
 
 @pytest.mark.long
 def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--folds", "4", "--json").stdout)
+    data = json.loads(run("sample", "--anchors", "60", "--json").stdout)
     assert data["n_anchors"] == 60
     assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
@@ -203,7 +202,7 @@ def test_the_page_is_whole_and_self_contained():
     p = upgrade_problem(80, 12, random_state=0)
     source, target = sides(p)
     for parts in ((source, target), sides(p, modalities=("text",)), (source, {"text": target["text"]})):
-        certificate = certify(*parts, method="orthogonal", repeats=2, folds=4, draws=200)
+        certificate = certify(*parts, method="orthogonal")
         page = render_certificate(certificate)
         assert not re.search(r"(?:src|href)=[\"']?(?!#|data:)[^\"'> ]", page)
         assert "<script" not in page
