@@ -13,6 +13,7 @@ from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
+from congruence.compare.origins import remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import DegenerateWarning, ModalityError, ParameterError
@@ -185,6 +186,12 @@ def fit(
     model.target_space_ = replace(target.space, modality=theirs)
     if others and (method != "auto" or isinstance(model, OrthogonalMap)):
         model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
+    rows = {name: sides for name, sides in others.items() if isinstance(sides[0], Embeddings)}
+    old = {ours: train.source.vectors} | {name: of.vectors for name, (of, _) in rows.items()}
+    new = {theirs: train.target.vectors} | {
+        name: of.vectors for name, (_, of) in others.items() if isinstance(of, Embeddings)
+    }
+    remember_rows(model, old, new)
     if heldout.any():
         scores["holdout"] = split.to_dict()
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
