@@ -14,7 +14,7 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError
-from congruence.linalg.distribution import FEWEST, MOST, Kinds, directions, distinct, kind_name, names_of
+from congruence.linalg.distribution import FEWEST, Kinds, directions, distinct, kind_name, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +52,9 @@ class OriginDetector:
     -----
     A model is described by the mean and the leading directions of its rows, and by how far rows are from this
     description that were left out of it (``congruence.linalg.distribution``). A row belongs to no known model if it is
-    about as far from each as an unrelated model's rows are, and if the largest of its p-values, the rank of its distance
-    among those left out, is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is assigned to the
-    most likely model (docs/doctor.md). Rows are read once, in blocks.
+    about as far from each as an unrelated model's rows are, and if the largest of its p-values, the rank of its
+    distance among those left out, is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
+    assigned to the most likely model (docs/doctor.md). Rows are read once, in blocks.
 
     A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
     other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
@@ -357,9 +357,7 @@ class OriginReport:
         )
 
 
-def remember_rows(
-    mapping: Map, old: Mapping[str | None, np.ndarray], new: Mapping[str | None, np.ndarray]
-) -> None:
+def remember_rows(mapping: Map, old: Mapping[str | None, np.ndarray], new: Mapping[str | None, np.ndarray]) -> None:
     """Keep in a map what is needed to recognize rows of its two models, by modality, and rows that it mapped."""
     mapping.origins_ = None  # a map without it is judged by nobody, also while it maps rows here
     rows = {kind_name("old", modality): X for modality, X in old.items()}
@@ -412,28 +410,23 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     def counted(n: int) -> bool:
         return n >= max(min(_COUNT, len(rows)), _SHARE * len(rows))
 
-    if counted(sum(counts.values())):
+    wrong, total = sum(counts.values()), sum(right.values())
+    if counted(wrong) and wrong >= len(odd):
         most = max(counts, key=lambda name: counts[name])
         return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
     chosen = max(right, key=lambda name: right[name], default=expected[0] if expected else "")
-    clear = not counted(sum(right.values()) - right.get(chosen, 0))
-    if counted(len(odd)) and expected:
+    clear = 2 * total >= len(rows) and not counted(total - right[chosen])
+    said = modality or (chosen.partition(".")[2] or None if clear else None)
+    if expected and counted(len(odd)):
         kind = kinds[chosen]
-        concentrated = kind.tells_unrelated and kind.concentration >= _CONCENTRATED
-        if concentrated and len(odd) >= _COUNT and not kind.related(odd):
-            return Judgement(
-                "unrelated",
-                shares,
-                modality,
-                found,
-                "Select the other rows (--rows), use a map from their model, or pass --allow-unknown "
-                "(`allow_unknown=True`).",
-            )
+        of_model = not kind.tells_unrelated or kind.concentration < _CONCENTRATED or kind.related(odd)
+        if len(odd) >= _COUNT and not of_model:
+            fix = "Select the other rows (--rows), use a map from their model, or pass --allow-unknown"
+            return Judgement("unrelated", shares, said, found, f"{fix} (`allow_unknown=True`).")
         clear = False
     if modality is None and len(own) > 1 and not clear:
         options = " or ".join(f"--modality {name}" for name in own if name)
         return Judgement("ask", shares, None, found, f"Pass {options}.")
-    said = modality or chosen.partition(".")[2] or None
     return Judgement("good" if clear else "unknown", shares, said, found)
 
 
@@ -450,9 +443,7 @@ def _fix(kind: str, mixed: bool, modality: str | None) -> str:
         return "Map the rows of one kind at a time: select them by a condition (--rows, `rows=…`)."
     if side == "old":
         return f"Pass --modality {other} (`modality={other!r}`)." if modality != other else "Use a map for these rows."
-    return (
-        "They need no map." if side == "mapped" else "They need no map to the new model; the inverse map leads back."
-    )
+    return "They need no map." if side == "mapped" else "They need no map to the new model; the inverse map leads back."
 
 
 def _rows(count: int) -> str:

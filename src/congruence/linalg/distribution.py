@@ -34,13 +34,15 @@ _TAIL = 0.1
 
 @dataclass(frozen=True, eq=False)
 class RowDistribution:
-    """A normal distribution of unit rows with ``DIRECTIONS`` directions of their own, and of the logarithms of norms.
+    """A normal distribution of unit rows, with a few directions of their own, and of the logarithms of their norms.
 
-    ``mean`` and ``scale`` have shape (d,), ``directions`` (r, d) are orthonormal and refer to rows divided by ``scale``,
-    ``variances`` (r + 1,) are theirs and that of all others, ``norms`` are mean and standard deviation of the logarithms.
-    ``distances`` are the sorted squared distances of rows that were left out of the estimate, and ``unrelated`` is the
-    median of those of rows with shuffled components. ``recognized`` is the share of left-out rows that are more likely
-    under this distribution than under any other of their ``Kinds``.
+    - ``mean``, ``scale``, shape (d,): Rows minus the mean are divided by the scale.
+    - ``directions``, shape (r, d), and ``variances``, (r + 1,): Leading directions, and the variances along each and
+      along all others.
+    - ``norms``: Median and standard deviation of the logarithms of the norms.
+    - ``distances``: Sorted squared distances of rows that were left out of the estimate.
+    - ``unrelated``: Median distance of rows with shuffled components.
+    - ``recognized``: Share of left-out rows that are more likely under this than under any other of their ``Kinds``.
     """
 
     mean: np.ndarray
@@ -67,6 +69,7 @@ class RowDistribution:
 
     @property
     def width(self) -> int:
+        """Number of components."""
         return len(self.mean)
 
     @property
@@ -233,7 +236,9 @@ class Kinds(dict[str, RowDistribution]):
         )
         if any(row.shape != (len(new),) or not np.isfinite(row).all() for row in margins.values()):
             raise ValueError("the margins between kinds of rows are damaged")
-        new.margins = {(other, name): float(row[k]) for name, row in margins.items() for k, other in enumerate(sorted(new))}
+        new.margins = {
+            (other, name): float(row[k]) for name, row in margins.items() for k, other in enumerate(sorted(new))
+        }
         return new
 
     def renamed(self, names: Mapping[str, str]) -> Self:
