@@ -28,10 +28,6 @@ JUDGED = 2048
 #: Share of the distinct rows judged, and their number, from which rows of another kind count.
 _SHARE, _COUNT = 0.02, 3
 
-#: Mean cosine of a model's rows from which rows far from all of them are of another model. Rows of models without such
-#: a common direction may be as far from each other, if their content differs.
-_CONCENTRATED = 0.45
-
 
 class OriginDetector:
     """Determine which of several known models made the rows of a store, and which rows were made by none of them.
@@ -163,6 +159,7 @@ class _Examination:
         if not self.n:
             self.width = block.shape[1]
             self._names = [name for name, kind in self._kinds.items() if kind.width == self.width]
+            self._sure = all(self._kinds[name].tells_unrelated for name in self._names)
         rows = block.astype(np.float64)
         good = np.isfinite(rows).all(axis=1)
         zero = good & ~rows.any(axis=1)
@@ -182,7 +179,7 @@ class _Examination:
             if self._names:
                 origin[use], p[use], far[use], strange[use] = self._assign(unit, logs)
                 if ids is not None:
-                    odd = np.flatnonzero(strange & (p <= self._fdr))  # no other row can be rejected
+                    odd = np.flatnonzero(strange)
                     self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
         self._origin.append(origin)
         self._p.append(p)
@@ -217,7 +214,7 @@ class _Examination:
             np.concatenate(parts) for parts in (self._origin, self._p, self._distance, self._strange)
         )
         names = self._names
-        odd = np.flatnonzero(strange & (p <= _cut(p, self._fdr)))
+        odd = np.flatnonzero(strange & ((p <= _cut(p, self._fdr)) | self._sure))
         odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
         listed: list[dict[str, Any]] = [
             {
@@ -413,21 +410,22 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     wrong, total = sum(counts.values()), sum(right.values())
     if counted(wrong) and wrong >= len(odd):
         most = max(counts, key=lambda name: counts[name])
-        return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
+        sure = all(kinds[name].tells_unrelated for name in (most, *expected))
+        if sure or wrong >= 0.9 * len(rows):
+            return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
     chosen = max(right, key=lambda name: right[name], default=expected[0] if expected else "")
-    clear = 2 * total >= len(rows) and not counted(total - right[chosen])
+    clear = 2 * total >= len(rows) and not counted(total - right.get(chosen, 0)) and not counted(wrong)
     said = modality or (chosen.partition(".")[2] or None if clear else None)
-    if expected and counted(len(odd)):
-        kind = kinds[chosen]
-        of_model = not kind.tells_unrelated or kind.concentration < _CONCENTRATED or kind.related(odd)
-        if len(odd) >= _COUNT and not of_model:
+    if chosen and counted(len(odd)):
+        if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
             fix = "Select the other rows (--rows), use a map from their model, or pass --allow-unknown"
             return Judgement("unrelated", shares, said, found, f"{fix} (`allow_unknown=True`).")
         clear = False
     if modality is None and len(own) > 1 and not clear:
         options = " or ".join(f"--modality {name}" for name in own if name)
         return Judgement("ask", shares, None, found, f"Pass {options}.")
-    return Judgement("good" if clear else "unknown", shares, said, found)
+    good = clear and not counted(kinds[chosen].unusual(rows))
+    return Judgement("good" if good else "unknown", shares, said, found)
 
 
 def _in_words(name: str) -> str:

@@ -28,6 +28,13 @@ SHUFFLES = 16
 #: at .69 (tests/compare/test_origins_real.py).
 FAR = 0.66
 
+#: Fewest rows that describe a model well enough to say that other rows must be of another one.
+_MANY = 100
+
+#: Mean cosine of a model's rows from which they share a direction whatever their content, and from which no similar
+#: model shares it.
+_CONCENTRATED = 0.45, 0.5
+
 #: Share of the left-out rows beyond which p-values come from a fitted tail.
 _TAIL = 0.1
 
@@ -113,6 +120,24 @@ class RowDistribution:
         along = float(np.square(Z @ self.directions.T).sum())
         null = [np.square(Z[:, rng.permutation(Z.shape[1])] @ self.directions.T).sum() for _ in range(SHUFFLES)]
         return along > np.mean(null) + 3 * np.std(null)
+
+    def excludes(self, rows: np.ndarray) -> bool:
+        """Return whether rows (n, d), none of which ``fits``, must be of another model.
+
+        Only if the model's own rows share a direction whatever their content. Rows of models without such a direction
+        may be as far from each other as unrelated ones, and so may those of models that few rows describe.
+        """
+        known = self.tells_unrelated and len(self.distances) >= _MANY and self.concentration >= _CONCENTRATED[0]
+        return known and not self.related(rows)
+
+    def unusual(self, rows: np.ndarray) -> int:
+        """Return how many rows (n, d) may be of this model, or of a similar one.
+
+        0 if the model's rows share so much that a similar model's rows would be recognized.
+        """
+        if self.tells_unrelated and self.concentration >= _CONCENTRATED[1]:
+            return 0
+        return int(np.count_nonzero(self.distance(*directions(rows)) > self.distances[-1]))
 
     @property
     def concentration(self) -> float:
