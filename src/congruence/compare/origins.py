@@ -13,7 +13,7 @@ from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.embeddings import Embeddings, as_embeddings
-from congruence.errors import InputError, ParameterError
+from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.linalg.distribution import FEWEST, Kinds, directions, distinct, kind_name, names_of
 
 if TYPE_CHECKING:
@@ -383,6 +383,13 @@ class Judgement:
     detail: str
     fix: str = ""
 
+    def refuse(self, place: str, fix: str = "") -> None:
+        """Raise ModalityError or SpaceMismatchError if the map must not be applied to the rows of ``place``."""
+        if self.outcome in ("good", "unknown"):
+            return
+        kind = ModalityError if self.outcome == "ask" else SpaceMismatchError
+        raise kind(f"The rows of {place} do not all fit the map: {self.detail}.", f"{self.fix} {fix}".strip())
+
 
 def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str = "old") -> Judgement:
     """Judge one by one whether rows (n, d), spread over a store, are those of a side of a map, in a given modality."""
@@ -418,13 +425,12 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     said = modality or (chosen.partition(".")[2] or None if clear else None)
     if chosen and counted(len(odd)):
         if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
-            fix = "Select the other rows (--rows), use a map from their model, or pass --allow-unknown"
-            return Judgement("unrelated", shares, said, found, f"{fix} (`allow_unknown=True`).")
+            return Judgement("unrelated", shares, said, found, "Select the other rows, or use a map from their model.")
         clear = False
     if modality is None and len(own) > 1 and not clear:
         options = " or ".join(f"--modality {name}" for name in own if name)
         return Judgement("ask", shares, None, found, f"Pass {options}.")
-    good = clear and not counted(kinds[chosen].unusual(rows))
+    good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
     return Judgement("good" if good else "unknown", shares, said, found)
 
 
@@ -438,7 +444,7 @@ def _fix(kind: str, mixed: bool, modality: str | None) -> str:
     """Return what to do about rows of another kind."""
     side, _, other = kind.partition(".")
     if mixed:
-        return "Map the rows of one kind at a time: select them by a condition (--rows, `rows=…`)."
+        return "Map only the rows that the map is for."
     if side == "old":
         return f"Pass --modality {other} (`modality={other!r}`)." if modality != other else "Use a map for these rows."
     return "They need no map." if side == "mapped" else "They need no map to the new model; the inverse map leads back."

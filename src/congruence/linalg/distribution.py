@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.arrays import UNIT_TOLERANCE
 
@@ -33,7 +32,7 @@ _MANY = 100
 
 #: Mean cosine of a model's rows from which they share a direction whatever their content, and from which no similar
 #: model shares it.
-_CONCENTRATED = 0.45, 0.5
+_CONCENTRATED = 0.45, 0.55, 0.58
 
 #: Share of the left-out rows beyond which p-values come from a fitted tail.
 _TAIL = 0.1
@@ -119,7 +118,7 @@ class RowDistribution:
         rng = np.random.default_rng(0)
         along = float(np.square(Z @ self.directions.T).sum())
         null = [np.square(Z[:, rng.permutation(Z.shape[1])] @ self.directions.T).sum() for _ in range(SHUFFLES)]
-        return along > np.mean(null) + 3 * np.std(null)
+        return along > np.mean(null) + 2 * np.std(null)
 
     def excludes(self, rows: np.ndarray) -> bool:
         """Return whether rows (n, d), none of which ``fits``, must be of another model.
@@ -127,8 +126,8 @@ class RowDistribution:
         Only if the model's own rows share a direction whatever their content. Rows of models without such a direction
         may be as far from each other as unrelated ones, and so may those of models that few rows describe.
         """
-        known = self.tells_unrelated and len(self.distances) >= _MANY and self.concentration >= _CONCENTRATED[0]
-        return known and not self.related(rows)
+        least = _CONCENTRATED[0] if len(self.distances) >= _MANY else _CONCENTRATED[2]
+        return self.tells_unrelated and self.concentration >= least and not self.related(rows)
 
     def unusual(self, rows: np.ndarray) -> int:
         """Return how many rows (n, d) may be of this model, or of a similar one.
@@ -199,14 +198,12 @@ def _estimate(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
     scale = np.sqrt((n * variance + 20 * variance.mean()) / (n + 20))
     scale = np.maximum(scale, 1e-6)
     Z /= scale
-    rank = min(DIRECTIONS, n // 8, d // 4)
+    rank = max(min(DIRECTIONS, n // 4, d // 4), 1)
     total = float(np.vdot(Z, Z)) / (n - 1)
     gram = Z @ Z.T if n < d else Z.T @ Z
-    size = len(gram)
-    values, vectors = scipy.linalg.eigh(gram, subset_by_index=(size - rank, size - 1)) if rank else (np.empty(0),) * 2
-    axes = np.empty((0, d))
-    if rank:
-        axes = (vectors.T @ Z if n < d else vectors.T) / (np.sqrt(np.maximum(values, 1e-300))[:, None] if n < d else 1)
+    values, vectors = np.linalg.eigh(gram)
+    values, vectors = values[-rank:], vectors[:, -rank:]
+    axes = (vectors.T @ Z) / np.sqrt(values)[:, None] if n < d else vectors.T
     values = values / (n - 1)
     rest = max((total - float(values.sum())) / (d - rank), 1e-6)
     spread = max(float(logs.std()), UNIT_TOLERANCE)  # unit rows in another precision are still unit rows

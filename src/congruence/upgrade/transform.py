@@ -20,6 +20,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.plain import PlainData
 from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
+from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
 from congruence.io import Source, check_output_place, open_sink
@@ -175,7 +176,17 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
     return transform
 
 
+_RANGES = 32  # of a file, from which rows are judged
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
+
+
+def _spread(source: Source) -> np.ndarray:
+    """Return rows from all over a file, in few ranges, since a range costs as much as a row."""
+    if source.n <= JUDGED:
+        return source.take(np.arange(source.n))[1]
+    size = JUDGED // _RANGES
+    starts = np.linspace(0, source.n - size, _RANGES).astype(int)
+    return source.take((starts[:, None] + np.arange(size)).ravel())[1]
 
 
 @dataclass(frozen=True)
@@ -222,7 +233,7 @@ def transform_file(
         The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
         with ``force``.
     modality : str, optional
-        Modality whose means are used; by default the source's own modality.
+        Modality whose means are used; by default the source's own modality, or that which the rows clearly are of.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
         (``gives_unit_rows``).
@@ -231,7 +242,7 @@ def transform_file(
     force : bool, default=False
         Replace an existing output.
     check : bool, default=True
-        Refuse vectors that are known to belong to another space than the map's source.
+        Refuse vectors that are known to belong to another space than the map's source, or look as if some do.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
         Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
@@ -250,6 +261,13 @@ def transform_file(
     """
     started = time.perf_counter()
     check_output_place(source, output)
+    wanted = modality or source.space.modality
+    judged = None
+    if check and mapping.origins_ is not None and not isinstance(mapping, HeadsMap):
+        judged = judge(mapping, _spread(source), wanted)
+        modality = wanted or judged.modality
+        if judged.outcome == "ask":
+            judged.refuse(source.path)
     function = BlockMap(
         mapping,
         replace(source.space, dim=source.dim),
@@ -261,6 +279,8 @@ def transform_file(
         check=check,
         allow_zero_rows=allow_zero_rows,
     )
+    if judged is not None:
+        judged.refuse(source.path, "--no-check-space (`check=False`) maps them all.")
     sink = open_sink(
         output,
         n=source.n,

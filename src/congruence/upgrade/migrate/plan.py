@@ -235,12 +235,12 @@ def _check_origin(
         return
     for modality, rows in _spread(database, mapper, info).items():
         found = judge(mapper.map, rows, modality)
-        outcome = found.outcome
-        if outcome == "unrelated":
-            outcome = "unknown" if allow_unknown else "bad"
-        check = {"check": "modality" if outcome == "ask" else "origin", "detail": found.detail, "fix": found.fix}
-        checks.append({**check, "outcome": "bad" if outcome == "ask" else outcome})
-        if mapper.modality is None and modality is None and found.modality and outcome in ("good", "unknown"):
+        fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
+        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
+        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
+        check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
+        checks.append({**check, "detail": found.detail, "fix": fix})
+        if mapper.modality is None and modality is None and found.modality and outcome != "bad":
             mapper.modality = found.modality
             checks.append({"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"})
 
