@@ -118,7 +118,13 @@ class RowDistribution:
         rng = np.random.default_rng(0)
         along = float(np.square(Z @ self.directions.T).sum())
         null = [np.square(Z[:, rng.permutation(Z.shape[1])] @ self.directions.T).sum() for _ in range(SHUFFLES)]
-        return along > np.mean(null) + 2 * np.std(null)
+        return bool(along > np.mean(null) + 2 * np.std(null))
+
+    def near_mean(self, rows: np.ndarray) -> bool:
+        """Return whether the mean of rows (n, d) points where this model's does, more than with shuffled components."""
+        mean, rng = directions(rows)[0].mean(axis=0), np.random.default_rng(0)
+        null = [mean[rng.permutation(len(mean))] @ self.mean for _ in range(4 * SHUFFLES)]
+        return bool(mean @ self.mean > np.mean(null) + 3 * np.std(null))
 
     def excludes(self, rows: np.ndarray) -> bool:
         """Return whether rows (n, d), none of which ``fits``, must be of another model.
