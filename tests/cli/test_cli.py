@@ -193,7 +193,7 @@ def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
 def test_transform_carries_and_comes_back(here, fitted, data):
     assert here("transform", "map", "a.npz:v", "--modality", "image", "--ids", "names", "-o", "out.parquet").code == 0
     asked = here("transform", "map", "a.npz:v", "-o", "asked.npy")
-    asked.refused("image and text", "--modality image")
+    asked.refused("old model (image)", "--modality image")
     back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--dtype", "float32", "--json")
     report = json.loads(back.out)
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from memory_database import MemoryDatabase, Table
 
+import congruence
 from congruence import Embeddings, OrthogonalMap, errors
 from congruence._utils.records import digest_of
 from congruence.databases import Stage, open_database
@@ -415,19 +416,62 @@ def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(map
     assert not (tmp_path / "journal").exists()
 
 
-def test_rows_of_the_new_model_are_recognized_by_their_mean(tmp_path):
-    """No model is named and both have the same width: only the vectors show that the direction is wrong."""
-    R = np.linalg.qr(RNG.normal(size=(D, D)))[0]
-    Z = RNG.normal(size=(400, D)) / 2
-    shift = unit(RNG.normal(size=(1, D)))[0] * 3
-    old, new = unit(Z + MEANS["image"]), unit(Z @ R + shift)
-    found = OrthogonalMap().fit(old[:200], new[:200], modality="image")
-    rows = {k: {"title": ""} for k in range(200)}
-    wrong = Table(rows, {k: new[200 + k] for k in range(200)})
-    with pytest.raises(errors.SpaceMismatchError, match="look like the new model's"):
-        begin(wrong, found, tmp_path, modality="image").run()
-    right = Table(rows, {k: old[200 + k] for k in range(200)})
-    begin(right, found, tmp_path, modality="image").run()
+@pytest.fixture(scope="module")
+def same_width():
+    """A map between models of one width, with rows of both modalities; their rows, mapped ones, and another model's."""
+    rotation, rng = np.linalg.qr(RNG.normal(size=(D, D)))[0], np.random.default_rng(7)
+    shift = {name: unit(rng.normal(size=(1, D)))[0] * 3 for name in ("image", "text")}
+    rows = {}
+    for name in ("image", "text"):
+        Z = rng.normal(size=(600, D)) / 2
+        rows[name], rows[f"new {name}"] = unit(Z + MEANS[name]), unit(Z @ rotation + shift[name])
+    known = {name: X[:200] for name, X in rows.items()}
+    means = {"text": (known["text"], known["new text"])}
+    found = congruence.fit(known["image"], known["new image"], modality="image", means=means, check=False)
+    rows = {name: X[200:] for name, X in rows.items()}
+    rows["mapped"] = unit(found.transform(rows["image"], modality="image"))
+    rows["other model"] = unit(rng.normal(size=(400, D)) / 2 + 3 * unit(rng.normal(size=(1, D)))[0])
+    return found, rows
+
+
+def store(*parts):
+    """A store whose rows of one kind stand together, as in a sorted one."""
+    vectors = dict(enumerate(np.concatenate(parts)))
+    return Table({k: {"title": ""} for k in vectors}, vectors)
+
+
+@pytest.mark.parametrize("modality", ["image", None])
+@pytest.mark.parametrize("share", [1, 0.5, 0.05])
+@pytest.mark.parametrize("kind", ["new image", "mapped", "text", "other model"])
+def test_rows_that_the_map_is_not_for_are_refused(same_width, kind, share, modality, tmp_path):
+    found, rows = same_width
+    n = int(share * 400)
+    made = store(rows["image"][n:], rows[kind][:n])
+    migration = begin(made, found, tmp_path, modality=modality)
+    if kind == "text" and share == 1 and modality is None:
+        assert migration.run().modality == "text"
+        return
+    error = errors.ModalityError if kind == "text" and modality is None else errors.SpaceMismatchError
+    with pytest.raises(
+        error, match=rf"{1 - share:.1%} old model \(image\)" if share < 1 else "different rows"
+    ) as refused:
+        migration.run()
+    assert made.made is None
+    assert not (tmp_path / "journal").exists()
+    assert ("allow_unknown" in str(refused.value)) == (kind == "other model")
+    if kind == "other model" and (modality or share < 1):
+        assert migration.run(allow_unknown=True).modality == "image"
+    else:
+        with pytest.raises(errors.ModalityError if kind == "other model" else error):
+            migration.run(allow_unknown=True)
+
+
+@pytest.mark.parametrize("modality", ["image", None])
+def test_rows_that_the_map_is_for_are_mapped_by_their_modality(same_width, modality, tmp_path):
+    found, rows = same_width
+    plan = begin(store(rows["image"]), found, tmp_path, modality=modality).plan()
+    assert not plan.refused
+    assert begin(store(rows["image"]), found, tmp_path, modality=modality).run().modality == "image"
 
 
 def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):

@@ -31,7 +31,7 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     before = bits(made.old)
     planned = run("--map", "map", "--dry-run", "--encode-rate", 50, "--price", 0.001)
     assert planned.code == 0
-    for words in (f"{N}", "20 to 24 components", "0.30", "old model's, by their mean", "none given"):
+    for words in (f"{N}", "20 to 24 components", "0.30", "keeps no description", "none given"):
         assert words in planned.out
     assert made.made is None
     assert not list(tmp_path.glob("migration-*"))

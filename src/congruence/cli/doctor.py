@@ -40,7 +40,7 @@ def command(
         None, "NAME=FILE: some hundred rows of a known model; may be repeated.", "--known"
     ),
     maps: list[str] | None = option(
-        None, "A saved map, whose means tell its two models apart; may be repeated.", "--map"
+        None, "A map from congruence fit, which knows the rows of its two models; may be repeated.", "--map"
     ),
     ids: str | None = option(None, "Key, column or file of the store's ids."),
     fdr: float = option(0.01, "False discovery rate of the rows reported to fit no known model."),
@@ -89,7 +89,6 @@ def _print(store: str, report: OriginReport) -> None:
     facts = [["rows", f"{report.n:,} × {report.width}"], ["of unit norm", f"{report.unit:.1%}"]]
     facts += [["with NaN or infinity", f"{len(report.not_finite):,}"]] * bool(report.not_finite)
     facts += [["all zeros", f"{len(report.zero):,}"]] * bool(report.zero)
-    facts += [[f"mapped by {name}", f"{count:,}"] for name, count in report.mapped.items()]
     print_facts(store, facts)
     if report.names:
         lines = [
@@ -98,12 +97,6 @@ def _print(store: str, report: OriginReport) -> None:
         ]
         lines.append(["none of these", f"{len(report.odd):,}", f"{len(report.odd) / report.n:.1%}", ""])
         print_table("Rows look like those of", ["", "rows", "share", "of its own known rows"], lines)
-    if report.by_means:
-        print_table(
-            "By the means of the maps",
-            ["", "nearest for", "their distance (1 at fit)"],
-            [[line["name"], f"{line['nearest']:.1%}", number(line["distance"])] for line in report.by_means],
-        )
     if report.odd:
         print_table(
             f"Rows that fit no known model (false discovery rate {report.fdr:g})",

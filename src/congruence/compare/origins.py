@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from congruence._utils.arrays import UNIT_TOLERANCE, blocks, to_numpy
+from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.embeddings import Embeddings, as_embeddings
-from congruence.errors import InputError, ParameterError
-from congruence.linalg.shrinkage import ledoit_wolf
+from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
+from congruence.linalg.distribution import FEWEST, Kinds, directions, distinct, kind_name, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from congruence.io import Source
     from congruence.maps import Map
 
-#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows
-#: usually are from it.
-FEWEST = 40
+#: Largest number of rows of a store that are judged before it is mapped.
+JUDGED = 2048
 
-#: Share of the known rows beyond which p-values come from a fitted tail.
-_TAIL = 0.1
+#: Share of the distinct rows judged, and their number, from which rows of another kind count.
+_SHARE, _COUNT = 0.02, 3
 
 
 class OriginDetector:
@@ -47,10 +46,11 @@ class OriginDetector:
 
     Notes
     -----
-    A row's p-value under a model is the rank of its Mahalanobis distance among known rows that were not used to fit the
-    model, beyond the largest tenth that of a Pareto tail. A row belongs to no known model if the largest of its
-    p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is assigned to the model under
-    which it is most likely (docs/doctor.md). Rows are read once, in blocks.
+    A model is described by the mean and the leading directions of its rows, and by how far rows are from this
+    description that were left out of it (``congruence.linalg.distribution``). A row belongs to no known model if it is
+    about as far from each as an unrelated model's rows are, and if the largest of its p-values, the rank of its
+    distance among those left out, is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
+    assigned to the most likely model (docs/doctor.md). Rows are read once, in blocks.
 
     A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
     other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
@@ -79,29 +79,30 @@ class OriginDetector:
         Parameters
         ----------
         known : mapping of str to Embeddings or array_like, shapes (n_k, d_k)
-            Rows of each model, of the store's modality: at least 40 per model, preferably a few hundred.
+            Rows of each model, of the store's modality: at least 40 different ones per model, preferably a few hundred.
         maps : mapping of str to Map, optional
-            Fitted maps, whose means distinguish their two models if no rows are available.
+            Maps from ``congruence.fit``, which keep a description of their models' rows and of mapped ones.
         """
         if not check_positive(self.fdr, "fdr") < 1:
             raise ParameterError(f"Got `fdr={self.fdr}`; expected a share below 1.", "Pass `fdr=0.01`, for example.")
         check_seed(self.random_state)
-        rng = np.random.default_rng(self.random_state)
         rows = {name: as_embeddings(X, name).vectors for name, X in (known or {}).items()}
+        self.kinds_ = Kinds.of(rows)
         for name, X in rows.items():
-            if len(X) < FEWEST:
-                raise InputError(f"Got {len(X)} rows of {name}; expected at least {FEWEST}.", "Pass more of its rows.")
-        self.names_ = list(rows)
-        self._models = {name: _Known(X, rng) for name, X in rows.items()}
-        for width in {model.width for model in self._models.values()}:
-            peers = [model for model in self._models.values() if model.width == width]
-            for k, model in enumerate(peers):
-                likely = np.array([other.log_likelihood(other.distance(*model.kept)) for other in peers])
-                model.recognized = float((likely.argmax(axis=0) == k).mean())
-            for model in peers:
-                del model.kept
-        self._means = [mean for name, mapping in (maps or {}).items() for mean in _means(name, mapping)]
-        self._spans = {name: span for name, mapping in (maps or {}).items() if (span := _span(mapping)) is not None}
+            if name not in self.kinds_:
+                raise InputError(
+                    f"Got {len(distinct(X))} different rows of {name}; expected at least {FEWEST}.",
+                    "Pass more of its rows.",
+                )
+        for name, mapping in (maps or {}).items():
+            if mapping.origins_ is None:
+                raise InputError(
+                    f"The map {name} keeps no description of its models' rows.",
+                    "Fit it again with 40 pairs or more, or pass rows of its models.",
+                )
+            for kind, found in mapping.origins_.items():
+                self.kinds_[_label(kind, name, mapping, self.kinds_)] = found
+        self.names_ = list(self.kinds_)
         return self
 
     def examine(self, rows: RowsLike | Source) -> OriginReport:
@@ -113,131 +114,107 @@ class OriginDetector:
             A source (``congruence.io.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
             are reported, not refused.
         """
-        if not hasattr(self, "names_"):
+        if not hasattr(self, "kinds_"):
             raise ParameterError(
                 "Got an OriginDetector that is not fitted; expected a fitted one.", "Call fit(known) first."
             )
-        examination = _Examination(self)
-        for ids, block in _scan(rows):
-            examination.add(ids, block)
-        if not examination.n:
-            raise InputError("No rows.", "Pass a store with rows.")
-        return examination.report()
+        return _examine(rows, self.kinds_, self.fdr)
 
 
-class _Known:
-    """A known model, represented by some of its rows."""
+def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> OriginReport:
+    """Examine rows; one that may be of an ``expected`` kind is, unless it is clearly of another."""
+    examination = _Examination(kinds, fdr, expected)
+    for ids, block in _scan(rows):
+        examination.add(ids, block)
+    if not examination.n:
+        raise InputError("No rows.", "Pass a store with rows.")
+    return examination.report()
 
-    recognized: float
-    kept: tuple[np.ndarray, np.ndarray]
 
-    def __init__(self, X: np.ndarray, rng: np.random.Generator) -> None:
-        order = rng.permutation(len(X))
-        unit, logs = _directions(X[np.sort(order[::2])].astype(np.float64))
-        self.width = X.shape[1]
-        self._mean = unit.mean(axis=0)
-        values, vectors = np.linalg.eigh(ledoit_wolf(unit))
-        values = np.maximum(values, 1e-12 * values[-1])
-        self._root = vectors / np.sqrt(values)
-        # Unit rows in another precision are still unit rows.
-        self._log, self._log_sd = float(np.median(logs)), max(float(logs.std()), UNIT_TOLERANCE)
-        self._volume = float(np.log(values).sum()) / 2 + np.log(self._log_sd)
-        self.kept = _directions(X[np.sort(order[1::2])].astype(np.float64))
-        self._sorted = np.sort(self.distance(*self.kept))
-        self.median = float(np.median(self._sorted))
-        tail = max(int(_TAIL * len(self._sorted)), 2)
-        self._tail_start = float(self._sorted[-tail - 1])
-        self._hill = max(float(np.log(self._sorted[-tail:] / self._tail_start).mean()), 1e-3)
-        self._tail_share = (tail + 1) / (len(self._sorted) + 1)
-
-    def distance(self, unit: np.ndarray, logs: np.ndarray) -> np.ndarray:
-        """Return squared Mahalanobis distances, shape (n,)."""
-        near = np.square((unit - self._mean) @ self._root).sum(axis=1)
-        return np.asarray(near + np.square((logs - self._log) / self._log_sd))
-
-    def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
-        """Return the log-likelihood of rows, up to a constant that models of the same width share."""
-        return np.asarray(-distance / 2 - self._volume)
-
-    def p_value(self, distance: np.ndarray) -> np.ndarray:
-        """Return the rank of each distance among known rows; beyond a tenth, its probability in the fitted tail."""
-        n = len(self._sorted)
-        ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
-        beyond = self._tail_share * np.maximum(distance / self._tail_start, 1.0) ** (-1 / self._hill)
-        return np.asarray(np.where(distance > self._tail_start, beyond, ranked))
+def _label(kind: str, name: str, mapping: Map, taken: Mapping[str, object]) -> str:
+    """Return the name of a map's kind of rows: by the model that made them, or by the map."""
+    side, _, modality = kind.partition(".")
+    space = {"old": mapping.source_space_, "new": mapping.target_space_}.get(side)
+    model = f"mapped by {name}" if space is None else space.model or f"{side} of {name}"
+    label = f"{model}, {modality}" if modality else model
+    return f"{kind} of {name}" if label in taken else label
 
 
 class _Examination:
     """Accumulates the results for the blocks of a store."""
 
-    def __init__(self, detector: OriginDetector) -> None:
-        self._detector, self.n, self.width = detector, 0, 0
-        self._unit = self._finite = 0
+    def __init__(self, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> None:
+        self._kinds, self._fdr, self._expected = kinds, fdr, expected
+        self.n = self.width = self._unit = self._finite = 0
         self._bad: list[int] = []
         self._zero: list[int] = []
         self._origin: list[np.ndarray] = []
         self._p: list[np.ndarray] = []
         self._distance: list[np.ndarray] = []
+        self._strange: list[np.ndarray] = []
         self._ids: dict[int, str] = {}
-        self._sums = np.zeros((2, len(detector._means)))
-        self._mapped = dict.fromkeys(detector._spans, 0)
 
     def add(self, ids: pa.Array | np.ndarray | None, block: np.ndarray) -> None:
         """Add the next block of rows, unchecked."""
-        detector = self._detector
         if not self.n:
             self.width = block.shape[1]
-            self._models = [(name, model) for name, model in detector._models.items() if model.width == self.width]
+            self._names = [name for name, kind in self._kinds.items() if kind.width == self.width]
+            self._sure = all(self._kinds[name].tells_unrelated for name in self._names)
         rows = block.astype(np.float64)
         good = np.isfinite(rows).all(axis=1)
         zero = good & ~rows.any(axis=1)
         self._bad += (np.flatnonzero(~good) + self.n).tolist()
         self._zero += (np.flatnonzero(zero) + self.n).tolist()
         use = good & ~zero
-        origin, p, far = (
+        origin, p, far, strange = (
             np.full(len(rows), -1, np.int16),
             np.full(len(rows), np.nan, np.float32),
             np.full(len(rows), np.nan, np.float32),
+            np.full(len(rows), False),
         )
         if use.any():
-            X = rows[use]
-            unit, logs = _directions(X)
-            self._finite += len(X)
+            unit, logs = directions(rows[use])
+            self._finite += len(unit)
             self._unit += int(np.count_nonzero(np.abs(np.expm1(logs)) < UNIT_TOLERANCE))
-            if self._models:
-                models = [model for _, model in self._models]
-                distance = np.array([model.distance(unit, logs) for model in models])
-                p_values = np.array([model.p_value(D) for model, D in zip(models, distance, strict=True)])
-                likely = np.array([model.log_likelihood(D) for model, D in zip(models, distance, strict=True)])
-                nearest = likely.argmax(axis=0)
-                origin[use], p[use] = nearest, np.maximum(p_values.max(axis=0), 1e-30)
-                typical = np.array([model.median for model in models])
-                far[use] = distance[nearest, np.arange(len(X))] / typical[nearest]
+            if self._names:
+                origin[use], p[use], far[use], strange[use] = self._assign(unit, logs)
                 if ids is not None:
-                    odd = np.flatnonzero(p <= detector.fdr)  # no other row can be rejected
+                    odd = np.flatnonzero(strange)
                     self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
-            places = [k for k, mean in enumerate(detector._means) if len(mean.mean) == self.width]
-            if places:
-                means = [detector._means[k] for k in places]
-                ratios = np.array([np.square(X - mean.mean).sum(axis=1) / mean.variance for mean in means])
-                # Isotropic normal distributions about the means: the likelihood penalizes a large variance.
-                nearest = (ratios + np.log([[mean.variance] for mean in means])).argmin(axis=0)
-                self._sums[0, places] += np.bincount(nearest, ratios[nearest, np.arange(len(X))], len(means))
-                self._sums[1, places] += np.bincount(nearest, minlength=len(means))
-            for name, basis in detector._spans.items():
-                if len(basis) == self.width:
-                    outside = unit - (unit @ basis) @ basis.T
-                    self._mapped[name] += int(np.count_nonzero(np.einsum("ij,ij->i", outside, outside) < 1e-5))
         self._origin.append(origin)
         self._p.append(p)
         self._distance.append(far)
+        self._strange.append(strange)
         self.n += len(rows)
+
+    def _assign(self, unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return each row's most likely kind, p-value, distance (1 is usual), and whether it fits no kind."""
+        kinds = [self._kinds[name] for name in self._names]
+        distance = np.array([kind.distance(unit, logs) for kind in kinds])
+        each = list(zip(kinds, distance, strict=True))
+        p = np.array([kind.p_value(D) for kind, D in each])
+        fits = np.array([kind.fits(D) if kind.tells_unrelated else kind.p_value(D) > self._fdr for kind, D in each])
+        likely = np.array([kind.log_likelihood(D) for kind, D in each])
+        strange = ~fits.any(axis=0)
+        nearest = np.where(fits | strange, likely, -np.inf).argmax(axis=0)
+        for name in self._expected:
+            if name in self._names:
+                k = self._names.index(name)
+                others = [self._names[i] not in self._expected for i in nearest]
+                margin = np.array([self._kinds.margins.get((self._names[i], name), 0.0) for i in nearest])
+                more = likely[nearest, np.arange(len(unit))] - likely[k]
+                nearest = np.where(others & fits[k] & (more <= margin), k, nearest)
+        typical = np.array([kind.median for kind in kinds])
+        far = distance[nearest, np.arange(len(unit))] / typical[nearest]
+        return nearest, np.maximum(p.max(axis=0), 1e-30), far, strange
 
     def report(self) -> OriginReport:
         """Return the result for all blocks."""
-        origin, p, far = (np.concatenate(parts) for parts in (self._origin, self._p, self._distance))
-        names = [name for name, _ in self._models]
-        odd = np.flatnonzero(p <= _cut(p, self._detector.fdr))
+        origin, p, far, strange = (
+            np.concatenate(parts) for parts in (self._origin, self._p, self._distance, self._strange)
+        )
+        names = self._names
+        odd = np.flatnonzero(strange & ((p <= _cut(p, self._fdr)) | self._sure))
         odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
         listed: list[dict[str, Any]] = [
             {
@@ -252,82 +229,23 @@ class _Examination:
         origin[odd] = -1
         counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
         count = max(self._finite, 1)
-        by_means: list[dict[str, Any]] = [
-            {"name": mean.name, "nearest": float(n / count), "distance": float(total / n) if n else np.nan}
-            for mean, total, n in zip(self._detector._means, *self._sums, strict=True)
-            if len(mean.mean) == self.width
-        ]
         like = next((name for name, n in zip(names, counts, strict=True) if 2 * n > self.n), None)
-        if not names and by_means:
-            best = max(by_means, key=lambda mean: mean["nearest"])
-            like = best["name"] if best["nearest"] > 0.5 and best["distance"] <= NEAR else None
         return OriginReport(
             n=self.n,
             width=self.width,
             names=names,
             counts=counts,
-            recognized=[model.recognized for _, model in self._models],
-            other_width={
-                name: model.width for name, model in self._detector._models.items() if model.width != self.width
-            },
+            recognized=[float(self._kinds[name].recognized[0]) for name in names],
+            other_width={name: kind.width for name, kind in self._kinds.items() if kind.width != self.width},
             not_finite=self._bad,
             zero=self._zero,
             unit=self._unit / count,
             odd=listed,
-            fdr=self._detector.fdr,
-            by_means=by_means,
-            mapped={name: n for name, n in self._mapped.items() if len(self._detector._spans[name]) == self.width},
+            fdr=self._fdr,
             looks_like=like,
             origin=origin,
             p_value=p,
         )
-
-
-@dataclass(frozen=True)
-class _Mean:
-    """A mean of a fitted map, and the mean squared distance of its rows from it at the fit."""
-
-    name: str
-    mean: np.ndarray
-    variance: float
-
-
-def _means(name: str, mapping: Map) -> list[_Mean]:
-    """Return the means of a map's two models, by modality, with the mean squared distance from them at the fit."""
-    means = []
-    for modality, sides in getattr(mapping, "modality_means_", {}).items():
-        for side, mean in zip(("source", "target"), sides, strict=True):
-            space = getattr(mapping, f"{side}_space_", None)
-            moments = getattr(mapping, "moments_", {}).get(modality)
-            variance = 1 - float(mean @ mean)  # exact for unit rows
-            if not getattr(space, "normalized", False):
-                if moments is None:
-                    continue
-                variance = float(getattr(moments, f"{side}_scatter") / moments.weight)
-            if mean.any() and variance > 0:
-                means.append(
-                    _Mean(f"{getattr(space, 'model', None) or f'{side} of {name}'}, {modality}", mean, variance)
-                )
-    return means
-
-
-def _span(mapping: Map) -> np.ndarray | None:
-    """Return an orthonormal basis (d_target, r) of the directions that a map's output spans; None if nearly all."""
-    matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
-    if matrix is None or mean is None:
-        return None
-    _, s, Vt = np.linalg.svd(matrix, full_matrices=False)
-    rank = int(np.count_nonzero(s > 1e-6 * s[0])) if s[0] else 0
-    means = [target for _, target in getattr(mapping, "modality_means_", {}).values()] or [mean]
-    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions remain outside to recognize mapped rows
-        return None
-    return np.asarray(np.linalg.qr(np.column_stack([Vt[:rank].T, *means]))[0])
-
-
-def _directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit rows, and the logarithms of the norms."""
-    norms = np.linalg.norm(X, axis=1)
-    return X / norms[:, None], np.log(norms)
 
 
 def _cut(p: np.ndarray, fdr: float) -> float:
@@ -355,11 +273,6 @@ def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray
     return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index
 
 
-#: Largest mean squared distance from a map's mean, in units of that at the fit, for which rows count as that model's
-#: (docs/doctor.md).
-NEAR = 1.25
-
-
 @dataclass(frozen=True)
 class OriginReport:
     """Result of examining the rows of a store.
@@ -367,20 +280,15 @@ class OriginReport:
     - ``n``, ``width``: Number of rows and their dimensions.
     - ``names``: Known models whose rows have this width, in the order given.
     - ``counts``: Number of rows that look like each of them.
-    - ``recognized``: Share of each model's own known rows (those not used to fit it) that are assigned to it.
+    - ``recognized``: Share of each model's own known rows (left out of its description) that are most likely under it.
     - ``other_width``: Known models with another width, and that width; the rows cannot be theirs.
     - ``not_finite``, ``zero``: Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model,
       and are not counted elsewhere.
     - ``unit``: Share of the other rows that have unit norm.
     - ``odd``: Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids),
       ``nearest`` (a known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty
-      without known rows.
+      without known rows. A row of unusual content is not odd as long as it is nearer than an unrelated model's rows.
     - ``fdr``: Bound on the expected share of rows of known models among ``odd``.
-    - ``by_means``: For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely
-      there, under isotropic normal distributions about the means) and ``distance`` (their mean squared distance from
-      it, 1 being that at the fit; None if there are none).
-    - ``mapped``: Number of rows that were written by each map, if this can be determined: a map's output may span
-      fewer directions than the space has.
     - ``looks_like``: The known model that more than half of the rows look like, if any.
     - ``origin``, shape (n,): Position in ``names`` of the model that each row looks like; −1 for none.
     - ``p_value``, shape (n,): Largest p-value of each row over the known models; NaN for rows with NaN or infinity,
@@ -398,8 +306,6 @@ class OriginReport:
     unit: float
     odd: list[dict[str, Any]]
     fdr: float
-    by_means: list[dict[str, Any]]
-    mapped: dict[str, int]
     looks_like: str | None
     origin: np.ndarray = field(repr=False)
     p_value: np.ndarray = field(repr=False)
@@ -428,31 +334,160 @@ class OriginReport:
             widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
             sentences.append(f"The rows are {self.width}-d, so they cannot be of {widths}.")
         shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
-        if not self.names:
-            shares = [
-                (mean["nearest"], mean["name"])
-                for mean in self.by_means
-                if mean["nearest"] >= 0.01 and mean["distance"] <= NEAR
-            ]
         if len(shares) > 1:
             parts = ", ".join(f"{share:.1%} {name}" for share, name in sorted(shares, reverse=True))
             sentences.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
         elif self.looks_like:
             sentences.append(f"The rows look like those of {self.looks_like}.")
-        elif self.names or self.by_means:
+        elif self.names:
             sentences.append("The rows do not look like those of any known model.")
         if self.odd:
             sentences.append(
                 f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row "
                 f"{self.odd[0]['row']:,}."
             )
-        sentences += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
-        known = self.names or self.by_means or self.other_width
+        known = self.names or self.other_width
         return (
             sentences
             if known
             else [*sentences, "There is nothing to compare the rows with: pass rows of a known model, or a map."]
         )
+
+
+def remember_rows(mapping: Map, old: Mapping[str | None, np.ndarray], new: Mapping[str | None, np.ndarray]) -> None:
+    """Keep in a map what is needed to recognize rows of its two models, by modality, and rows that it mapped."""
+    mapping.origins_ = None  # a map without it is judged by nobody, also while it maps rows here
+    rows = {kind_name("old", modality): X for modality, X in old.items()}
+    rows |= {kind_name("new", modality): X for modality, X in new.items()}
+    for modality, X in old.items():
+        out = to_numpy(mapping.for_modality(modality).transform(distinct(X)))
+        mapping_unit = mapping.target_space_.normalized
+        rows[kind_name("mapped", modality)] = normalize_rows(out) if mapping_unit else out
+    mapping.origins_ = Kinds.of({name: X[np.isfinite(X).all(axis=1) & X.any(axis=1)] for name, X in rows.items()})
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Which rows a map would be applied to.
+
+    - ``outcome``: "good", "bad" (other rows than the map is for), "unrelated" (some are of no model that the map
+      knows), "ask" (the modality is unclear), or "unknown" (it cannot be told).
+    - ``shares``: Share of the distinct rows of each kind, in words.
+    - ``modality``: Modality that was given, or that the rows clearly are of.
+    - ``detail``, ``fix``: What was found, and what to do.
+    """
+
+    outcome: str
+    shares: dict[str, float]
+    modality: str | None
+    detail: str
+    fix: str = ""
+
+    def refuse(self, place: str, fix: str = "") -> None:
+        """Raise ModalityError or SpaceMismatchError if the map must not be applied to the rows of ``place``."""
+        if self.outcome in ("good", "unknown"):
+            return
+        kind = ModalityError if self.outcome == "ask" else SpaceMismatchError
+        raise kind(f"The rows of {place} do not all fit the map: {self.detail}.", f"{self.fix} {fix}".strip())
+
+
+def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str = "old") -> Judgement:
+    """Judge one by one whether rows (n, d), spread over a store, are those of a side of a map, in a given modality."""
+    rows = distinct(rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)], JUDGED)
+    kinds = mapping.origins_
+    own = names_of(kinds or (), side)
+    if not own or not len(rows):
+        words = "the map keeps no description of the rows it was fitted on, so which model made these cannot be told"
+        return Judgement("unknown", {}, modality, words, "Fit the map again with congruence fit.")
+    assert kinds is not None
+    expected = [own[name] for name in ({modality, None} if modality else own) if name in own]
+    report = _examine(rows, kinds, 0.01, expected)
+    counts = {name: count for name, count in zip(report.names, report.counts, strict=True) if count}
+    right = {name: counts.pop(name) for name in expected if name in counts}
+    odd = rows[report.origin < 0]
+    shares = {_in_words(name): n / len(rows) for name, n in (right | counts).items()}
+    if len(odd):
+        shares["unknown"] = len(odd) / len(rows)
+    listed = ", ".join(f"{share:.1%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
+    found = f"of {len(rows):,} different rows: {listed}"
+
+    def counted(n: int) -> bool:
+        return n >= max(min(_COUNT, len(rows)), _SHARE * len(rows))
+
+    wrong, total = sum(counts.values()), sum(right.values())
+    if counted(wrong) and wrong >= len(odd):
+        most = max(counts, key=lambda name: counts[name])
+        sure = all(kinds[name].tells_unrelated for name in (most, *expected))
+        if sure or wrong >= 0.9 * len(rows):
+            return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
+    chosen = max(right, key=lambda name: right[name], default=expected[0] if expected else "")
+    clear = 2 * total >= len(rows) and not counted(total - right.get(chosen, 0)) and not counted(wrong)
+    said = modality or (chosen.partition(".")[2] or None if clear else None)
+    if chosen and counted(len(odd)):
+        if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
+            return Judgement("unrelated", shares, said, found, "Select the other rows, or use a map from their model.")
+        clear = False
+    if modality is None and len(own) > 1 and not clear:
+        options = " or ".join(f"--modality {name}" for name in own if name)
+        return Judgement("ask", shares, None, found, f"Pass {options}.")
+    good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
+    return Judgement("good" if good else "unknown", shares, said, found)
+
+
+def check_means(mapping: Map, modality: str, rows: Sequence[np.ndarray | None], pairs: Sequence[np.ndarray]) -> None:
+    """Refuse rows of another modality, old and new, that are not of the models of the pairs that a map was fitted on.
+
+    The map leads from the directions along which the old model's rows vary to those of the new model's. Without new
+    rows, rows of another modality vary along the same directions as the pairs, or their mean is not unrelated to
+    theirs. Nothing is refused where the pairs or the rows have no such directions.
+    """
+    old, new = rows
+    if old is not None and new is not None:
+        follows = _follows(new, to_numpy(mapping.for_modality(modality).transform(distinct(old))))
+        if follows:
+            return
+        if follows is False:
+            raise SpaceMismatchError(
+                f"The {modality} rows passed as means are not of the models of the pairs: the map does not lead from "
+                "the old ones to the new ones.",
+                "Pass rows of the same two models, or `check=False` (--no-check).",
+            )
+    for side, X, known in zip(("old", "new"), rows, pairs, strict=True):
+        if X is not None and _follows(known, X, mean=True) is False:
+            raise SpaceMismatchError(
+                f"The {modality} rows passed as means are not of the {side} model of the pairs: neither their mean nor "
+                "the directions along which they vary are related to those of its rows.",
+                f"Pass rows of the {side} model, or `check=False` (--no-check).",
+            )
+
+
+def _follows(known: np.ndarray, rows: np.ndarray, *, mean: bool = False) -> bool | None:
+    """Return whether rows vary along the directions of known ones, or have a related mean; None if that tells nothing.
+
+    It tells something if half of the known rows vary along the directions of the other half.
+    """
+    known = distinct(known)
+    half = Kinds.of({"half": known[::2]}).get("half")
+    if half is None or not half.related(known[1::2]):
+        return None
+    rows = distinct(rows)
+    return half.related(rows) or (mean and half.near_mean(rows))
+
+
+def _in_words(name: str) -> str:
+    side, _, modality = name.partition(".")
+    words = {"old": "old model", "new": "new model", "mapped": "mapped already"}[side]
+    return f"{words} ({modality})" if modality else words
+
+
+def _fix(kind: str, mixed: bool, modality: str | None) -> str:
+    """Return what to do about rows of another kind."""
+    side, _, other = kind.partition(".")
+    if mixed:
+        return "Map only the rows that the map is for."
+    if side == "old":
+        return f"Pass --modality {other} (`modality={other!r}`)." if modality != other else "Use a map for these rows."
+    return "They need no map." if side == "mapped" else "They need no map to the new model; the inverse map leads back."
 
 
 def _rows(count: int) -> str:

@@ -42,6 +42,7 @@ from congruence.embeddings import (
     normalize_rows,
 )
 from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.linalg.distribution import Kinds
 from congruence.maps.card import LOADING, write_card
 from congruence.maps.evidence import choice_line
 
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from congruence.maps.torch_module import TorchMap
+
+
+#: Beginning of the names under which ``origins_`` is saved.
+_ORIGINS = "origins."
 
 
 class NotFittedMapError(CongruenceError, ValueError, AttributeError):
@@ -89,6 +94,8 @@ class Map(ABC):
     scores_: dict[str, Any]
     facts_: dict[str, Any]
     n_pairs_: int
+    #: How the rows of both models, and mapped ones, were distributed at the fit; None if that was not kept.
+    origins_: Kinds | None = None
 
     @abstractmethod
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
@@ -601,7 +608,9 @@ class Map(ABC):
             scores=saved.scores_,
             shown=saved._shown,
         )
-        return persist.write_folder(path, saved.state(), saved.config(), card, force=force)
+        kept = {} if self.origins_ is None else self.origins_.state()
+        arrays = {**saved.state(), **{_ORIGINS + name: array for name, array in kept.items()}}
+        return persist.write_folder(path, arrays, saved.config(), card, force=force)
 
     def _plain(self) -> Map:
         """Return the map that is saved in place of this one, without the parameters of a method that found it."""
@@ -643,11 +652,15 @@ class Map(ABC):
         if pairing is not None and not (isinstance(pairing["suspects"], list) and "looks_paired" in pairing):
             raise TypeError("scores of the pairing are not in the expected form")
         new = cls(**config["parameters"])
-        new._restore(arrays, config["facts"])
+        kept = {name.removeprefix(_ORIGINS): array for name, array in arrays.items() if name.startswith(_ORIGINS)}
+        new._restore({name: array for name, array in arrays.items() if not name.startswith(_ORIGINS)}, config["facts"])
         new.source_space_ = Space.from_dict(config["source_space"])
         new.target_space_ = Space.from_dict(config["target_space"])
         new.scores_ = dict(scores)
         new._check_restored()
+        if kept:
+            widths = {"old": new.n_features_in_, "new": new.d_target, "mapped": new.d_out}
+            new.origins_ = Kinds.from_state(kept, widths)
         return new
 
     def _check_restored(self) -> None:

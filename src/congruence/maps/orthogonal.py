@@ -609,6 +609,7 @@ class OrthogonalMap(AffineMap):
         new.n_features_in_, new.scores_, new.moments_ = self.n_features_in_, {}, self.moments_
         new.given_means_, new._told = dict(self.given_means_), self._told
         new.source_space_, new.target_space_ = self.source_space_, self.target_space_
+        new.origins_ = self.origins_
         for name in _SOLVED:
             setattr(new, name, getattr(self, name))
         new.modality_means_ = dict(self.modality_means_)
@@ -652,6 +653,8 @@ class OrthogonalMap(AffineMap):
             for name, m in self.given_means_.items()
         }
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
+        if self.origins_ is not None:
+            new.origins_ = self.origins_.renamed({"old": "new", "new": "old"})
         return new
 
     def then(self, other: Self) -> Self:
@@ -743,6 +746,7 @@ class OrthogonalMap(AffineMap):
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
+        plain.origins_ = self.origins_
         return plain
 
     def _plain(self) -> OrthogonalMap:

@@ -13,6 +13,7 @@ from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
+from congruence.compare.origins import check_means, remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import DegenerateWarning, ModalityError, ParameterError
@@ -81,7 +82,8 @@ def fit(
         (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each pair on
         its own.
     check : bool, default=True
-        Compare the alignment with random re-pairings, and look for individual wrong pairs.
+        Compare the alignment with random re-pairings, look for individual wrong pairs, and refuse rows in ``means``
+        that are not of the two models.
     strict : bool, default=False
         Raise an error instead of a warning when the check fails.
     missing : {"drop", "error"}, default="drop"
@@ -103,6 +105,8 @@ def fit(
     ------
     UnpairedError
         With ``strict``, if the anchors do not pass the pairing check.
+    SpaceMismatchError
+        If rows in ``means`` are of another model.
 
     Warns
     -----
@@ -185,6 +189,13 @@ def fit(
     model.target_space_ = replace(target.space, modality=theirs)
     if others and (method != "auto" or isinstance(model, OrthogonalMap)):
         model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
+    sides = tuple(
+        {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
+    )
+    if check:
+        for name in others:
+            check_means(model, name, [side.get(name) for side in sides], (train.source.vectors, train.target.vectors))
+    remember_rows(model, {ours: train.source.vectors} | sides[0], {theirs: train.target.vectors} | sides[1])
     if heldout.any():
         scores["holdout"] = split.to_dict()
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))

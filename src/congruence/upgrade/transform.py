@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,8 +21,9 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.engine import Engine, LocalEngine
 from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
+from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ColumnsWarning, ParameterError
+from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ParameterError
 from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
@@ -178,7 +180,26 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
     return transform
 
 
+_RANGES = 32  # of a file, from which rows are judged
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
+
+
+def _spread(source: Source | DataSet) -> np.ndarray:
+    """Return rows from all over a file or a data set, in few ranges, since a range costs as much as a row."""
+    if isinstance(source, DataSet):
+        last = len(source.fragments) - 1
+        chosen = np.unique(np.linspace(0, last, _RANGES).astype(int)) if last >= 0 else ()
+        rows = [np.empty((0, source.dim))]
+        for number in chosen:
+            with suppress(InputError, CorruptFileError):  # the work names damaged rows, or puts them aside
+                part = source.open(source.fragments[number])
+                rows.append(part.take(np.arange(min(part.n, JUDGED // len(chosen))))[1])
+        return np.concatenate(rows)
+    if source.n <= JUDGED:
+        return source.take(np.arange(source.n))[1]
+    size = JUDGED // _RANGES
+    starts = np.linspace(0, source.n - size, _RANGES).astype(int)
+    return source.take((starts[:, None] + np.arange(size)).ravel())[1]
 
 
 @dataclass(frozen=True)
@@ -226,7 +247,7 @@ def transform_file(
         The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
         with ``force``. For a data set: a folder of Parquet files, or a ``.lance`` data set; a path or a URL.
     modality : str, optional
-        Modality whose means are used; by default the source's own modality.
+        Modality whose means are used; by default the source's own modality, or that which the rows clearly are of.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
         (``gives_unit_rows``).
@@ -235,7 +256,7 @@ def transform_file(
     force : bool, default=False
         Replace an existing output; for a data set, one that this library wrote, and discard the journal of another job.
     check : bool, default=True
-        Refuse vectors that are known to belong to another space than the map's source.
+        Refuse vectors that are known to belong to another space than the map's source, or look as if some do.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
         Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
@@ -258,6 +279,16 @@ def transform_file(
         fragments of a data set are kept for the next run.
     """
     started = time.perf_counter()
+    name = source.place.shown if isinstance(source, DataSet) else source.path
+    if not isinstance(source, DataSet):
+        check_output_place(source, output)
+    wanted = modality or source.space.modality
+    judged = None
+    if check and mapping.origins_ is not None and not isinstance(mapping, HeadsMap):
+        judged = judge(mapping, _spread(source), wanted)
+        modality = wanted or judged.modality
+        if judged.outcome == "ask":
+            judged.refuse(name)
     function = BlockMap(
         mapping,
         replace(source.space, dim=source.dim),
@@ -270,6 +301,8 @@ def transform_file(
         allow_zero_rows=allow_zero_rows,
         device="auto" if isinstance(source, DataSet) else None,
     )
+    if judged is not None:
+        judged.refuse(name, "--no-check-space (`check=False`) maps them all.")
     table: dict[str, Any] = {
         "dim": function.dim,
         "dtype": function.dtype,
@@ -300,7 +333,6 @@ def transform_file(
             f"Got `{name}={value!r}` for {source.path}; expected a data set.",
             f"Leave it out, or pass `congruence.engines.open_dataset({source.path!r})`.",
         )
-    check_output_place(source, output)
     sink = open_sink(output, n=source.n, force=force, parts=source.parts, columns=source.columns, **table)
     if sink.left_out:
         warnings.warn(

@@ -169,6 +169,7 @@ class Migration:
         certificate: Mapping[str, object] | None = None,
         encode_rate: float | None = None,
         price: float | None = None,
+        allow_unknown: bool = False,
     ) -> Plan:
         """Report what ``run`` would do, and check everything that can be checked in advance; nothing is changed.
 
@@ -178,13 +179,15 @@ class Migration:
             Output of ``congruence certify --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
+        allow_unknown : bool, default=False
+            Allow rows that seem to be of no model that the map knows.
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(
                     f"Got {name}={value}; expected a positive number.", f"Pass a positive `{name}=…`, or leave it out."
                 )
-        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
+        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price, allow_unknown=allow_unknown)
 
     def _plan(self, **options: Any) -> Plan:
         return self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
@@ -195,6 +198,7 @@ class Migration:
         certificate: Mapping[str, Any] | None = None,
         resume: bool = False,
         anyway: bool = False,
+        allow_unknown: bool = False,
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
@@ -207,6 +211,8 @@ class Migration:
             Resume a run that was stopped.
         anyway : bool, default=False
             Run even if the certificate advises against mapping. No other check is skipped.
+        allow_unknown : bool, default=False
+            As for ``plan``.
         callback : callable, optional
             Called, also from other threads, with the number of rows of each block that was written or compared.
         stage : callable, optional
@@ -225,7 +231,7 @@ class Migration:
                 raise MigrationError(
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
-            self._begin(self._plan(certificate=certificate, measure=False), anyway)
+            self._begin(self._plan(certificate=certificate, measure=False, allow_unknown=allow_unknown), anyway)
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
-from congruence.compare.origins import NEAR, OriginDetector
-from congruence.databases import Block, Database, DatabaseInfo, Stage
+from congruence.compare.origins import JUDGED, judge
+from congruence.databases import Database, DatabaseInfo, Stage
 from congruence.errors import (
     CongruenceError,
     DatabaseUnavailableError,
     IdError,
     MigrationError,
+    ModalityError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
@@ -60,7 +62,7 @@ class Plan(PlainData):
     encode_minutes: float | None = None  # to encode all items with the new model instead
     encode_cost: float | None = None  # at the given price
     verdict: dict[str, str] = field(default_factory=dict)  # action, headline, reason and models of the certificate
-    #: "check", "outcome" ("good", "bad" or "unknown") and "detail"
+    #: "check", "outcome" ("good", "bad" or "unknown"), "detail", and "fix" where rows do not fit the map
     checks: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -98,11 +100,13 @@ def make_plan(
     encode_rate: float | None = None,
     price: float | None = None,
     measure: bool = True,
+    allow_unknown: bool = False,
 ) -> Plan:
     """Read a sample, check it, and report what the migration would do; the database is not changed.
 
-    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample. ``measure``: also write the
-    sample to a scratch table, and measure search in the stored type.
+    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample, and the modality of
+    ``mapper``, if the map needs one, from the rows. ``measure``: also write the sample to a scratch table, and measure
+    search in the stored type. ``allow_unknown``: rows of no model that the map knows are no reason to refuse.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -130,19 +134,21 @@ def make_plan(
             note("space", "unknown", f"{info.dim}-d, {words}")
     except CongruenceError as error:
         note("space", "bad", str(error))
+    seconds = time.perf_counter() - started
+    _check_origin(database, mapper, info, checks, allow_unknown)
+    started = time.perf_counter()
     mapped = None
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
     except CongruenceError as error:
         note("rows", "bad", str(error))
-    seconds = time.perf_counter() - started
+    seconds += time.perf_counter() - started
     write_seconds = recall = None
     if mapped is not None:
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
-    _check_origin(mapper, sample, note)
     repeated = database.repeated_ids()
     words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
     note("ids", "bad" if repeated else "good", words)
@@ -217,39 +223,43 @@ def _measure(
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
 
 
-def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
-    """Check from the vectors alone whether they come from the map's source model."""
-    detector = OriginDetector().fit(maps={"the map": mapper.map})
-    vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors
-    by_modality: dict[str | None, np.ndarray] = {mapper.modality: vectors}
-    if sample.modalities is not None and mapper.modality is None:
-        names = np.array(sample.modalities.to_pylist(), object)
-        by_modality = {name: vectors[names == name] for name in dict.fromkeys(names.tolist())}
-    for modality, rows in by_modality.items():
-        words = "" if modality is None else f" ({modality})"
-        if not np.isfinite(rows).all():
-            continue
-        report = detector.examine(rows)
-        means = report.by_means
-        if modality is not None:
-            means = [mean for mean in means if mean["name"].endswith(f", {modality}")] or means
-        target = mapper.map.target_space_.model or "target of the map"
-        towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
-        if 2 * report.mapped.get("the map", 0) > len(rows):
-            note("origin", "bad", f"these rows{words} look as if this map had already mapped them")
-        elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
-            near = means[0]["distance"] <= NEAR
-            look = "look" if near else "do not look"
-            outcome = "good" if near else "unknown"
-            note("origin", outcome, f"these rows{words} {look} like the old model's, by their mean")
-        elif len(means) < 2:
-            says = f"the map stores no mean vectors by which its two models could be distinguished{words}"
-            note("origin", "unknown", says)
-        elif towards > 0.5:
-            says = "look like the new model's, by their mean: use the inverse map, or none"
-            note("origin", "bad", f"these rows{words} {says}")
-        else:
-            note("origin", "good", f"these rows{words} look like the old model's, by their mean")
+def _check_origin(
+    database: Database, mapper: RowMapper, info: DatabaseInfo, checks: list[dict[str, str]], allow_unknown: bool
+) -> None:
+    """Judge rows from all over the store one by one, and set the modality if they leave no doubt about it."""
+    if mapper.old.element_type == "binary" or any(check["outcome"] == "bad" for check in checks):
+        words = "which model made these rows cannot be told from " + (
+            "bits" if mapper.old.element_type == "binary" else "these vectors"
+        )
+        checks.append({"check": "origin", "outcome": "unknown", "detail": words})
+        return
+    for modality, rows in _spread(database, mapper, info).items():
+        found = judge(mapper.map, rows, modality)
+        fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
+        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
+        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
+        check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
+        checks.append({**check, "detail": found.detail, "fix": fix})
+        if mapper.modality is None and modality is None and found.modality and outcome != "bad":
+            mapper.modality = found.modality
+            checks.append({"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"})
+
+
+def _spread(database: Database, mapper: RowMapper, info: DatabaseInfo) -> dict[str | None, np.ndarray]:
+    """Return rows from all over the store, by modality: stores are often sorted, so the first do not stand for all."""
+    step = max(info.rows // JUDGED, 1)
+    found: dict[str | None, list[np.ndarray]] = {}
+    seen = 0
+    for block in database.scan("old"):
+        picked = np.arange(-seen % step, len(block.ids), step)
+        seen += len(block.ids)
+        picked = picked[np.isfinite(block.vectors[picked]).all(axis=1) & block.vectors[picked].any(axis=1)]
+        rows, names = mapper.rows(block.vectors[picked]), [mapper.modality] * len(picked)
+        if mapper.modality is None and block.modalities is not None:
+            names = block.modalities.take(pa.array(picked)).to_pylist()
+        for name in dict.fromkeys(names):
+            found.setdefault(name, []).append(rows[[name == one for one in names]])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
@@ -274,5 +284,6 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
                 f"The database's disk has {plan.free_bytes:,} bytes free, and {plan.bytes_new:,} are needed.",
                 "Free some, or pass `element_type='float16'`.",
             )
-        elif check["check"] == "origin":
-            raise SpaceMismatchError(f"At {plan.place}, {check['detail']}.", "Use a map from the model of these rows.")
+        elif check["check"] in ("origin", "modality"):
+            kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
+            raise kind(f"The rows at {plan.place} do not all fit the map: {check['detail']}.", check["fix"])

@@ -1,0 +1,292 @@
+"""How the rows of a model are distributed: a description small enough to be saved, to compare other rows with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Self
+
+import numpy as np
+
+from congruence._utils.arrays import UNIT_TOLERANCE
+
+#: Fewest distinct rows that are described, and most that are used.
+FEWEST, MOST = 40, 512
+
+#: Number of leading directions that are kept; the other directions share one variance, relative to their scales.
+DIRECTIONS = 14
+
+#: Contiguous parts that are left out in turn, so that rows ordered by content show how far other content is.
+FOLDS = 4
+
+#: Rows whose components are shuffled lie where an unrelated model's rows lie; so often they are.
+SHUFFLES = 16
+
+#: Position between the median distance of a model's left-out rows (0) and that of an unrelated model's (1) up to which
+#: rows can be of the model. Rows of new content reached .64 at the 99th percentile, those of other models started
+#: at .69 (tests/compare/test_origins_real.py).
+FAR = 0.66
+
+#: Fewest rows that describe a model well enough to say that other rows must be of another one.
+_MANY = 100
+
+#: Mean cosine of a model's rows from which they share a direction whatever their content, and from which no similar
+#: model shares it.
+_CONCENTRATED = 0.45, 0.55, 0.58
+
+#: Share of the left-out rows beyond which p-values come from a fitted tail.
+_TAIL = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class RowDistribution:
+    """A normal distribution of unit rows, with a few directions of their own, and of the logarithms of their norms.
+
+    - ``mean``, ``scale``, shape (d,): Rows minus the mean are divided by the scale.
+    - ``directions``, shape (r, d), and ``variances``, (r + 1,): Leading directions, and the variances along each and
+      along all others.
+    - ``norms``: Median and standard deviation of the logarithms of the norms.
+    - ``distances``: Sorted squared distances of rows that were left out of the estimate.
+    - ``unrelated``: Median distance of rows with shuffled components.
+    - ``recognized``: Share of left-out rows that are more likely under this than under any other of their ``Kinds``.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    directions: np.ndarray
+    variances: np.ndarray
+    norms: np.ndarray
+    distances: np.ndarray = field(default_factory=lambda: np.empty(0))
+    unrelated: np.ndarray = field(default_factory=lambda: np.empty(0))
+    recognized: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(cls, unit: np.ndarray, logs: np.ndarray) -> tuple[Self, np.ndarray]:
+        """Describe unit rows (n, d) and the logarithms of their norms; also return the distance of each, left out."""
+        far = np.empty(len(unit))
+        for part in np.array_split(np.arange(len(unit)), FOLDS):
+            kept = np.delete(np.arange(len(unit)), part)
+            far[part] = cls(*_estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
+        new = cls(*_estimate(unit, logs), np.sort(far))
+        rng = np.random.default_rng(0)
+        some = np.linspace(0, len(unit) - 1, min(len(unit), 64)).astype(int)
+        shuffled = [new.distance(unit[some][:, rng.permutation(unit.shape[1])], logs[some]) for _ in range(SHUFFLES)]
+        return replace(new, unrelated=np.array([np.median(shuffled)])), far
+
+    @property
+    def width(self) -> int:
+        """Number of components."""
+        return len(self.mean)
+
+    @property
+    def median(self) -> float:
+        """Median distance of rows that were left out."""
+        return float(np.median(self.distances))
+
+    def distance(self, unit: np.ndarray, logs: np.ndarray) -> np.ndarray:
+        """Return squared Mahalanobis distances (n,) of unit rows and the logarithms of their norms."""
+        Z = (unit - self.mean) / self.scale
+        along = np.square(Z @ self.directions.T)
+        near = along @ (1 / self.variances[:-1]) + (np.square(Z).sum(axis=1) - along.sum(axis=1)) / self.variances[-1]
+        return np.asarray(near + np.square((logs - self.norms[0]) / self.norms[1]))
+
+    def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
+        """Return the log-likelihood of rows, up to a constant that distributions of the same width share."""
+        rest = self.width - len(self.directions)
+        volume = np.log(self.scale).sum() + (np.log(self.variances[:-1]).sum() + rest * np.log(self.variances[-1])) / 2
+        return np.asarray(-distance / 2 - volume - np.log(self.norms[1]))
+
+    def fits(self, distance: np.ndarray) -> np.ndarray:
+        """Return whether rows can be of this model: clearly nearer to its rows than an unrelated model's rows are."""
+        if not self.tells_unrelated:
+            return np.asarray(self.p_value(distance) > 1e-3)
+        return np.asarray(distance <= self.median + FAR * (float(self.unrelated[0]) - self.median))
+
+    @property
+    def tells_unrelated(self) -> bool:
+        """Whether nearly all rows that were left out are far nearer than those of an unrelated model."""
+        usual = float(np.quantile(self.distances, 0.99)) - self.median
+        return FAR * (float(self.unrelated[0]) - self.median) > usual
+
+    def related(self, rows: np.ndarray) -> bool:
+        """Return whether rows (n, d) vary along the same directions as this model's rows, whatever their mean.
+
+        Then they may be of the same model, with other content. Compared with rows whose components are shuffled.
+        """
+        Z = directions(rows)[0]
+        Z = (Z - Z.mean(axis=0)) / self.scale
+        rng = np.random.default_rng(0)
+        along = float(np.square(Z @ self.directions.T).sum())
+        null = [np.square(Z[:, rng.permutation(Z.shape[1])] @ self.directions.T).sum() for _ in range(SHUFFLES)]
+        return bool(along > np.mean(null) + 2 * np.std(null))
+
+    def near_mean(self, rows: np.ndarray) -> bool:
+        """Return whether the mean of rows (n, d) points where this model's does, more than with shuffled components."""
+        mean, rng = directions(rows)[0].mean(axis=0), np.random.default_rng(0)
+        null = [mean[rng.permutation(len(mean))] @ self.mean for _ in range(4 * SHUFFLES)]
+        return bool(mean @ self.mean > np.mean(null) + 3 * np.std(null))
+
+    def excludes(self, rows: np.ndarray) -> bool:
+        """Return whether rows (n, d), none of which ``fits``, must be of another model.
+
+        Only if the model's own rows share a direction whatever their content. Rows of models without such a direction
+        may be as far from each other as unrelated ones, and so may those of models that few rows describe.
+        """
+        least = _CONCENTRATED[0] if len(self.distances) >= _MANY else _CONCENTRATED[2]
+        return self.tells_unrelated and self.concentration >= least and not self.related(rows)
+
+    def unusual(self, rows: np.ndarray) -> int:
+        """Return how many rows (n, d) may be of this model, or of a similar one.
+
+        0 if the model's rows share so much that a similar model's rows would be recognized.
+        """
+        if self.tells_unrelated and self.concentration >= _CONCENTRATED[1]:
+            return 0
+        return int(np.count_nonzero(self.distance(*directions(rows)) > self.distances[-1]))
+
+    @property
+    def concentration(self) -> float:
+        """Mean cosine of two different rows."""
+        return float(self.mean @ self.mean)
+
+    def p_value(self, distance: np.ndarray) -> np.ndarray:
+        """Return the rank of each distance among left-out rows; beyond a tenth, its probability in a Pareto tail."""
+        n = len(self.distances)
+        tail = max(int(_TAIL * n), 2)
+        start = float(self.distances[-tail - 1])
+        hill = max(float(np.log(self.distances[-tail:] / start).mean()), 1e-3)
+        ranked = (1 + n - np.searchsorted(self.distances, distance, "left")) / (n + 1)
+        beyond = (tail + 1) / (n + 1) * np.maximum(distance / start, 1.0) ** (-1 / hill)
+        return np.asarray(np.where(distance > start, beyond, ranked))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays, in float32."""
+        return {name: np.asarray(getattr(self, name), np.float32) for name in (one.name for one in fields(self))}
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, np.ndarray], width: int) -> Self:
+        """Build the distribution from ``state``, after checking it. Raises ValueError or KeyError."""
+        names = [one.name for one in fields(cls)]
+        new = cls(*(np.asarray(arrays[name], np.float64) for name in names))
+        r = len(new.directions)
+        shapes = [(width,), (width,), (r, width), (r + 1,), (2,), (len(new.distances),), (1,), (1,)]
+        for name, shape in zip(names, shapes, strict=True):
+            if getattr(new, name).shape != shape or not np.isfinite(getattr(new, name)).all():
+                raise ValueError(f"{name} of the rows at the fit is damaged")
+        positive = new.scale, new.variances, new.norms[1:], new.distances, new.unrelated
+        if len(arrays) != len(names) or len(new.distances) < FEWEST or any((part <= 0).any() for part in positive):
+            raise ValueError("the description of the rows at the fit is damaged")
+        return new
+
+
+def directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit rows, and the logarithms of the norms."""
+    X = np.asarray(X, np.float64)
+    norms = np.linalg.norm(X, axis=1)
+    return X / norms[:, None], np.log(norms)
+
+
+def distinct(rows: np.ndarray, most: int = MOST) -> np.ndarray:
+    """Return distinct rows in their order, at most ``most``, spread over all of them."""
+    rows = np.ascontiguousarray(rows)
+    first = np.unique(rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel(), return_index=True)[1]
+    first.sort()
+    return rows[first[np.linspace(0, len(first) - 1, min(len(first), most)).astype(int)]]
+
+
+def _estimate(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return mean, scale, directions, variances and norms."""
+    n, d = unit.shape
+    mean = unit.mean(axis=0)
+    Z = unit - mean
+    variance = Z.var(axis=0)
+    # A component that hardly varied among few rows may vary in others.
+    scale = np.sqrt((n * variance + 20 * variance.mean()) / (n + 20))
+    scale = np.maximum(scale, 1e-6)
+    Z /= scale
+    rank = max(min(DIRECTIONS, n // 4, d // 4), 1)
+    total = float(np.vdot(Z, Z)) / (n - 1)
+    gram = Z @ Z.T if n < d else Z.T @ Z
+    values, vectors = np.linalg.eigh(gram)
+    values, vectors = values[-rank:], vectors[:, -rank:]
+    axes = (vectors.T @ Z) / np.sqrt(values)[:, None] if n < d else vectors.T
+    values = values / (n - 1)
+    rest = max((total - float(values.sum())) / (d - rank), 1e-6)
+    spread = max(float(logs.std()), UNIT_TOLERANCE)  # unit rows in another precision are still unit rows
+    return mean, scale, axes, np.append(np.maximum(values, rest), rest), np.array([np.median(logs), spread])
+
+
+class Kinds(dict[str, RowDistribution]):
+    """Distributions of rows of several kinds by name, e.g. of two models.
+
+    ``margins[a, b]`` is how much more likely than under its own kind ``b`` a row may be under ``a``: the largest
+    difference of the log-likelihoods but for 0.5 % of the rows that were left out.
+    """
+
+    margins: dict[tuple[str, str], float]
+
+    @classmethod
+    def of(cls, rows: Mapping[str, np.ndarray]) -> Self:
+        """Describe rows of each kind; kinds with fewer than ``FEWEST`` distinct rows are left out."""
+        parts = {name: directions(distinct(X)) for name, X in rows.items()}
+        parts = {name: part for name, part in parts.items() if len(part[0]) >= FEWEST}
+        found = {name: RowDistribution.of(*part) for name, part in parts.items()}
+        new = cls({name: kind for name, (kind, _) in found.items()})
+        new.margins = {}
+        for name, (own, far) in found.items():
+            mine, best = own.log_likelihood(far), np.full(len(far), True)
+            for other, (there, _) in found.items():
+                if other != name and there.width == own.width:
+                    more = there.log_likelihood(there.distance(*parts[name])) - mine
+                    best &= more < 0
+                    new.margins[other, name] = max(float(np.quantile(more, 0.995)), 0.0)
+            new[name] = replace(own, recognized=np.array([best.mean()]))
+        return new
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all arrays by the name of their kind and their own."""
+        arrays = {f"{name}.{part}": value for name, kind in self.items() for part, value in kind.state().items()}
+        for name in self:
+            margins = [self.margins.get((other, name), 0.0) for other in sorted(self)]
+            arrays[f"{name}.margins"] = np.array(margins, np.float32)
+        return arrays
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, np.ndarray], width_of: Mapping[str, int]) -> Self:
+        """Build the kinds from ``state``, after checking it; ``width_of`` has the width of each name's first part."""
+        parts: dict[str, dict[str, np.ndarray]] = {}
+        for key in arrays:
+            name, _, part = key.rpartition(".")
+            parts.setdefault(name, {})[part] = arrays[key]
+        margins = {name: np.asarray(kind.pop("margins"), np.float64) for name, kind in parts.items()}
+        new = cls(
+            {name: RowDistribution.from_state(kind, width_of[name.partition(".")[0]]) for name, kind in parts.items()}
+        )
+        if any(row.shape != (len(new),) or not np.isfinite(row).all() for row in margins.values()):
+            raise ValueError("the margins between kinds of rows are damaged")
+        new.margins = {
+            (other, name): float(row[k]) for name, row in margins.items() for k, other in enumerate(sorted(new))
+        }
+        return new
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Return the kinds whose names' first parts are in ``names``, under new ones."""
+
+        def rename(name: str) -> str | None:
+            first, dot, rest = name.partition(".")
+            return names[first] + dot + rest if first in names else None
+
+        new = type(self)({new: kind for name, kind in self.items() if (new := rename(name))})
+        pairs = {(rename(a), rename(b)): margin for (a, b), margin in self.margins.items()}
+        new.margins = {(a, b): margin for (a, b), margin in pairs.items() if a and b}
+        return new
+
+
+def kind_name(side: str, modality: str | None) -> str:
+    """Return the name of a kind of rows: "old", "new" or "mapped", and the modality if it is known."""
+    return side if modality is None else f"{side}.{modality}"
+
+
+def names_of(kinds: Iterable[str], side: str) -> dict[str | None, str]:
+    """Return the names of the kinds of one side, by modality."""
+    return {name.partition(".")[2] or None: name for name in kinds if name.partition(".")[0] == side}
