@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from congruence import OrthogonalMap
+from congruence import LinearMap, OrthogonalMap
 from congruence.databases import Database, Stage
-from congruence.errors import CongruenceError, DatabaseError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, MigrationError, ParameterError, SpaceMismatchError
 from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate import verify as checks
 
@@ -363,6 +363,20 @@ class DatabaseContract:
         with Migration(self.open(where), journal=tmp_path / "journal") as migration:
             assert migration.rollback()["identical"]
         assert self.user_rows(where) == before
+
+    @pytest.mark.parametrize(("width", "result"), [(DIM + 3, DIM_NEW), (DIM_NEW, DIM), (1, 1)])
+    def test_a_map_of_another_width_is_refused_before_anything_is_written(self, tmp_path, width, result):
+        ids, vectors, others = make_rows(self.id_types[0], 12)
+        where = self.make(tmp_path, ids, vectors, others)
+        before, rng = self.user_rows(where), np.random.default_rng(1)
+        mapping = LinearMap().fit(rng.normal(size=(40, width)), rng.normal(size=(40, result)))
+        with Migration(self.open(where), mapping, journal=tmp_path / "journal") as migration:
+            for step in (migration.plan, migration.run):
+                with pytest.raises(SpaceMismatchError, match=rf"{DIM}-d .*expected {width}-d"):
+                    step()
+            assert migration.database.stage() is Stage.UNTOUCHED
+        assert self.user_rows(where) == before
+        assert not (tmp_path / "journal").exists()
 
     def test_every_element_type(self, tmp_path):
         """Vectors are written, read, searched, switched and rolled back; then this is the type of the old side."""

@@ -205,10 +205,7 @@ class DuckDB(ColumnDatabase):
             note = {str(key): str(value) for key, value in made["note"].items()}
             return NewVectors(int(made["dim"]), "int8" if kind.startswith("TINYINT") else "float32", note)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DatabaseError(
-                f"The column of new vectors in {self._place} is without this library's comment.",
-                "Drop the column, or restore the comment.",
-            ) from error
+            raise self._unmarked() from error
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
         """Return the column of a side and its width."""
@@ -338,13 +335,16 @@ class DuckDB(ColumnDatabase):
         )
         return [str(one) for one in found["id"].to_pylist()]
 
-    def _create(self, new: NewVectors) -> None:
-        """Add the column and its comment in one transaction."""
-        if new.element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
+    def check(self, element_type: str) -> None:
+        super().check(element_type)
+        if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",
             )
+
+    def _create(self, new: NewVectors) -> None:
+        """Add the column and its comment in one transaction."""
         columns = self._columns()
         _, old, column = self._names(columns)
         number = "TINYINT" if new.element_type == "int8" else "FLOAT"

@@ -30,6 +30,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     free_bytes,
+    mark_in,
     pack,
     quoted,
     time_scratch,
@@ -50,6 +51,9 @@ _REMEMBERED = 2**17
 _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
+
+#: Column of the table with the mark of a migration.
+_MARK = "(mark TEXT NOT NULL)"
 
 _T = TypeVar("_T")
 
@@ -132,15 +136,18 @@ class SQLite(CollectionDatabase):
         return f"{self._path} {self._table}"
 
     def _find(self) -> Collections:
-        place = Collections.named(self._table, self._statements())
-        assert place is not None
+        names = self._statements()
+        place = Collections.named(self._table, names)
+        if place is None:
+            refusals.check_name(self._table, names, self._path, "table")
+            raise AssertionError
         return place
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
-        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._mark_table]):
+        found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
+        if not found or not found[0][0].endswith(_MARK):
             return {}
-        (mark,) = self._read(f"SELECT mark FROM {quoted(self._mark_table)}")
-        return dict(json.loads(mark[0]))
+        return next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
 
     @property
     def _mark_table(self) -> str:
@@ -258,10 +265,18 @@ class SQLite(CollectionDatabase):
         absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
         return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
 
+    def check(self, element_type: str) -> None:
+        """Raise DatabaseError if any table, view or index has a name that the new table or one of its parts needs."""
+        super().check(element_type)
+        ours = f"{self._table}__congruence_".casefold()
+        for (name,) in self._read("SELECT name FROM sqlite_master"):
+            if name.casefold().startswith(ours):
+                raise refusals.not_ours(name)
+
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
-        self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} (mark TEXT NOT NULL)")
+        self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} {_MARK}")
         self._client.execute(f"INSERT INTO {quoted(self._mark_table)} VALUES (?)", [json.dumps(mark)])
 
     def _change(self, change: Callable[[], _T]) -> _T:

@@ -73,6 +73,11 @@ class RowMapper:
         """Leave out the functions that map blocks; another process creates its own."""
         return {**self.__dict__, "_functions": {}}
 
+    def check_width(self, vectors: np.ndarray) -> None:
+        """Raise SpaceMismatchError if vectors (b, dim) are not as wide as those that the map was fitted on."""
+        expected, result = Space(dim=self.map.n_features_in_), Space(dim=self.dim)
+        check_space(Space(dim=vectors.shape[1]), expected, result, modality=False)
+
     def check(self, info: DatabaseInfo, block: Block) -> None:
         """Raise an error if the vectors of a database do not come from the map's source space."""
         sample = block.vectors
@@ -106,6 +111,7 @@ class RowMapper:
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""
+        self.check_width(vectors)
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:

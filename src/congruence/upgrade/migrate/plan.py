@@ -114,10 +114,12 @@ def make_plan(
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
         raise ShapeError(f"No rows with a vector in {info.place}.", "Check the table, the column and the condition.")
+    mapper.check_width(sample.vectors)
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
     elif stage is Stage.UNTOUCHED:
+        database.check(element_type)
         note("stage", "good", "there are only old vectors")
     else:
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
