@@ -4,6 +4,7 @@ import json
 import time
 import warnings
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +62,13 @@ class Contract(DatabaseContract):
     """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
     any_names = False
+    needed = ("items_v1__congruence_new",)
+    named: ClassVar[dict[str, str]] = {"table": "items"}
+
+    def take(self, where, name):
+        client = self.client(where)
+        client.create_collection(name, models.VectorParams(size=2, distance="Dot"))
+        client.close()
 
     def client(self, where):
         raise NotImplementedError
@@ -183,7 +191,7 @@ def test_readers_of_the_collections_own_name_are_refused_before_anything_is_writ
     mapping = LinearMap().fit(np.eye(DIM), np.ones((DIM, DIM_NEW)))
     for table, said in (("alone", "Create an alias of 'alone'.*table=ALIAS"), ("items_v1", "pass table='items'")):
         with Migration(open_database(server.url, table=table), mapping, journal=tmp_path / "journal") as migration:
-            for step in (migration.plan, migration.run, lambda: migration.database.prepare(DIM_NEW)):  # noqa: B023
+            for step in (migration.plan, migration.run, lambda: migration.database.prepare(DIM_NEW)):
                 with pytest.raises(errors.MigrationError, match=f"own name, .*only aliases atomically.*{said}"):
                     step()
     assert names(items) == {"alone", "items_v1"}

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
 )
+from congruence.errors import DatabaseError
 
 #: Number of queries per request.
 _QUERIES = 64
@@ -94,6 +95,9 @@ class CollectionDatabase(Database):
     completes it. A backend reads and writes rows as records of its client, with all their fields if ``whole``, else
     with those of a block.
     """
+
+    #: Maximum number of letters of a collection's name.
+    longest_name: ClassVar[int] = 255
 
     _table: str  # name that readers use
     _column: str = ""
@@ -169,9 +173,12 @@ class CollectionDatabase(Database):
 
     def check(self, element_type: str) -> None:
         place, aliases = self._place(), self._aliases()
-        for name in (place.new, self._table + OLD, self._table + BACK):
-            if name in aliases:
-                raise refusals.not_ours(name)
+        names = {place.new} if place.alias else {place.new, self._table + OLD, self._table + BACK}
+        for name in sorted(names & aliases.keys()):
+            raise refusals.not_ours(name)
+        refusals.check_length(place.old, names, self.longest_name)
+        if not place.alias and ROLE.search(self._table):
+            raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
         refusals.check_readers(self._table, place.old, self._aliases_of(place.old))
 
     def _create(self, new: NewVectors) -> None:

@@ -76,11 +76,10 @@ class ColumnDatabase(Database):
     def _unmarked(self) -> DatabaseError:
         """Return the error for a column that has a name of ours, without the note of a migration."""
         stage, old, new = self._names()
-        name, marked = (old, new) if stage is Stage.SWITCHED else (new, new)
+        name = old if stage is Stage.SWITCHED else new
         return DatabaseError(
-            f"{self._subject} has a column {name!r}, and {marked!r} is without the note of a migration that created "
-            "it.",
-            "Rename that column, or restore the note (comment or metadata) if there was one.",
+            f"{self._subject} has a column {name!r}, a name that migrations use, and {new!r} has no note of one.",
+            "Rename that column; or restore the note (comment or metadata) if a migration is under way.",
         )
 
     def check(self, element_type: str) -> None:

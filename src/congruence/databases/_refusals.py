@@ -118,6 +118,15 @@ def check_readers(table: str, collection: str, aliases: Sequence[str]) -> None:
         )
 
 
+def check_length(name: str, needed: Iterable[str], most: int) -> None:
+    """Raise DatabaseError if a migration needs names that are longer than the database allows."""
+    if (longest := max(map(len, needed))) > most:
+        raise DatabaseError(
+            f"The name of {name!r} has {len(name)} letters, and migrations need one of {longest}, more than {most}.",
+            "Rename it, or copy it under a shorter name.",
+        )
+
+
 def check_column_name(column: str, suffixes: tuple[str, ...]) -> None:
     """Raise ParameterError if a column that a user named has a reserved name."""
     if column.endswith(suffixes):

@@ -37,7 +37,7 @@ from congruence.databases._base import (
     time_scratch,
 )
 from congruence.databases._columns import ColumnDatabase
-from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 #: Number of row ids that are searched at once for the next row after an empty range.
 _GAP_ROWS = 2**20
@@ -216,9 +216,11 @@ class DuckDB(ColumnDatabase):
         width = columns[old][0].rpartition("[")[2].rstrip("]")
         if not width:
             found = self._read(
-                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
+                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE len({quoted(old)}) > 0 LIMIT 1"
             )
-            width = str(found["n"][0].as_py() if len(found) else 0)
+            if not len(found):
+                raise ShapeError(f"No rows with a vector in {self._place}.", "Check the table and the column.")
+            width = str(found["n"][0].as_py())
         return old, int(width)
 
     def _where(self, *conditions: str) -> str:

@@ -67,6 +67,7 @@ class SQLite(CollectionDatabase):
     """
 
     kind = "sqlite-vec"
+    longest_name = 10**9
     capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -129,7 +130,7 @@ class SQLite(CollectionDatabase):
         tables = self._read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
-        return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
+        return {name: text for name, text in tables if _USING.search(text)}
 
     @property
     def _subject(self) -> object:
@@ -367,6 +368,7 @@ def load_vec(connection: sqlite3.Connection) -> None:
 
 # ---- vec0 ------------------------------------------------------------------------------------------------------------
 
+_USING = re.compile(r"\busing\s+vec0\s*\(", re.IGNORECASE)
 _VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
 _METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
 _KEY = re.compile(r"(\w+)\s+(integer|int|text)\s+primary\s+key", re.IGNORECASE)
@@ -391,7 +393,8 @@ class Vec0:
     @classmethod
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
         """Parse a CREATE statement."""
-        body = statement[statement.index("(") + 1 : statement.rindex(")")]
+        begin = _USING.search(statement)
+        body = statement[begin.end() if begin else 0 : statement.rindex(")")]
         arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
         vectors = {
             match[1]: (k, match) for k, argument in enumerate(arguments) if (match := _VECTOR.fullmatch(argument))
