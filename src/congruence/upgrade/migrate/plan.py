@@ -18,12 +18,14 @@ from congruence.errors import (
     DatabaseUnavailableError,
     IdError,
     MigrationError,
+    NotFiniteError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
     StorageError,
+    ZeroRowError,
 )
-from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
 from congruence.upgrade.migrate.quantize import recall_of
 from congruence.upgrade.transform import map_digest
 
@@ -136,6 +138,8 @@ def make_plan(
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
+    except (NotFiniteError, ZeroRowError) as error:
+        note("rows", "bad", str(all_bad_rows(database, mapper.allow_zero_rows) or error))
     except CongruenceError as error:
         note("rows", "bad", str(error))
     seconds = time.perf_counter() - started
