@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 # ---- addresses -------------------------------------------------------------------------------------------------------
 
 #: Names of parameters of a URL or connection string whose values are never shown.
-_SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
+_SECRET = re.compile(r"pass(?!file)|pwd|secret|token|api[_-]?key|credential", re.IGNORECASE)
 
 _HIDDEN = "***"
 

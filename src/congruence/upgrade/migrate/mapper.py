@@ -139,7 +139,7 @@ class RowMapper:
 
 
 def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None:
-    """Return the error for all rows with NaN or infinity or, if there are none, for all of zeros; None if all are good."""
+    """Return the error for all rows with NaN or infinity or, without any, for all of zeros; None if all are good."""
     ids: dict[type[InputError], list[object]] = {}
     n = 0
     for block in database.scan("old"):
