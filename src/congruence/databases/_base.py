@@ -433,8 +433,8 @@ class Database(ABC):
         """Complete what ``prepare`` made, which a kill may have interrupted."""
         return
 
-    def check(self, element_type: str) -> None:
-        """Raise an error if a later step would be impossible with new vectors of this type; nothing is written yet."""
+    def check(self, new: NewVectors) -> None:
+        """Raise an error if these new vectors or a later step would be impossible; nothing is written yet."""
         return
 
     def _missing(self) -> int:
@@ -457,7 +457,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
-                self.check(element_type)
+                self.check(wanted)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)

@@ -171,7 +171,7 @@ class CollectionDatabase(Database):
         mark = self._place().mark
         return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
 
-    def check(self, element_type: str) -> None:
+    def check(self, new: NewVectors) -> None:
         place, aliases = self._place(), self._aliases()
         names = {place.new} if place.alias else {place.new, self._table + OLD, self._table + BACK}
         for name in sorted(names & aliases.keys()):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import NEW, OLD, Database, Stage, VectorSide, owned
+from congruence.databases._base import NEW, OLD, Database, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError
 
 #: Maximum number of bytes of new vectors kept in memory until the next flush.
@@ -82,7 +82,7 @@ class ColumnDatabase(Database):
             "Rename that column; or restore the note (comment or metadata) if a migration is under way.",
         )
 
-    def check(self, element_type: str) -> None:
+    def check(self, new: NewVectors) -> None:
         """Raise DatabaseError if a column has one of our names in other letters, which some databases do not tell
         apart.
         """

@@ -294,11 +294,8 @@ class FileDatabase(Database):
                 break
         return out
 
-    def check(self, element_type: str) -> None:
+    def check(self, new: NewVectors) -> None:
         self._place.check_names()
-
-    def _create(self, new: NewVectors) -> None:
-        """Create the hidden folder next to the file, atomically."""
         needed = self._needed_bytes(new.dim, np.dtype(new.element_type).itemsize)
         if (free := self._free_bytes()) < needed:
             raise StorageError(
@@ -306,6 +303,9 @@ class FileDatabase(Database):
                 f"file need {needed:,}.",
                 "Free disk space, or pass `element_type='float16'`.",
             )
+
+    def _create(self, new: NewVectors) -> None:
+        """Create the hidden folder next to the file, atomically."""
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
@@ -738,6 +738,11 @@ class HiddenFolder:
         disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
         killed there, the next ``HiddenFolder`` for the path repairs this.
         """
+        # Before the exchange, so that a full disk is noticed while nothing has changed.
+        record = self.record()
+        assert record is not None
+        record.switched = switched
+        self.keep(record)
         with _refusing(f"while switching {self.path}"):
             if not exchange(self.path, self.other):
                 with self._locked():
@@ -747,10 +752,6 @@ class HiddenFolder:
             for folder in (self.path.parent, self.other.parent):
                 with suppress(OSError):  # some systems cannot sync a folder
                     sync(folder)
-        record = self.record()
-        assert record is not None
-        record.switched = switched
-        self.keep(record)
 
     def remove(self) -> None:
         """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically."""

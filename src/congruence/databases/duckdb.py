@@ -337,9 +337,9 @@ class DuckDB(ColumnDatabase):
         )
         return [str(one) for one in found["id"].to_pylist()]
 
-    def check(self, element_type: str) -> None:
-        super().check(element_type)
-        if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
+        if new.element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",

@@ -285,8 +285,8 @@ class LanceDB(ColumnDatabase):
         repeated = counted.filter(pc.greater(counted.field("counts"), 1))
         return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
 
-    def check(self, element_type: str) -> None:
-        super().check(element_type)
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
         if self._open().data_storage_version in ("0.1", "legacy"):
             raise DatabaseError(
                 f"{self._place} is in Lance's legacy file format.",

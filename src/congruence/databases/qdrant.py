@@ -398,7 +398,7 @@ class Qdrant(CollectionDatabase):
         answers = self._call(self._client.query_batch_points, collection, requests=requests)
         return [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
 
-    def check(self, element_type: str) -> None:
+    def check(self, new: NewVectors) -> None:
         self._require_alias()
         collection = self._place().old
         if getattr(self._info_of(collection).config.params.sharding_method, "value", None) == "custom":
@@ -406,7 +406,7 @@ class Qdrant(CollectionDatabase):
                 f"{collection!r} has custom sharding, and a point's shard key cannot be read back.",
                 "Copy the collection into one without shard keys first.",
             )
-        super().check(element_type)
+        super().check(new)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         models, config = self._models, self._info_of(place.old).config

@@ -266,9 +266,9 @@ class SQLite(CollectionDatabase):
         absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
         return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
 
-    def check(self, element_type: str) -> None:
+    def check(self, new: NewVectors) -> None:
         """Raise DatabaseError if any table, view or index has a name that the new table or one of its parts needs."""
-        super().check(element_type)
+        super().check(new)
         ours = f"{self._table}__congruence_".casefold()
         for (name,) in self._read("SELECT name FROM sqlite_master"):
             if name.casefold().startswith(ours):

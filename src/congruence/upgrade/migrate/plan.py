@@ -12,7 +12,7 @@ import numpy as np
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import NEAR, OriginDetector
-from congruence.databases import Block, Database, DatabaseInfo, Stage
+from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
     DatabaseUnavailableError,
@@ -121,7 +121,7 @@ def make_plan(
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
     elif stage is Stage.UNTOUCHED:
-        database.check(element_type)
+        database.check(NewVectors(mapper.dim, element_type, {}))
         note("stage", "good", "there are only old vectors")
     else:
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
