@@ -3,14 +3,16 @@
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from congruence import OrthogonalMap
+from congruence import LinearMap, OrthogonalMap
 from congruence.databases import Database, Stage
-from congruence.errors import CongruenceError, DatabaseError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, MigrationError, ParameterError, SpaceMismatchError
 from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate import verify as checks
 
@@ -144,6 +146,11 @@ class DatabaseContract:
     #: The modality can come from a column ``kind``.
     has_modalities = True
 
+    #: Names that a migration needs, and that ``take`` can give to something of the user's.
+    needed: tuple[str, ...] = ()
+    #: Options that name the table among others.
+    named: ClassVar[dict[str, str]] = {}
+
     # ---- to be given -------------------------------------------------------------------------------------------------
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id") -> str:
@@ -166,6 +173,12 @@ class DatabaseContract:
 
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
         raise NotImplementedError
+
+    def take(self, where, name) -> None:
+        """Create something of the user's that has this name: a column, table, collection or, by default, a folder."""
+        folder = Path(where).with_name(name)
+        folder.mkdir()
+        (folder / "mine.txt").write_text("of the user")
 
     def clear(self) -> None:
         """Remove what :meth:`make` created, if a second database would collide with it."""
@@ -364,6 +377,20 @@ class DatabaseContract:
             assert migration.rollback()["identical"]
         assert self.user_rows(where) == before
 
+    @pytest.mark.parametrize(("width", "result"), [(DIM + 3, DIM_NEW), (DIM_NEW, DIM), (1, 1)])
+    def test_a_map_of_another_width_is_refused_before_anything_is_written(self, tmp_path, width, result):
+        ids, vectors, others = make_rows(self.id_types[0], 12)
+        where = self.make(tmp_path, ids, vectors, others)
+        before, rng = self.user_rows(where), np.random.default_rng(1)
+        mapping = LinearMap().fit(rng.normal(size=(40, width)), rng.normal(size=(40, result)))
+        with Migration(self.open(where), mapping, journal=tmp_path / "journal") as migration:
+            for step in (migration.plan, migration.run):
+                with pytest.raises(SpaceMismatchError, match=rf"{DIM}-d .*expected {width}-d"):
+                    step()
+            assert migration.database.stage() is Stage.UNTOUCHED
+        assert self.user_rows(where) == before
+        assert not (tmp_path / "journal").exists()
+
     def test_every_element_type(self, tmp_path):
         """Vectors are written, read, searched, switched and rolled back; then this is the type of the old side."""
         wide = 16
@@ -530,6 +557,21 @@ class DatabaseContract:
                 assert [one.to_pylist()[0] for one in found] == block.ids.to_pylist()
                 assert {len(one) for one in found} == {3}
 
+    def test_what_others_gave_a_name_of_ours_is_refused_and_left_alone(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0], 20)
+        for k, name in enumerate(self.needed):
+            (tmp_path / str(k)).mkdir()
+            self.clear()
+            where = self.make(tmp_path / str(k), ids, vectors, others)
+            self.take(where, name)
+            before = self.user_rows(where)
+            with pytest.raises(CongruenceError, match=f"{name}.*Rename"), self.open(where, **self.named) as database:
+                assert database.stage() is Stage.UNTOUCHED  # else it is refused where it is opened
+                database.prepare(DIM_NEW)
+            assert self.user_rows(where) == before
+            with pytest.raises(Exception, match=r".+"):  # it is still there
+                self.take(where, name)
+
     # ---- names and secrets -------------------------------------------------------------------------------------------
 
     def test_names_are_quoted(self, tmp_path):
@@ -664,10 +706,13 @@ class RenamesContract:
                 database.switch()
         assert self.shown(items) == (25, DIM)
 
-    def test_collections_of_others_are_left_alone(self, items):
-        self.create(items, "items__congruence_new")
-        with pytest.raises(DatabaseError, match="not created by a migration"):
-            self.open(items, table="items")
+    needed = ("items__congruence_new", "items__congruence_old", "items__congruence_back")
+    named: ClassVar[dict[str, str]] = {"table": "items"}
+
+    def take(self, where, name):
+        self.create(where, name)
+
+    def test_one_of_several_collections_must_be_named(self, items):
         self.create(items, "another")
         with pytest.raises(ParameterError, match=r"2 .*collections \('another', 'items'\).*Pass table="):
             self.open(items)

@@ -147,3 +147,14 @@ def test_a_migration_rolls_back_a_switch_that_was_killed_between_the_renames(tmp
         assert migration.rollback()["identical"]
         assert migration.journal.state == "verified"  # as before the switch
     assert client_of(where).get_collection("items").count() == 60
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [("x" * 500, "letters, and migrations need one of 517, more than 512"), ("x__congruence_old", "Rename")],
+)
+def test_names_that_leave_no_room_for_ours_are_refused(tmp_path, table, said):
+    where = make_collection(tmp_path, *make_rows("text", 5), table=table)
+    with open_database(where) as database, pytest.raises(DatabaseError, match=said):
+        database.prepare(DIM_NEW)
+    assert [one.name for one in client_of(where).list_collections()] == [table]

@@ -20,6 +20,11 @@ def q(name):
 class TestDuckDB(DatabaseContract):
     times_writing = True
     id_types = ("int", "uuid")
+    needed = ("embedding__congruence_new", "embedding__congruence_old", "Embedding__Congruence_New")
+
+    def take(self, where, name):
+        with duckdb.connect(where) as user:
+            user.execute(f"ALTER TABLE items ADD COLUMN {name} VARCHAR")
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
         where = str(folder / "photos.duckdb")

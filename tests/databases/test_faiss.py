@@ -16,6 +16,7 @@ class TestFaiss(DatabaseContract):
     rows_without = False
     has_columns = False
     has_modalities = False
+    needed = (".photos.faiss.congruence-begun",)
     factory = "IDMap2,Flat"
 
     def make(self, folder, ids, vectors, others, **names):

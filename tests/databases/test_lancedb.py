@@ -27,6 +27,10 @@ def connect(where):
 class TestLanceDB(DatabaseContract):
     times_writing = True
     any_names = False
+    needed = ("embedding__congruence_new", "embedding__congruence_old", "Embedding__Congruence_New")
+
+    def take(self, where, name):
+        lance.dataset(where).add_columns({name: "'mine'"})
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
         rows = pa.table({id_column: ids, **others, column: lists(vectors)})

@@ -2,7 +2,7 @@
 
 import json
 import random
-from contextlib import closing
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from congruence import Embeddings, OrthogonalMap, errors
 from congruence._utils.records import digest_of
 from congruence.databases import Stage, open_database
 from congruence.embeddings import Space
+from congruence.upgrade import migrate
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import Checksum, Retry
 from congruence.upgrade.migrate.quantize import Quantizer
@@ -619,15 +620,34 @@ def test_rounding_is_no_difference_and_half_precision_rounds_more():
     assert not Quantizer("float32", 256).differs(parts, rows @ rotation).any()
 
 
-def test_a_row_of_nan_is_named_before_its_norm(tmp_path):
+@pytest.mark.parametrize("first", [7, 31])  # in the sample that the plan reads, or after it
+@pytest.mark.parametrize(("value", "error"), [(np.nan, errors.NotFiniteError), (0.0, errors.ZeroRowError)])
+def test_rows_of_nan_or_zeros_are_all_named(tmp_path, monkeypatch, value, error, first):
     rows = pairs("image", 50, 5)[0].astype(np.float32)
-    rows[7, 2] = np.nan
+    rows[[first, 41]] = value
     np.save(tmp_path / "rows.npy", rows)
     found = OrthogonalMap().fit(*pairs("image", 200, 1))
-    with closing(open_database(str(tmp_path / "rows.npy"))) as database:
-        plan = Migration(database, found, journal=tmp_path / "journal").plan()
-    assert "NaN" in str(plan.to_dict()["checks"])
-    assert "raw rows" not in str(plan.to_dict()["checks"])
+    monkeypatch.setattr(migrate.plan, "SAMPLE", 20)
+    monkeypatch.setattr(migrate.passes, "rows_per_block", lambda dim: 10)
+    said = rf"in 2 of 50 rows of the database \(ids '{first}', '41'\)"
+
+    def begin(**options):
+        return Migration(open_database(str(tmp_path / "rows.npy")), found, journal=tmp_path / "journal", **options)
+
+    with begin() as migration:
+        refused = migration.plan().refused
+        assert [bool(re.search(said, one)) for one in refused] == [True] * (first == 7)  # and nothing about norms
+        with pytest.raises(error, match=said):
+            migration.run()
+        if migration.journal is not None:
+            migration.discard()
+    with begin(allow_zero_rows=True) as migration:
+        if error is errors.ZeroRowError:
+            migration.run()
+            assert migration.verify().passed
+        else:
+            with pytest.raises(error, match=said):
+                migration.run()
 
 
 def test_removed_rows_are_counted_where_the_database_failed_between_them(mapping, tmp_path, monkeypatch):

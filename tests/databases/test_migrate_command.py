@@ -9,6 +9,7 @@ from memory_database import MemoryDatabase
 from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
+from congruence import LinearMap
 from congruence.cli.migrate import shell_command
 from congruence.errors import ParameterError
 from congruence.io import open_sink
@@ -163,6 +164,16 @@ def test_bad_words_are_refused(run, made, words, match):
     done = run(*words)
     assert done.code == 2
     assert match in done.err
+    assert made.made is None
+
+
+def test_a_map_of_another_width_ends_with_two(run, made, tmp_path):
+    LinearMap().fit(np.eye(3), np.ones((3, 2))).save(tmp_path / "narrow")
+    for words in (["--yes"], ["--dry-run"], ["plan", "--json"]):
+        done = run(*words, "--map", "narrow")
+        assert (done.code, done.out) == (2, "")
+        assert "20-d" in done.err
+        assert "3-d" in done.err
     assert made.made is None
 
 

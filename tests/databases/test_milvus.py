@@ -120,9 +120,17 @@ def test_an_alias_moves_in_one_step(items):
     client.create_alias(collection_name="items", alias="photos")
     with pytest.raises(errors.ParameterError, match="read by the alias 'photos'.*Pass table='photos'"):
         open_database(items, table="items")
+    client.create_alias(collection_name="items", alias="another")
+    with (
+        open_database(items, table="photos") as database,
+        pytest.raises(errors.MigrationError, match="also read by the alias 'another'"),
+    ):
+        run(database)
+    client.drop_alias("another")
     names = {}
     for migration in (1, 2):
         with open_database(items) as database:
+            assert database.capabilities.atomic_switch
             run(database)
             with pytest.MonkeyPatch.context() as patch:
                 kill_after(patch, pymilvus.MilvusClient, "rename_collection", 0)
@@ -141,6 +149,19 @@ def test_an_alias_moves_in_one_step(items):
     assert names == {1: "items__congruence_new", 2: "items__congruence_new2"}
     assert client.list_collections() == ["items__congruence_new2"]
     assert [len(one.vector) // 4 for one in rows_shown(items, "photos").values()] == 25 * [DIM_NEW]
+
+
+def test_an_alias_that_comes_in_the_middle_of_a_migration_by_name_goes_for_its_time(items):
+    with open_database(items) as database:
+        assert not database.capabilities.atomic_switch
+        run(database)
+    client_of(items).create_alias(collection_name="items", alias="photos")
+    with pytest.raises(errors.ParameterError, match="alias 'photos'.*Drop that alias until the migration is finished"):
+        open_database(items, table="items")
+    client_of(items).drop_alias("photos")
+    with open_database(items) as database:
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
 
 
 def test_the_new_collection_is_made_like_the_old_one(items):

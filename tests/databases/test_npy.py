@@ -9,6 +9,7 @@ from database_contract import NASTY, DatabaseContract, UserRow
 class TestNpy(DatabaseContract):
     rows_without = False
     has_columns = False
+    needed = (".vectors.npy.congruence", ".vectors.npy.congruence-begun", ".vectors.npy.congruence-dropped")
 
     def make(self, folder, ids, vectors, others, **names):
         np.save(folder / "vectors.npy", vectors)

@@ -4,6 +4,7 @@ import json
 import time
 import warnings
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,9 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.local.persistence import CollectionPersistence
 from qdrant_server import KEY, Server
 
-from congruence import errors
+from congruence import LinearMap, errors
 from congruence.databases import Stage, _base, open_database, qdrant
+from congruence.upgrade.migrate import Migration
 
 pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 
@@ -51,10 +53,22 @@ def alias(client, name, collection):
     client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
 
 
+def unalias(client, name):
+    operation = models.DeleteAlias(alias_name=name)
+    client.update_collection_aliases([models.DeleteAliasOperation(delete_alias=operation)])
+
+
 class Contract(DatabaseContract):
     """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
     any_names = False
+    needed = ("items_v1__congruence_new",)
+    named: ClassVar[dict[str, str]] = {"table": "items"}
+
+    def take(self, where, name):
+        client = self.client(where)
+        client.create_collection(name, models.VectorParams(size=2, distance="Dot"))
+        client.close()
 
     def client(self, where):
         raise NotImplementedError
@@ -163,6 +177,7 @@ def items(server):
     client = QdrantClient(url=server.url, api_key=KEY, check_compatibility=False)
     ids, vectors, others = make_rows("int", 30)
     fill_collection(client, "items_v1", ids, vectors, others)
+    alias(client, "items", "items_v1")
     yield client
     client.close()
 
@@ -171,20 +186,23 @@ def names(client):
     return {one.name for one in client.get_collections().collections}
 
 
-def test_readers_of_the_collections_own_name_are_not_switched(server, items):
-    with open_database(server.url) as database:
+def test_readers_of_the_collections_own_name_are_refused_before_anything_is_written(server, items, tmp_path):
+    fill_collection(items, "alone", *make_rows("int", 40))
+    mapping = LinearMap().fit(np.eye(DIM), np.ones((DIM, DIM_NEW)))
+    for table, said in (("alone", "Create an alias of 'alone'.*table=ALIAS"), ("items_v1", "pass table='items'")):
+        with Migration(open_database(server.url, table=table), mapping, journal=tmp_path / "journal") as migration:
+            for step in (migration.plan, migration.run, lambda: migration.database.prepare(DIM_NEW)):
+                with pytest.raises(errors.MigrationError, match=f"own name, .*only aliases atomically.*{said}"):
+                    step()
+    assert names(items) == {"alone", "items_v1"}
+    assert not (tmp_path / "journal").exists()
+    with open_database(server.url, table="items") as database:
         run(database)
-        with pytest.raises(errors.MigrationError, match=r"only aliases.*Create an alias of 'items_v1'.*table=ALIAS"):
-            database.switch()
-        assert database.stage() is Stage.PREPARED
-    alias(items, "items", "items_v1")
-    with open_database(server.url, table="items") as database:  # the same migration goes on by the alias
-        assert database.stage() is Stage.PREPARED
         database.switch()
     with open_database(server.url, table="items_v1") as database:
         assert database.stage() is Stage.SWITCHED
         for step in (database.rollback, database.drop_old):
-            with pytest.raises(errors.MigrationError, match="only aliases"):
+            with pytest.raises(errors.MigrationError, match="pass table='items'"):
                 step()
         with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.discard()
@@ -193,7 +211,6 @@ def test_readers_of_the_collections_own_name_are_not_switched(server, items):
 
 
 def test_the_switch_is_one_request(server, items):
-    alias(items, "items", "items_v1")
     with open_database(server.url) as database:
         run(database)
         server.seen.clear()
@@ -205,7 +222,6 @@ def test_the_switch_is_one_request(server, items):
 
 
 def test_a_second_migration_has_names_of_its_own(server, items):
-    alias(items, "items", "items_v1")
     with open_database(server.url) as database:
         run(database)
         database.switch()
@@ -227,7 +243,6 @@ def test_a_second_migration_has_names_of_its_own(server, items):
 
 
 def test_collections_of_others_are_left_alone(server, items):
-    alias(items, "items", "items_v1")
     fill_collection(items, "items_v1__congruence_new", *make_rows("int", 3))
     with pytest.raises(errors.DatabaseError, match="not created by a migration"):
         open_database(server.url, table="items")
@@ -236,8 +251,17 @@ def test_collections_of_others_are_left_alone(server, items):
     with pytest.raises(errors.ParameterError, match=r"2 aliases and collections \('items', 'staging'\)"):
         open_database(server.url)
     with open_database(server.url, table="items") as database:
+        with pytest.raises(errors.MigrationError, match="also read by the alias 'staging'.*delete the other alias"):
+            run(database)
+        unalias(items, "staging")
+        alias(items, "items_v1__congruence_new", "items_v1")
+        with pytest.raises(errors.DatabaseError, match="'items_v1__congruence_new' was not created by a migration"):
+            run(database)
+        unalias(items, "items_v1__congruence_new")
+        assert names(items) == {"items_v1"}
         run(database)
         database.switch()
+        alias(items, "staging", "items_v1")
         with pytest.raises(errors.MigrationError, match="alias 'staging' is on 'items_v1', which is to be deleted"):
             database.drop_old()
         database.rollback()
@@ -250,7 +274,6 @@ def test_collections_of_others_are_left_alone(server, items):
 
 
 def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
-    alias(items, "items", "items_v1")
     with open_database(server.url, rows=IMAGES) as database:
         run(database)
         with pytest.raises(errors.MigrationError, match="10 rows .*readers would lose them"):
@@ -283,7 +306,8 @@ def test_the_new_collection_is_configured_as_the_old_one(server, items):
     )
     items.create_payload_index("tuned", "kind", "keyword")
     items.create_payload_index("tuned", "year", models.IntegerIndexParams(type="integer", lookup=True, range=False))
-    with open_database(server.url, table="tuned", column="image") as database:
+    alias(items, "finer", "tuned")
+    with open_database(server.url, table="finer", column="image") as database:
         info = database.info()
         assert (info.distance, info.dim, info.rows) == ("l2", DIM, 0)
         assert info.index == "HNSW (m=24, ef_construct=200), scalar quantization"
@@ -308,7 +332,7 @@ def test_the_new_collection_is_configured_as_the_old_one(server, items):
 
 def test_a_preparation_that_was_cut_short_is_completed(server, items):
     items.create_payload_index("items_v1", "kind", "keyword")
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         server.faults.append(("PUT /collections/items_v1__congruence_new/index", 503))
         with pytest.raises(errors.DatabaseUnavailableError):
             database.prepare(DIM_NEW)
@@ -364,7 +388,8 @@ def test_other_vectors_and_later_payloads_are_copied(server, items):
 def test_cosine_collections_hold_unit_vectors(server, items):
     ids, vectors, others = make_rows("int", 30)
     fill_collection(items, "cosine", ids, 3 * vectors, others, distance="Cosine")
-    with open_database(server.url, table="cosine") as database:
+    alias(items, "angles", "cosine")
+    with open_database(server.url, table="angles") as database:
         assert database.info().distance == "cosine"
         block = next(iter(database.scan()))
         np.testing.assert_allclose(np.linalg.norm(block.vectors, axis=1), 1, rtol=1e-6)
@@ -375,7 +400,7 @@ def test_cosine_collections_hold_unit_vectors(server, items):
         assert found.ids.equals(block.ids)
         np.testing.assert_allclose(found.vectors, database.as_stored(long), rtol=1e-6)
         assert np.abs(found.vectors - long).max() > 1
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         assert database.as_stored(long) is long
 
 
@@ -386,7 +411,7 @@ def test_numbers_and_uuids_in_one_collection(server, items):
         "items_v1",
         models.Batch(ids=[uuid, large], vectors=[[1.0] * DIM, [2.0] * DIM], payloads=[{"a": {"b": 7}}, {"a": None}]),
     )
-    with open_database(server.url, table="items_v1", modality_column="a.b") as database:
+    with open_database(server.url, table="items", modality_column="a.b") as database:
         assert database.info().id_type == "text"
         blocks = list(database.scan(batch=9))
         ids = [one for block in blocks for one in block.ids.to_pylist()]
@@ -398,7 +423,7 @@ def test_numbers_and_uuids_in_one_collection(server, items):
         assert database.count("new") == 32
         assert {str(one.id) for one in items.scroll("items_v1__congruence_new", limit=99)[0]} == set(ids)
     items.delete("items_v1", models.PointIdsList(points=[uuid]))
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         assert database.info().id_type == "int"
         assert next(iter(database.scan())).ids.to_pylist()[-1] == large
         items.upsert("items_v1", models.Batch(ids=[uuid], vectors=[[1.0] * DIM]))
@@ -425,7 +450,7 @@ def test_options_that_cannot_be(server, items, options, said):
 def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
     monkeypatch.setattr(qdrant, "_REQUEST_BYTES", 5000)
     monkeypatch.setattr(server, "limit", 5500)
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         run(database)
         assert database.count("new") == 30
         assert not without_new(database)
@@ -442,7 +467,7 @@ def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
     ],
 )
 def test_faults_of_the_server(server, items, fault, error, said):
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         database.prepare(DIM_NEW)
         block = next(iter(database.scan()))
         server.faults.append(("PUT /collections/items_v1__congruence_new/points", fault))
@@ -456,7 +481,7 @@ def test_faults_of_the_server(server, items, fault, error, said):
 
 def test_a_server_that_does_not_answer(server, items, monkeypatch):
     monkeypatch.setattr(qdrant, "TIMEOUT", 1)
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         server.faults.append(("/points/count", 1.3))
         with pytest.raises(errors.DatabaseUnavailableError, match=r"Timeout"):
             database.count()
@@ -494,7 +519,7 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
 
     # A clock of its own: other threads of this process sleep too.
     monkeypatch.setattr(_base, "time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
-    with open_database(server.url, table="items_v1") as database:
+    with open_database(server.url, table="items") as database:
         run(database)
         server.status = "yellow"
         assert database.build_index() == "HNSW (m=16, ef_construct=100)"

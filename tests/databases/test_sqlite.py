@@ -27,6 +27,11 @@ class TestSQLite(DatabaseContract):
     times_writing = True
     any_names = False
     rows_without = False
+    needed = tuple(f"items__congruence_{part}" for part in ("new", "old", "mark", "new_rowids", "NEW"))
+
+    def take(self, where, name):
+        with closing(connect(where)) as connection:
+            connection.execute(f"CREATE TABLE {name} (x)")
 
     def make(self, folder, ids, vectors, others, **names):
         where = str(folder / "photos.sqlite")

@@ -110,10 +110,14 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
 
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
-    """Return whether rows, shape (n, d), have unit norm, judged from at most ``sample`` evenly spaced ones."""
+    """Return whether rows, shape (n, d), have unit norm, judged from at most ``sample`` evenly spaced ones.
+
+    Rows of zeros, which no scaling makes unit rows, do not count unless there are no others.
+    """
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
     with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
-        return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
+        norms = np.linalg.norm(rows, axis=1)
+    return bool(np.all(np.abs(norms[norms != 0] - 1) < UNIT_TOLERANCE) and (norms.any() or not len(norms)))
 
 
 @overload

@@ -14,7 +14,15 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
 from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
-from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
+from congruence.errors import (
+    DtypeError,
+    InputError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
 
 _T = TypeVar("_T")
 
@@ -47,11 +55,10 @@ class RowNames:
         return f"row {self._numbers + int(row) if isinstance(self._numbers, int) else self._numbers[row]}"
 
 
-def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
-    """Check in one pass that no row, shape (n, d), contains NaN or infinity or is all zeros (unless d is 1)."""
+def find_bad_rows(X: np.ndarray, *, allow_zero_rows: bool = False) -> dict[type[InputError], np.ndarray]:
+    """Return in one pass the rows, shape (n, d), with NaN or infinity, and those of zeros (unless d is 1), by error."""
     n, d = X.shape
     allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is an ordinary value
-    word = "ids" if ids is not None else "rows"
     bad: list[np.ndarray] = []
     zero: list[np.ndarray] = []
     for part in blocks(n, d * max(X.dtype.itemsize, 4), budget=4 * 2**20):
@@ -67,18 +74,30 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
             null = np.flatnonzero(squared == 0)
             if null.size:  # tiny values underflow when squared
                 zero.append(null[~block[null].any(axis=1)] + part.start)
-    if rows := np.concatenate([*bad, np.empty(0, int)]).astype(int).tolist():
-        raise NotFiniteError(
-            f"Got NaN or inf in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected finite numbers.",
+    found: dict[type[InputError], list[np.ndarray]] = {NotFiniteError: bad, ZeroRowError: zero}
+    return {kind: np.concatenate([*rows, np.empty(0, int)]).astype(int) for kind, rows in found.items()}
+
+
+def bad_rows_error(kind: type[InputError], count: int, n: int, name: str, rows: str) -> InputError:
+    """Return the error for ``count`` of ``n`` rows, which ``rows`` names."""
+    if kind is NotFiniteError:
+        return NotFiniteError(
+            f"Got NaN or inf in {count} of {n} rows of {name} ({rows}); expected finite numbers.",
             "Remove or re-encode these items.",
         )
-    if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
-        raise ZeroRowError(
-            f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected encodings; a zero row usually means that encoding the item failed.",
-            ("Re-encode or drop these items.", "Pass `allow_zero_rows=True` where the vectors are read."),
-        )
+    return ZeroRowError(
+        f"Got all zeros in {count} of {n} rows of {name} ({rows}); expected encodings; a zero row usually means that "
+        "encoding the item failed.",
+        ("Re-encode or drop these items.", "Pass `allow_zero_rows=True` where the vectors are read."),
+    )
+
+
+def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
+    """Check that no row, shape (n, d), contains NaN or infinity or is all zeros (unless d is 1)."""
+    for kind, rows in find_bad_rows(X, allow_zero_rows=allow_zero_rows).items():
+        if rows.size:
+            words = f"{'ids' if ids is not None else 'rows'} {name_rows(rows, ids)}"
+            raise bad_rows_error(kind, len(rows), len(X), name, words)
 
 
 def as_matrix(

@@ -25,7 +25,17 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import check_not_input, number, print_json, print_table, progress, say, say_error, spelling
+from congruence.cli._base import (
+    check_not_input,
+    number,
+    print_json,
+    print_table,
+    progress,
+    refuse_passwords,
+    say,
+    say_error,
+    spelling,
+)
 from congruence.cli._ending import (
     OutputLostError,
     Shielded,
@@ -197,6 +207,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
+                    refuse_passwords(sys.argv[1:])
                     _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:

@@ -15,7 +15,7 @@ from congruence._utils.display import visible, visible_json
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence.cli._ending import knows_unicode
-from congruence.errors import ParameterError
+from congruence.errors import DatabaseError, ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from congruence.databases import Database
     from congruence.embeddings import Embeddings, Space
     from congruence.io import Source
     from congruence.maps import Map
@@ -111,6 +112,43 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
     """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
     with progress_bar(label, total, quiet=quiet) as bar:
         yield None if bar is None else bar.advance
+
+
+#: An address on the command line, which may be the value of an option.
+_ADDRESS = re.compile(r"(?:--[\w-]+=)?([A-Za-z][\w+.-]*://.*)", re.DOTALL)
+
+
+def refuse_passwords(words: Iterable[str]) -> None:
+    """Raise ParameterError if an address among the words of the command line has a secret, which others can list."""
+    for word in words:
+        if (found := _ADDRESS.fullmatch(word)) is None:
+            continue
+        from congruence.databases import Address
+
+        address = Address.parse(found[1])
+        if address.secrets:
+            own = "PGPASSWORD, write it to ~/.pgpass, or type it when you are asked"
+            others = "that the database's client reads, such as QDRANT_API_KEY, CHROMA_API_KEY or MILVUS_TOKEN"
+            raise ParameterError(
+                f"Got a password in {address.shown}, and everybody on this machine can list the words of a command.",
+                f"Leave it out, and set the environment variable {own if 'postgres' in address.scheme else others}.",
+            )
+
+
+def open_asking(where: str, **options: str | None) -> Database:
+    """Open a database, and ask for the password if its server wants one and none is known."""
+    from congruence.databases import open_database
+
+    try:
+        return open_database(where, **options)
+    except DatabaseError as error:
+        if "no password supplied" not in str(error) or not sys.stdin.isatty():
+            raise
+    import os
+    from getpass import getpass
+
+    os.environ["PGPASSWORD"] = getpass(f"Password for {where}: ")
+    return open_database(where, **options)
 
 
 def load_map(path: str) -> tuple[Map, Bridge | None]:

@@ -18,6 +18,7 @@ from congruence.cli._base import (
     Bars,
     check_plot,
     number,
+    open_asking,
     print_facts,
     print_json,
     print_table,
@@ -237,14 +238,10 @@ def command(
     New vectors are written next to the old ones. Readers see them only after switch, and rollback restores the old
     ones, bit for bit.
     """
-    from congruence._utils.process import hide_arguments
     from congruence._utils.validation import check_choice
-    from congruence.databases import Address, open_database
     from congruence.maps import load
     from congruence.upgrade.migrate import Migration
 
-    # Before anything else: every user of the machine can list the arguments.
-    hide_arguments(Address.parse(where).secrets)
     check_choice(action, ACTIONS, "action")
     unit_rows(stored.normalize)  # refused before the database is opened
     reembeds = options.progressive or action == "reembed"
@@ -256,7 +253,7 @@ def command(
     engine = _engine(runner, "reembed" if reembeds else action)
     verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)
-    database = open_database(where, **vars(which))
+    database = open_asking(where, **vars(which))
     with closing(database):
         migration = Migration(
             database,

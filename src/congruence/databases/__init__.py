@@ -7,6 +7,7 @@ second collection or table, or of ``ColumnDatabase`` if they are in a second col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -192,8 +193,11 @@ def _find_kind(address: Address) -> Kind:
     if address.scheme:
         check_choice(address.scheme, sorted({scheme for kind in _kinds() for scheme in kind.schemes}), "scheme")
     examples = ", ".join(f"{kind.example} ({kind.name})" for kind in _kinds())
+    shown = address.shown
+    if not address.scheme:  # a mistyped URL or a connection string may have a password in it
+        shown = re.sub(r"(?i)(:|password\s*=).*(?=@)|(password\s*=)\s*\S+", r"\1\2***", address.text)
     raise ParameterError(
-        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}.",
+        f"Got {shown}, which is not an address of a known kind of database; expected one such as {examples}.",
         "Write the address in one of these forms.",
     )
 

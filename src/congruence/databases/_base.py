@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 # ---- addresses -------------------------------------------------------------------------------------------------------
 
 #: Names of parameters of a URL or connection string whose values are never shown.
-_SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
+_SECRET = re.compile(r"pass(?!file)|pwd|secret|token|api[_-]?key|credential", re.IGNORECASE)
 
 _HIDDEN = "***"
 
@@ -295,6 +295,7 @@ class Database(ABC):
     ) -> None:
         try:
             self._connect(address, table, column, ids, modality_column, rows)
+            self.stage()  # refuses what has a name of ours, and no migration created
         except BaseException:
             with suppress(AttributeError):  # of what was not opened
                 self.close()
@@ -432,6 +433,10 @@ class Database(ABC):
         """Complete what ``prepare`` made, which a kill may have interrupted."""
         return
 
+    def check(self, new: NewVectors) -> None:
+        """Raise an error if these new vectors or a later step would be impossible; nothing is written yet."""
+        return
+
     def _missing(self) -> int:
         """Return how many rows readers would lose by the switch."""
         return 0
@@ -452,6 +457,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
+                self.check(wanted)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
 )
+from congruence.errors import DatabaseError
 
 #: Number of queries per request.
 _QUERIES = 64
@@ -57,6 +58,8 @@ class Collections:
         if old not in names:
             return None
         new = next((name for name in (table + NEW, table + BACK) if name in names), None)
+        if renamed and new is None:
+            return None  # no step of a migration leaves the old collection alone under this name
         back = new == table + BACK
         return cls(old, new or table + NEW, new is not None, switched=renamed and back, interrupted=renamed or back)
 
@@ -93,6 +96,9 @@ class CollectionDatabase(Database):
     with those of a block.
     """
 
+    #: Maximum number of letters of a collection's name.
+    longest_name: ClassVar[int] = 255
+
     _table: str  # name that readers use
     _column: str = ""
 
@@ -122,8 +128,12 @@ class CollectionDatabase(Database):
         """Rename a collection; where readers may use its own name."""
         raise NotImplementedError
 
+    def _aliases(self) -> Mapping[str, str]:
+        """Return the collection of each alias."""
+        return {}
+
     def _aliases_of(self, collection: str) -> list[str]:
-        return []
+        return [alias for alias, target in self._aliases().items() if target == collection]
 
     def _unmark(self, collection: str) -> None:
         """Remove the mark of a collection, which is the only one from now on."""
@@ -140,7 +150,7 @@ class CollectionDatabase(Database):
             return place
         mark = self._mark_of(place.new)
         if not mark or (place.alias and mark.get("of") != place.old):
-            raise refusals.not_ours(place.new)
+            raise refusals.not_ours(place.old if place.switched else place.new)
         refusals.check_column(self._column, mark.get("column", self._column))
         return replace(place, mark=mark)
 
@@ -160,6 +170,16 @@ class CollectionDatabase(Database):
     def _made(self) -> NewVectors:
         mark = self._place().mark
         return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
+
+    def check(self, new: NewVectors) -> None:
+        place, aliases = self._place(), self._aliases()
+        names = {place.new} if place.alias else {place.new, self._table + OLD, self._table + BACK}
+        for name in sorted(names & aliases.keys()):
+            raise refusals.not_ours(name)
+        refusals.check_length(place.old, names, self.longest_name)
+        if not place.alias and ROLE.search(self._table):
+            raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
+        refusals.check_readers(self._table, place.old, self._aliases_of(place.old))
 
     def _create(self, new: NewVectors) -> None:
         place = self._place()

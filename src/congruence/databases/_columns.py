@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import NEW, OLD, Database, Stage, VectorSide, owned
+from congruence.databases._base import NEW, OLD, Database, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError
 
 #: Maximum number of bytes of new vectors kept in memory until the next flush.
@@ -47,6 +47,7 @@ class ColumnDatabase(Database):
         """Return the stage and the names of the old and the new column, given those of all columns."""
         names = self._column_names() if names is None else names
         column, new, old = self._column, self._column + NEW, self._column + OLD
+        refusals.check_column_name(column, (NEW, OLD))
         if column not in names or {new, old} <= set(names):
             found = ", ".join(sorted({column, new, old} & set(names)))
             raise DatabaseError(
@@ -67,7 +68,28 @@ class ColumnDatabase(Database):
         return old if side == "old" else new
 
     def stage(self) -> Stage:
-        return self._names()[0]
+        stage = self._names()[0]
+        if stage is not Stage.UNTOUCHED:
+            self._made()  # raises if no migration created the columns
+        return stage
+
+    def _unmarked(self) -> DatabaseError:
+        """Return the error for a column that has a name of ours, without the note of a migration."""
+        stage, old, new = self._names()
+        name = old if stage is Stage.SWITCHED else new
+        return DatabaseError(
+            f"{self._subject} has a column {name!r}, a name that migrations use, and {new!r} has no note of one.",
+            "Rename that column; or restore the note (comment or metadata) if a migration is under way.",
+        )
+
+    def check(self, new: NewVectors) -> None:
+        """Raise DatabaseError if a column has one of our names in other letters, which some databases do not tell
+        apart.
+        """
+        ours = {(self._column + suffix).casefold() for suffix in (NEW, OLD)}
+        for name in self._column_names():
+            if name.casefold() in ours:
+                raise DatabaseError(f"{self._subject} has a column {name!r}, whose name migrations use.", "Rename it.")
 
     def _show_new(self) -> None:
         self._rename(NEW, OLD)

@@ -60,6 +60,9 @@ EXCHANGES = sys.platform in ("linux", "darwin")
 _FORMAT, _FORMAT_VERSION = "congruence-migration", 1
 _NAME = "migration.json"
 
+#: Everything in a hidden folder, apart from temporary files, whose names begin with a dot.
+_PARTS = {_NAME, "other", "aside", "vectors.npy", "written.bin", "space.json"}
+
 #: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
 _SAMPLE = 16 * 1024
 
@@ -291,8 +294,8 @@ class FileDatabase(Database):
                 break
         return out
 
-    def _create(self, new: NewVectors) -> None:
-        """Create the hidden folder next to the file, atomically."""
+    def check(self, new: NewVectors) -> None:
+        self._place.check_names()
         needed = self._needed_bytes(new.dim, np.dtype(new.element_type).itemsize)
         if (free := self._free_bytes()) < needed:
             raise StorageError(
@@ -300,6 +303,9 @@ class FileDatabase(Database):
                 f"file need {needed:,}.",
                 "Free disk space, or pass `element_type='float16'`.",
             )
+
+    def _create(self, new: NewVectors) -> None:
+        """Create the hidden folder next to the file, atomically."""
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
@@ -596,6 +602,13 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _is_ours(folder: Path) -> bool:
+    """Return whether a path is a folder with nothing in it that a migration does not create."""
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    return all(name in _PARTS or name.startswith(".") for name in os.listdir(folder))
+
+
 @dataclass
 class MigrationRecord:
     """State of a migration of a file, stored in the hidden folder next to it."""
@@ -625,7 +638,9 @@ class HiddenFolder:
         self.other = self.folder / "other" / self.path.name
         #: Path of the original while files are exchanged by several renames.
         self._renamed = self.folder / "aside"
-        self._dropped = self.path.with_name(f".{self.path.name}.congruence-dropped")
+        self._begun, self._dropped = (
+            self.path.with_name(f".{self.path.name}.congruence-{state}") for state in ("begun", "dropped")
+        )
         self._recover()
         if not self.path.exists():
             hint = f", or put back {self.other}" if self.other.exists() else ""
@@ -637,7 +652,7 @@ class HiddenFolder:
     def _recover(self) -> None:
         """Complete an interrupted removal, and undo or complete an exchange that was several renames."""
         with _refusing(f"while repairing an interrupted switch or removal of {self.path}"):
-            if self._dropped.is_dir():
+            if _is_ours(self._dropped):
                 shutil.rmtree(self._dropped)
             if os.path.lexists(self._renamed):
                 with self._locked():
@@ -669,6 +684,12 @@ class HiddenFolder:
                 f"Restore it from a backup; {self.path} and the vectors next to it are intact.",
             ) from error
 
+    def check_names(self) -> None:
+        """Raise FileError if files or folders of others have a name that a migration needs."""
+        for path in (self.folder, self._begun, self._dropped):
+            if os.path.lexists(path) and not _is_ours(path):
+                raise FileError(f"{path} was not created by a migration, which needs this name.", "Rename it.")
+
     def keep(self, record: MigrationRecord) -> None:
         """Replace the record."""
         with atomic_path(self.folder / _NAME, force=True) as temporary:
@@ -677,9 +698,9 @@ class HiddenFolder:
     @contextmanager
     def begin(self, record: MigrationRecord) -> Iterator[Path]:
         """Yield the new folder under a temporary name, and then rename it to its final one, atomically."""
-        folder = self.path.with_name(f".{self.path.name}.congruence-begun")
+        folder = self._begun
         with _refusing(f"while creating a folder next to {self.path}"):
-            if folder.exists():  # left by a process that was killed here
+            if folder.exists():  # left by a process that was killed here; ``check_names`` refuses that of others
                 shutil.rmtree(folder)
             (folder / self.other.parent.name).mkdir(parents=True)
             (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
@@ -717,6 +738,11 @@ class HiddenFolder:
         disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
         killed there, the next ``HiddenFolder`` for the path repairs this.
         """
+        # Before the exchange, so that a full disk is noticed while nothing has changed.
+        record = self.record()
+        assert record is not None
+        record.switched = switched
+        self.keep(record)
         with _refusing(f"while switching {self.path}"):
             if not exchange(self.path, self.other):
                 with self._locked():
@@ -726,10 +752,6 @@ class HiddenFolder:
             for folder in (self.path.parent, self.other.parent):
                 with suppress(OSError):  # some systems cannot sync a folder
                     sync(folder)
-        record = self.record()
-        assert record is not None
-        record.switched = switched
-        self.keep(record)
 
     def remove(self) -> None:
         """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically."""

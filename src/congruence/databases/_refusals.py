@@ -108,11 +108,34 @@ def check_aliases(aliases: Sequence[str], collection: str) -> None:
         )
 
 
+def check_readers(table: str, collection: str, aliases: Sequence[str]) -> None:
+    """Raise MigrationError if a collection is also read by another alias than the one that the switch moves."""
+    if others := sorted(set(aliases) - {table}):
+        raise MigrationError(
+            f"The collection {collection!r} is also read by the alias {others[0]!r}, and the switch moves only "
+            f"{table!r}.",
+            f"Let all readers use {table!r}, and delete the other alias.",
+        )
+
+
+def check_length(name: str, needed: Iterable[str], most: int) -> None:
+    """Raise DatabaseError if a migration needs names that are longer than the database allows."""
+    if (longest := max(map(len, needed))) > most:
+        raise DatabaseError(
+            f"The name of {name!r} has {len(name)} letters, and migrations need one of {longest}, more than {most}.",
+            "Rename it, or copy it under a shorter name.",
+        )
+
+
+def check_column_name(column: str, suffixes: tuple[str, ...]) -> None:
+    """Raise ParameterError if a column that a user named has a reserved name."""
+    if column.endswith(suffixes):
+        raise ParameterError(f"The column {column!r} has a name that migrations use.", "Pass another `column=…`.")
+
+
 def not_ours(name: str) -> DatabaseError:
-    """Return the error for a collection that has a reserved name."""
-    return DatabaseError(
-        f"The collection {name!r} was not created by a migration, which needs this name.", "Rename or delete it."
-    )
+    """Return the error for a collection, table or alias that has a reserved name."""
+    return DatabaseError(f"{name!r} was not created by a migration, which needs this name.", "Rename or delete it.")
 
 
 def check_ids(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:

@@ -63,6 +63,7 @@ class Chroma(CollectionDatabase):
     """
 
     kind = "chroma"
+    longest_name = 512
     capabilities = Capabilities(container="collection", atomic_switch=False, filters="a Chroma where filter as JSON")
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:

@@ -37,7 +37,7 @@ from congruence.databases._base import (
     time_scratch,
 )
 from congruence.databases._columns import ColumnDatabase
-from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 #: Number of row ids that are searched at once for the next row after an empty range.
 _GAP_ROWS = 2**20
@@ -205,10 +205,7 @@ class DuckDB(ColumnDatabase):
             note = {str(key): str(value) for key, value in made["note"].items()}
             return NewVectors(int(made["dim"]), "int8" if kind.startswith("TINYINT") else "float32", note)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DatabaseError(
-                f"The column of new vectors in {self._place} is without this library's comment.",
-                "Drop the column, or restore the comment.",
-            ) from error
+            raise self._unmarked() from error
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
         """Return the column of a side and its width."""
@@ -219,9 +216,11 @@ class DuckDB(ColumnDatabase):
         width = columns[old][0].rpartition("[")[2].rstrip("]")
         if not width:
             found = self._read(
-                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
+                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE len({quoted(old)}) > 0 LIMIT 1"
             )
-            width = str(found["n"][0].as_py() if len(found) else 0)
+            if not len(found):
+                raise ShapeError(f"No rows with a vector in {self._place}.", "Check the table and the column.")
+            width = str(found["n"][0].as_py())
         return old, int(width)
 
     def _where(self, *conditions: str) -> str:
@@ -338,13 +337,16 @@ class DuckDB(ColumnDatabase):
         )
         return [str(one) for one in found["id"].to_pylist()]
 
-    def _create(self, new: NewVectors) -> None:
-        """Add the column and its comment in one transaction."""
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
         if new.element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",
             )
+
+    def _create(self, new: NewVectors) -> None:
+        """Add the column and its comment in one transaction."""
         columns = self._columns()
         _, old, column = self._names(columns)
         number = "TINYINT" if new.element_type == "int8" else "FLOAT"

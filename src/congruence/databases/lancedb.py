@@ -182,10 +182,7 @@ class LanceDB(ColumnDatabase):
         new = self._name("new", schema.names)
         kind, note = schema.field(new).type, decoded_metadata(schema.field(new).metadata).get(NOTE)
         if note is None:
-            raise DatabaseError(
-                f"This library did not create column {new} in {self._place}, whose name a migration needs.",
-                "Rename or drop that column.",
-            )
+            raise self._unmarked()
         return NewVectors(dim_of(kind), element_type_of(kind), note_in(note))
 
     def _having(self, column: str) -> str:
@@ -288,14 +285,17 @@ class LanceDB(ColumnDatabase):
         repeated = counted.filter(pc.greater(counted.field("counts"), 1))
         return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
 
-    def _create(self, new: NewVectors) -> None:
-        """Add an empty column, together with the note in one version."""
-        data = self._open()
-        if data.data_storage_version in ("0.1", "legacy"):
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
+        if self._open().data_storage_version in ("0.1", "legacy"):
             raise DatabaseError(
                 f"{self._place} is in Lance's legacy file format.",
                 "Copy the table with a current version of LanceDB.",
             )
+
+    def _create(self, new: NewVectors) -> None:
+        """Add an empty column, together with the note in one version."""
+        data = self._open()
         number = {"float32": pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[new.element_type]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
         metadata = {NOTE: json.dumps(new.note), **hiding_metadata(kind)}

@@ -119,10 +119,10 @@ class Milvus(CollectionDatabase):
         names = self._ask("list_collections")
         self._table = only_table(names, self._aliases(), address.shown) if table is None else table
         place = self._find()
+        self.capabilities = replace(self.capabilities, atomic_switch=place.alias)
         self._schema = self._schema_of(place.old, column)
         refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
-        self._place()
         self._rows, self._modality = rows, modality
         if rows is not None:
             self._query(place.old, rows, [self._schema.key], limit=1)
@@ -234,9 +234,11 @@ class Milvus(CollectionDatabase):
             raise AssertionError
         readers = sorted(alias for alias, target in aliases.items() if target in (place.old, place.new))
         if readers and not place.alias:
+            fix = f"Pass `table={readers[0]!r}`."
+            if place.exists:  # a migration that was begun without the alias cannot go on with it
+                fix = "Drop that alias until the migration is finished or discarded."
             raise ParameterError(
-                f"{table!r} is read by the alias {readers[0]!r}, and the switch moves what readers use.",
-                f"Pass `table={readers[0]!r}`.",
+                f"{table!r} is read by the alias {readers[0]!r}, and the switch moves what readers use.", fix
             )
         return place
 
@@ -245,9 +247,6 @@ class Milvus(CollectionDatabase):
 
     def _move_alias(self, collection: str) -> None:
         self._ask("alter_alias", collection_name=collection, alias=self._table)
-
-    def _aliases_of(self, collection: str) -> list[str]:
-        return [alias for alias, target in self._aliases().items() if target == collection]
 
     def _drop(self, collection: str) -> None:
         self._ask("drop_collection", collection)

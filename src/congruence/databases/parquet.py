@@ -110,16 +110,16 @@ class Tables(FileDatabase):
 
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
         """Return the width of a file's vectors, or of its first one if lists have no fixed size; None without any."""
-        if self._column not in schema.names:
+        if schema.names.count(self._column) != 1:
             return None  # ``_check`` raises
         kind = schema.field(self._column).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
         rows = TableFile.open(path, 0, self._column, None)
         for _, piece in rows.pieces([self._column], 0, 1024):
-            lengths = piece.column(0).drop_null().value_lengths()
-            if len(lengths):
-                return int(lengths[0].as_py())
+            lengths = [length for length in piece.column(0).value_lengths().to_pylist() if length]
+            if lengths:
+                return int(lengths[0])
         return None
 
     def _check(self, part: TableFile, width: int | None) -> None:

@@ -585,7 +585,7 @@ class Client:
         if not code and lost:
             return DatabaseError(
                 f"{place} refused the connection ({text}).",
-                "Pass an address with the right host, user, password and database.",
+                "Check its host, user and database, and the password in PGPASSWORD or ~/.pgpass.",
             )
         hint = {
             "42501": "Run it as the owner of the table.",

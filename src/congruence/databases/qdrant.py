@@ -398,14 +398,19 @@ class Qdrant(CollectionDatabase):
         answers = self._call(self._client.query_batch_points, collection, requests=requests)
         return [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
 
+    def check(self, new: NewVectors) -> None:
+        self._require_alias()
+        collection = self._place().old
+        if getattr(self._info_of(collection).config.params.sharding_method, "value", None) == "custom":
+            raise DatabaseError(
+                f"{collection!r} has custom sharding, and a point's shard key cannot be read back.",
+                "Copy the collection into one without shard keys first.",
+            )
+        super().check(new)
+
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         models, config = self._models, self._info_of(place.old).config
         params = config.params
-        if getattr(params.sharding_method, "value", None) == "custom":
-            raise DatabaseError(
-                f"{place.old!r} has custom sharding, and a point's shard key cannot be read back.",
-                "Copy the collection into one without shard keys first.",
-            )
         changed = {"size": new.dim, "datatype": models.Datatype(new.element_type)}
         if isinstance(vectors := params.vectors, dict):
             vectors = {**vectors, self._column: vectors[self._column].model_copy(update=changed)}
@@ -506,11 +511,15 @@ class Qdrant(CollectionDatabase):
         super()._remove_old()
 
     def _require_alias(self) -> None:
-        if not self._find().alias:
+        place = self._find()
+        if not place.alias:
+            aliases = sorted([*self._aliases_of(place.old), *(self._aliases_of(place.new) if place.exists else ())])
+            create = f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through"
             raise MigrationError(
-                f"Readers address {self._table!r} by its own name, and Qdrant can switch only aliases atomically.",
-                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through "
-                "it, and pass `table=ALIAS`.",
+                f"{self._table!r} is a collection's own name, and Qdrant can switch only aliases atomically.",
+                f"Let the application read through its alias, and pass `table={aliases[0]!r}`."
+                if aliases
+                else f"{create} it, and pass `table=ALIAS`.",
             )
 
     def _move_alias(self, collection: str) -> None:
@@ -520,10 +529,6 @@ class Qdrant(CollectionDatabase):
             models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
         ]
         self._call(self._client.update_collection_aliases, change_aliases_operations=operations)
-
-    def _aliases_of(self, collection: str) -> list[str]:
-        found = self._call(self._client.get_collection_aliases, collection).aliases
-        return [alias.alias_name for alias in found]
 
     def _drop(self, collection: str) -> None:
         self._call(self._client.delete_collection, collection)

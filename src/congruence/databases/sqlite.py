@@ -30,6 +30,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     free_bytes,
+    mark_in,
     pack,
     quoted,
     time_scratch,
@@ -51,6 +52,9 @@ _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
+#: Column of the table with the mark of a migration.
+_MARK = "(mark TEXT NOT NULL)"
+
 _T = TypeVar("_T")
 
 
@@ -63,6 +67,7 @@ class SQLite(CollectionDatabase):
     """
 
     kind = "sqlite-vec"
+    longest_name = 10**9
     capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -125,22 +130,25 @@ class SQLite(CollectionDatabase):
         tables = self._read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
-        return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
+        return {name: text for name, text in tables if _USING.search(text)}
 
     @property
     def _subject(self) -> object:
         return f"{self._path} {self._table}"
 
     def _find(self) -> Collections:
-        place = Collections.named(self._table, self._statements())
-        assert place is not None
+        names = self._statements()
+        place = Collections.named(self._table, names)
+        if place is None:
+            refusals.check_name(self._table, names, self._path, "table")
+            raise AssertionError
         return place
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
-        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._mark_table]):
+        found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
+        if not found or not found[0][0].endswith(_MARK):
             return {}
-        (mark,) = self._read(f"SELECT mark FROM {quoted(self._mark_table)}")
-        return dict(json.loads(mark[0]))
+        return next((mark_in(mark) for (mark,) in self._read(f"SELECT mark FROM {quoted(self._mark_table)}")), {})
 
     @property
     def _mark_table(self) -> str:
@@ -258,10 +266,18 @@ class SQLite(CollectionDatabase):
         absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
         return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
 
+    def check(self, new: NewVectors) -> None:
+        """Raise DatabaseError if any table, view or index has a name that the new table or one of its parts needs."""
+        super().check(new)
+        ours = f"{self._table}__congruence_".casefold()
+        for (name,) in self._read("SELECT name FROM sqlite_master"):
+            if name.casefold().startswith(ours):
+                raise refusals.not_ours(name)
+
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
-        self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} (mark TEXT NOT NULL)")
+        self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} {_MARK}")
         self._client.execute(f"INSERT INTO {quoted(self._mark_table)} VALUES (?)", [json.dumps(mark)])
 
     def _change(self, change: Callable[[], _T]) -> _T:
@@ -352,6 +368,7 @@ def load_vec(connection: sqlite3.Connection) -> None:
 
 # ---- vec0 ------------------------------------------------------------------------------------------------------------
 
+_USING = re.compile(r"\busing\s+vec0\s*\(", re.IGNORECASE)
 _VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
 _METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
 _KEY = re.compile(r"(\w+)\s+(integer|int|text)\s+primary\s+key", re.IGNORECASE)
@@ -376,7 +393,8 @@ class Vec0:
     @classmethod
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
         """Parse a CREATE statement."""
-        body = statement[statement.index("(") + 1 : statement.rindex(")")]
+        begin = _USING.search(statement)
+        body = statement[begin.end() if begin else 0 : statement.rindex(")")]
         arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
         vectors = {
             match[1]: (k, match) for k, argument in enumerate(arguments) if (match := _VECTOR.fullmatch(argument))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.validation import RowNames, check_rows
-from congruence.databases import Block, DatabaseInfo
+from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
+from congruence.databases import Block, Database, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
+from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.transform import block_function
@@ -73,6 +73,11 @@ class RowMapper:
         """Leave out the functions that map blocks; another process creates its own."""
         return {**self.__dict__, "_functions": {}}
 
+    def check_width(self, vectors: np.ndarray) -> None:
+        """Raise SpaceMismatchError if vectors (b, dim) are not as wide as those that the map was fitted on."""
+        expected, result = Space(dim=self.map.n_features_in_), Space(dim=self.dim)
+        check_space(Space(dim=vectors.shape[1]), expected, result, modality=False)
+
     def check(self, info: DatabaseInfo, block: Block) -> None:
         """Raise an error if the vectors of a database do not come from the map's source space."""
         sample = block.vectors
@@ -92,8 +97,7 @@ class RowMapper:
                         "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
                     )
                 return
-            check_rows(sample, "the database", ids=RowNames(block.ids, 0), allow_zero_rows=self.allow_zero_rows)
-            unit = has_unit_rows(sample)
+            unit = has_unit_rows(sample[np.isfinite(sample).all(axis=1)])  # others are refused where they are mapped
             # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
             if not self.scale:
@@ -106,6 +110,7 @@ class RowMapper:
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""
+        self.check_width(vectors)
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:
@@ -131,6 +136,20 @@ class RowMapper:
         if self.unit:
             out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
         return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
+
+
+def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None:
+    """Return the error for all rows with NaN or infinity or, without any, for all of zeros; None if all are good."""
+    ids: dict[type[InputError], list[object]] = {}
+    n = 0
+    for block in database.scan("old"):
+        n += len(block.ids)
+        for kind, rows in find_bad_rows(block.vectors, allow_zero_rows=allow_zero_rows).items():
+            ids.setdefault(kind, []).extend(block.ids.take(pa.array(rows)).to_pylist())
+    for kind, bad in ids.items():
+        if bad:
+            return bad_rows_error(kind, len(bad), n, "the database", f"ids {name_rows(np.arange(len(bad)), bad)}")
+    return None
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:

@@ -21,16 +21,18 @@ from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import (
     MigrationError,
     ModalityError,
+    NotFiniteError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
     TooFewAnchorsError,
+    ZeroRowError,
 )
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
-from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
@@ -477,7 +479,8 @@ class Migration:
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample)
-        self.mapper(sample.ids, sample.vectors, sample.modalities)
+        with self._naming_rows():
+            self.mapper(sample.ids, sample.vectors, sample.modalities)
         make_folder(self.folder)
         ranges = self.mapper.new.ranges
         if ranges is not None:
@@ -521,7 +524,16 @@ class Migration:
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
             self._sync()
-            yield journal
+            with self._naming_rows():
+                yield journal
+
+    @contextmanager
+    def _naming_rows(self) -> Iterator[None]:
+        """Let an error about rows of NaN or zeros name all of the table instead of those of one block."""
+        try:
+            yield
+        except (NotFiniteError, ZeroRowError) as error:
+            raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
 
     def _sync(self) -> None:
         self._journal().sync(self.retry(self.database, self.database.stage))

@@ -13,19 +13,21 @@ import pyarrow as pa
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED, judge
-from congruence.databases import Database, DatabaseInfo, Stage
+from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
     DatabaseUnavailableError,
     IdError,
     MigrationError,
     ModalityError,
+    NotFiniteError,
     ParameterError,
     ShapeError,
     SpaceMismatchError,
     StorageError,
+    ZeroRowError,
 )
-from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
 from congruence.upgrade.migrate.quantize import recall_of
 from congruence.upgrade.transform import map_digest
 
@@ -118,10 +120,12 @@ def make_plan(
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
         raise ShapeError(f"No rows with a vector in {info.place}.", "Check the table, the column and the condition.")
+    mapper.check_width(sample.vectors)
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
     elif stage is Stage.UNTOUCHED:
+        database.check(NewVectors(mapper.dim, element_type, {}))
         note("stage", "good", "there are only old vectors")
     else:
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
@@ -141,6 +145,8 @@ def make_plan(
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
+    except (NotFiniteError, ZeroRowError) as error:
+        note("rows", "bad", str(all_bad_rows(database, mapper.allow_zero_rows) or error))
     except CongruenceError as error:
         note("rows", "bad", str(error))
     seconds += time.perf_counter() - started
