@@ -13,7 +13,7 @@ import pyarrow as pa
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED, judge
-from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
+from congruence.databases import Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
     DatabaseUnavailableError,
