@@ -104,7 +104,7 @@ def test_a_data_set_is_mapped_as_by_the_local_command_to_the_bit(parts, tmp_path
     assert len(read_embeddings(tmp_path / "out")) == FILES * ROWS
 
 
-@pytest.mark.parametrize("option", [{"engine": HERE}, {"bad_rows": "bad.parquet"}], ids=str)
+@pytest.mark.parametrize("option", [{"engine": HERE}, {"bad_rows": "bad.parquet"}], ids=["engine", "bad_rows"])
 def test_a_file_has_no_fragments_for_an_engine(parts, tmp_path, option):
     with pytest.raises(ParameterError, match=f"{next(iter(option))}=.*open_dataset"):
         transform_file(MAP, open_source(parts), tmp_path / "out", **option)
