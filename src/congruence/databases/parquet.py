@@ -381,7 +381,8 @@ class TableFile:
             with open_arrow(path, check=False) as (schema, _, batches):
                 for batch in batches if column in schema.names else ():
                     missing += batch.column(column).null_count
-                    others += sum(batch.column(name).nbytes for name in schema.names if name != column)
+                    names = [name for name in schema.names if name != column]
+                    others += sum(batch.column(name).get_total_buffer_size() for name in names)
             table = ArrowTable(path.absolute())
             return cls(path, start, table, table.n - missing, others)
         found = ParquetTable(path.absolute())

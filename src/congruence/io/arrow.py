@@ -49,7 +49,7 @@ class ArrowTable(Table):
         self.name, self.n, self.row_bytes = str(path), 0, 0
         with open_arrow(path, check=False) as (self.schema, _, batches):
             for batch in batches:
-                self.row_bytes = self.row_bytes or batch.nbytes // max(len(batch), 1)
+                self.row_bytes = self.row_bytes or batch.get_total_buffer_size() // max(len(batch), 1)
                 self.n += len(batch)
 
     def pieces(
