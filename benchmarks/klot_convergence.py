@@ -50,7 +50,7 @@ def main() -> None:
         for max_iter in ITERATIONS:
             slope, info = solve(A, T, max_iter)
             off = float((slope - exact).abs().sum() / exact.abs().sum())
-            errors = f"{info.marginal_error:.0e} | {info.marginal_error_teacher:.0e} | {info.difference:.2g}"
+            errors = f"{info.student.marginal_error:.0e} | {info.teacher.marginal_error:.0e} | {info.difference:.2g}"
             warned = "" if info.converged else "yes"
             print(f"| {d}, {noise} | {max_iter} | {errors} | {info.gradient_error:.2%} | {off:.2%} | {warned} |")
             results.append(
@@ -58,8 +58,8 @@ def main() -> None:
                     "dimensions": d,
                     "noise": noise,
                     "iterations": max_iter,
-                    "marginal_error": info.marginal_error,
-                    "marginal_error_teacher": info.marginal_error_teacher,
+                    "marginal_error": info.student.marginal_error,
+                    "marginal_error_teacher": info.teacher.marginal_error,
                     "difference": info.difference,
                     "gradient_error": info.gradient_error,
                     "off": off,

@@ -22,7 +22,7 @@ from congruence.transport import (
     unbalanced,
 )
 
-EXACT = {"max_iter": 20_000, "tol": 1e-13}
+EXACT = {"max_iter": 20_000, "tolerance": 1e-13}
 
 
 def log_plan(A, rho, epsilon, r, c):
@@ -227,7 +227,7 @@ def test_the_divergence_is_that_of_pots_plans():
 
 def test_the_gradient_is_that_of_finite_differences():
     X, Y, TX, TY = problem(5, 6, 3)
-    T, options = TX @ TY.T, {"epsilon": 0.4, "epsilon_teacher": 0.2, "tol": 1e-12, "rho_teacher": 0.1}
+    T, options = TX @ TY.T, {"epsilon": 0.4, "epsilon_teacher": 0.2, "tolerance": 1e-12, "rho_teacher": 0.1}
     A = (X @ Y.T).detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda A: klot(A, T, **options), (A,), atol=1e-6)
     klot(X @ Y.T, T, **options).backward()
