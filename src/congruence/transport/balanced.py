@@ -376,6 +376,7 @@ class Progress:
         self._settled, self._rounding = SETTLED * eps, ROUNDED * eps
         self._best: tuple[float, float, Array, np.ndarray] | None = None
         self._bounds: list[float] = []
+        self._went_back = False
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: Array, residual: np.ndarray) -> np.ndarray | None:
@@ -386,10 +387,12 @@ class Progress:
         what the column sums lack.
         """
         marginal = float(np.abs(residual).sum())
-        if self._best is not None and not marginal <= WORSE * self._best[1]:
+        if self._best is not None and not (self._went_back or marginal <= WORSE * self._best[1]):
+            self._went_back = True
             self.restart()
             self._since += 1
             return self._best[3] - x if self._since < PATIENCE else None
+        self._went_back = False
         change = self._accelerated.change(x, plain)
         # f H⁻¹ f, with this change for H⁻¹ f, is about twice the divergence to the converged plan, and by Pinsker's
         # inequality the L1 distance is at most the root of twice that. No plan is nearer than its marginals are.

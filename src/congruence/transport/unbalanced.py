@@ -177,7 +177,8 @@ def _relax(
         # An update changes a potential by λ times the logarithmic error of its sum.
         have = float64(b * sums)
         plain = float64(new_log_b) - float64(log_b)
-        residual = have / have.sum() * np.expm1(np.clip(plain / lam, -GROWTH, GROWTH))
+        wanted = have * np.exp(np.clip(plain / lam, -2 * GROWTH, 2 * GROWTH))
+        residual = (wanted - have) / max(wanted.sum(), have.sum())
         u, v = kernel.u + new_log_a + (t + h), float64(kernel.v) + float64(log_b) + h
         change = progress.change(v, plain - t, u, residual)
         log_a = new_log_a
