@@ -390,8 +390,7 @@ class Progress:
         if self._best is not None and not (self._went_back or marginal <= WORSE * self._best[1]):
             self._went_back = True
             self.restart()
-            self._since += 1
-            return self._best[3] - x if self._since < PATIENCE else None
+            return self._best[3] - x
         self._went_back = False
         change = self._accelerated.change(x, plain)
         # f H⁻¹ f, with this change for H⁻¹ f, is about twice the divergence to the converged plan, and by Pinsker's
