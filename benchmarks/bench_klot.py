@@ -158,13 +158,13 @@ def dense(X, Y, TX, TY, max_iter):
     return value, *torch.autograd.grad(value, (X, Y))
 
 
-def features(X, Y, TX, TY, max_iter, memory=2**30, tol=None):
+def features(X, Y, TX, TY, max_iter, memory=2**30, tolerance=1e-3):
     import torch
 
     from congruence.transport import klot_features
 
     X, Y = X.requires_grad_(), Y.requires_grad_()
-    value = klot_features(X, Y, TX, TY, EPSILON, EPSILON_TEACHER, max_iter, tol, memory=memory)
+    value = klot_features(X, Y, TX, TY, EPSILON, EPSILON_TEACHER, max_iter, tolerance, memory=memory)
     return value, *torch.autograd.grad(value, (X, Y))
 
 
@@ -173,7 +173,7 @@ def streamed(X, Y, TX, TY, max_iter):
 
 
 def exact(X, Y, TX, TY, max_iter):
-    return features(*(side.double() for side in (X, Y, TX, TY)), 2000, tol=1e-8)
+    return features(*(side.double() for side in (X, Y, TX, TY)), 2000, tolerance=1e-8)
 
 
 WAYS = {f.__name__: f for f in (plain, unrolled, implicit, pot, geomloss, dense, features, streamed, exact)}

@@ -218,7 +218,10 @@ def sinkhorn() -> list[dict[str, Any]]:
     A = unit(data["image_openai_vitb32_avg5"]) @ unit(data["text_openai_vitb32"]).T
     lines = []
     for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005):
-        hundred, enough = solve(A, epsilon=epsilon, max_iter=100), solve(A, epsilon=epsilon, max_iter=20_000, tol=1e-6)
+        hundred, enough = (
+            solve(A, epsilon=epsilon, max_iter=100),
+            solve(A, epsilon=epsilon, max_iter=20_000, tolerance=1e-6),
+        )
         lines.append({"epsilon": epsilon, "error": hundred.marginal_error, "iterations": enough.n_iter})
     return lines
 

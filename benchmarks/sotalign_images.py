@@ -44,7 +44,7 @@ STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},
 }
-PLANS: dict[str, Any] = {"max_iter": 500, "tol": 1e-3}
+PLANS: dict[str, Any] = {"max_iter": 500, "tolerance": 1e-3}
 SAIL_RATES = (1e-3, 3e-3)
 ALPHAS = (10, 100, 1000)
 CHOOSING = (1000, 1001)

@@ -38,7 +38,7 @@ STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},
 }
-PLANS: dict[str, Any] = {"max_iter": 500, "tol": 1e-3}
+PLANS: dict[str, Any] = {"max_iter": 500, "tolerance": 1e-3}
 #: The one with the best mean recall at 1 on the validation pairs is the linear map, and SOTAlign's teacher.
 LINEAR = [
     *(Procrustes(n_components=d) for d in (None, 40, 32, 24, 16)),

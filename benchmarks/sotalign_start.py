@@ -21,7 +21,7 @@ TRAINING = {
     "max_steps": 120,
     "validate_every": 10,
     "max_iter": 50,
-    "tol": 1e-3,
+    "tolerance": 1e-3,
 }
 METHODS = {
     "Procrustes": Procrustes(),

@@ -28,7 +28,7 @@ ALPHA = 100
 RHOS = (1.0, 0.3, 0.1, 0.03)
 CHOSEN_AT = 0.5
 #: Unbalanced plans converge sooner, so balanced plans are also measured without convergence.
-SHORT: dict[str, Any] = {"max_iter": 30, "tol": 1e-2}
+SHORT: dict[str, Any] = {"max_iter": 30, "tolerance": 1e-2}
 #: Strength of the marginal constraints, and whether the iteration stops early, after ``SHORT``.
 WAYS: tuple[tuple[float | None, bool], ...] = ((None, True), (None, False), *((rho, False) for rho in RHOS))
 

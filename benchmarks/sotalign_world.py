@@ -22,7 +22,7 @@ TRAINING = {
     "learning_rate": 2e-3,
     "validate_every": 20,
     "max_iter": 50,
-    "tol": 1e-3,
+    "tolerance": 1e-3,
     "device": "cpu",
     "unpaired_batch": 1024,
 }

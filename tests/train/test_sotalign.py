@@ -56,7 +56,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     (warning,) = [one for one in caught if one.category is errors.ConvergenceWarning]
     assert warning.filename == __file__
     losses = mapping.facts_["history"]["losses"]
-    past = sum(error > 0.01 for error in losses["gradient_error"])
+    past = sum(error > 1e-3 for error in losses["gradient_error"])
     assert f"in {past} of 40 recorded steps" in str(warning.message)
     assert past > 0
     assert all(len(losses[name]) == 40 for name in ("marginal_error", "marginal_error_teacher"))
@@ -67,7 +67,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
             SOTAlign(**{**few, "max_steps": 3, **more}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
             for more in ({"max_iter": 3000}, {"divergence": "cka"})
         )
-    assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
+    assert max(enough.facts_["history"]["losses"]["gradient_error"]) <= 1e-3
     assert "marginal_error" not in other.facts_["history"]["losses"]
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from congruence import errors
 from congruence.transport import klot, klot_features, sinkhorn, solve_teacher
 
-EXACT = {"max_iter": 20_000, "tol": 1e-13}
+EXACT = {"max_iter": 20_000, "tolerance": 1e-11}
 
 
 def unit(n, d, seed):
@@ -73,12 +73,12 @@ def test_against_autograd_through_the_converged_solver(n, m, epsilon, epsilon_te
 def test_the_defaults_against_autograd():
     X, Y, TX, TY = problem(40, 40)
     A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
-    expected = unrolled(A, T, 0.05, 0.01, 100, 100)
+    expected = unrolled(A, T, 0.05, 0.01, 1000, 5000)
     (slope,) = torch.autograd.grad(expected, A)
     value = klot(A, T)
     value.backward()
-    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert (A.grad - slope).abs().sum() < 2e-2 * slope.abs().sum()  # 100 iterations are not convergence
+    assert value.item() == pytest.approx(expected.item(), rel=1e-3)
+    assert (A.grad - slope).abs().sum() < 1e-3 * slope.abs().sum()
 
 
 def test_against_pots_plans():
@@ -95,10 +95,12 @@ def test_against_pots_plans():
 def test_against_finite_differences():
     X, Y, TX, TY = problem(5, 4, d=2)
     T = TX @ TY.T
-    exact = {"max_iter": 3000, "tol": 1e-12}
+    exact = {"max_iter": 3000, "tolerance": 1e-11}
     A = (X @ Y.T).detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, **exact), A, atol=1e-6)
-    assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.8, 0.4, mass="bistochastic", **exact), A, atol=1e-6)
+    for mass in ("unit", "bistochastic"):  # a second backward pass computes the gradient again: equal up to rounding
+        assert torch.autograd.gradcheck(
+            lambda A, mass=mass: klot(A, T, 0.8, 0.4, mass=mass, **exact), A, atol=1e-6, nondet_tol=1e-12
+        )
     for memory in (0, 2**30):
         assert torch.autograd.gradcheck(
             lambda X, Y, memory=memory: klot_features(X, Y, TX, TY, 0.8, 0.4, **exact, memory=memory), (X, Y), atol=1e-6
@@ -108,10 +110,11 @@ def test_against_finite_differences():
 def test_the_gradient_goes_on_into_what_made_the_affinities():
     X, Y, TX, TY = problem(30, 30)
     W = torch.eye(6, dtype=torch.float64, requires_grad=True)
-    scaled = 3 * klot(normalize(X @ W) @ Y.T, TX @ TY.T)
+    options = {**EXACT, "epsilon_teacher": 0.05}
+    scaled = 3 * klot(normalize(X @ W) @ Y.T, TX @ TY.T, **options)
     (dense,) = torch.autograd.grad(scaled, W)
-    (streamed,) = torch.autograd.grad(3 * klot_features(normalize(X @ W), Y, TX, TY, memory=0), W)
-    torch.testing.assert_close(streamed, dense, rtol=1e-9, atol=1e-12)
+    (streamed,) = torch.autograd.grad(3 * klot_features(normalize(X @ W), Y, TX, TY, **options, memory=0), W)
+    torch.testing.assert_close(streamed, dense, rtol=1e-8, atol=1e-10)
     assert dense.abs().max() > 1e-3
 
 
@@ -149,58 +152,59 @@ def test_affinities_changed_in_place_are_noticed():
 def test_what_changes_nothing():
     X, Y, TX, TY = problem(20, 15)
     A, T = (X @ Y.T).detach(), TX @ TY.T
-    value = klot(A, T, **EXACT)
+    value = klot(A, T, 0.05, 0.05, **EXACT)
     shifts = [0.7, torch.randn(20, 1, dtype=torch.float64), torch.randn(15, dtype=torch.float64)]
     for shift in shifts:
-        assert klot(A + shift, T, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
-        assert klot(A, T + shift, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
-    assert klot(10 * A, T, 0.5, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
-    assert klot(A.T, T.T, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
-    assert klot(T, T, 0.01).item() == 0
+        assert klot(A + shift, T, 0.05, 0.05, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
+        assert klot(A, T + shift, 0.05, 0.05, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
+    assert klot(10 * A, T, 0.5, 0.05, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
+    assert klot(A.T, T.T, 0.05, 0.05, **EXACT).item() == pytest.approx(value.item(), rel=1e-9)
+    with pytest.warns(errors.ConvergenceWarning, match="off by up to"):  # equal plans have no gradient to compare with
+        assert klot(T, T, 0.01).item() == pytest.approx(0, abs=1e-12)
 
 
 def test_masses():
     X, Y, TX, TY = problem(25, 25)
     A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
-    values = {mass: klot(A, T, mass=mass) for mass in ("unit", "bistochastic")}
+    values = {mass: klot(A, T, 0.05, 0.04, **EXACT, mass=mass) for mass in ("unit", "bistochastic")}
     slopes = {mass: torch.autograd.grad(value, A)[0] for mass, value in values.items()}
     torch.testing.assert_close(values["bistochastic"], 25 * values["unit"])
     torch.testing.assert_close(slopes["bistochastic"], 25 * slopes["unit"])
-    P, Q = (sinkhorn(side, epsilon, mass="bistochastic").plan() for side, epsilon in ((A, 0.05), (T, 0.01)))
+    P, Q = (sinkhorn(side, e, **EXACT, mass="bistochastic").plan() for side, e in ((A, 0.05), (T, 0.04)))
     torch.testing.assert_close(values["bistochastic"].detach(), (Q * (Q / P).log()).sum(), rtol=1e-9, atol=0)
-    torch.testing.assert_close(slopes["bistochastic"], (P - Q) / 0.05, rtol=0, atol=1e-12)
-    value = klot_features(X, Y, TX, TY, mass="bistochastic", memory=0)
+    torch.testing.assert_close(slopes["bistochastic"], (P - Q) / 0.05, rtol=0, atol=1e-9)
+    value = klot_features(X, Y, TX, TY, 0.05, 0.04, **EXACT, mass="bistochastic", memory=0)
     torch.testing.assert_close(value, values["bistochastic"], rtol=1e-9, atol=0)
 
 
 def test_strips_are_the_matrix_in_either_precision(small_strips):
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+    for dtype, rel, tolerance in ((torch.float32, 3e-5, 1e-4), (torch.float64, 1e-9, 1e-11)):
         # Eight strips of 16 rows.
         X, Y, TX, TY = (side.detach().to(dtype).requires_grad_() for side in problem(120, 80, d=32))
         A = X @ Y.T
-        dense = klot(A, (TX @ TY.T).detach(), epsilon_teacher=0.05)
+        dense = klot(A, (TX @ TY.T).detach(), epsilon_teacher=0.05, tolerance=tolerance)
         dX, dY = torch.autograd.grad(dense, (X, Y))
         for memory in (0, 40 * 80 * 8):
-            value = klot_features(X, Y, TX, TY, epsilon_teacher=0.05, memory=memory)
+            value = klot_features(X, Y, TX, TY, epsilon_teacher=0.05, tolerance=tolerance, memory=memory)
             found = torch.autograd.grad(value, (X, Y))
             assert value.dtype == dtype
-            assert value.item() == pytest.approx(dense.item(), rel=tolerance)
+            assert value.item() == pytest.approx(dense.item(), rel=rel)
             for side, expected in zip(found, (dX, dY), strict=True):
                 assert side.dtype == dtype
-                assert (side - expected).norm() < tolerance * expected.norm()
+                assert (side - expected).norm() < 3 * max(tolerance, rel / 10) * expected.norm()
 
 
 def test_float32_against_float64():
     X, Y, TX, TY = problem(300, 300, d=32)
     A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
-    exact, _ = klot(A, T, return_info=True)  # 100 iterations are too few here
+    exact, _ = klot(A, T, epsilon_teacher=0.05, tolerance=1e-9, return_info=True)
     (slope,) = torch.autograd.grad(exact, A)
     single = A.detach().float().requires_grad_()
-    value, _ = klot(single, T.float(), return_info=True)
+    value, _ = klot(single, T.float(), epsilon_teacher=0.05, tolerance=1e-4, return_info=True)
     (found,) = torch.autograd.grad(value, single)
     assert (value.dtype, found.dtype) == (torch.float32, torch.float32)
     assert value.item() == pytest.approx(exact.item(), rel=1e-5)
-    assert (found - slope).norm() < 1e-5 * sinkhorn(A, 0.05).plan().norm() / 0.05  # the plans nearly cancel in it
+    assert (found - slope).norm() < 1e-4 * sinkhorn(A, 0.05).plan().norm() / 0.05  # the plans nearly cancel in it
     assert klot(single, T, return_info=True)[0].dtype == torch.float64  # the wider of the two
 
 
@@ -246,7 +250,7 @@ E3 = torch.eye(3)
         ((E3, E3), {"epsilon_teacher": -1}, errors.ParameterError, "Got epsilon_teacher=-1"),
         ((E3, E3), {"epsilon_teacher": 1e-5}, errors.ParameterError, "epsilon_teacher=1e-05 .* float32"),
         ((E3, E3), {"max_iter": 0}, errors.ParameterError, "Got max_iter=0"),
-        ((E3, E3), {"tol": -1}, errors.ParameterError, "Got tol=-1"),
+        ((E3, E3), {"tolerance": -1}, errors.ParameterError, "Got tolerance=-1"),
         ((E3, E3), {"mass": "n"}, errors.ParameterError, "'unit', 'bistochastic'"),
     ],
 )
@@ -282,11 +286,11 @@ def test_without_torch_the_extra_is_named(monkeypatch):
 
 def test_a_teacher_that_was_solved_before():
     X, Y, TX, TY = (unit(n, d, seed) for n, d, seed in ((30, 6, 0), (40, 6, 1), (30, 5, 2), (40, 5, 3)))
-    teacher = solve_teacher(TX, TY)
+    teacher = solve_teacher(TX, TY, **EXACT)
     X.requires_grad_()
-    values = [klot_features(X, Y, TX, TY, teacher=known) for known in (teacher, None)]
-    assert values[0] == values[1]
-    assert torch.equal(*(torch.autograd.grad(value, X)[0] for value in values))
+    values = [klot_features(X, Y, TX, TY, **EXACT, teacher=known) for known in (teacher, None)]
+    assert values[0].item() == pytest.approx(values[1].item(), rel=1e-9)
+    torch.testing.assert_close(*(torch.autograd.grad(value, X)[0] for value in values), rtol=1e-8, atol=1e-10)
     with pytest.raises(errors.ShapeError, match="TX"):
         klot_features(X[:-1], Y, TX, TY, teacher=teacher)
     with pytest.raises(errors.DtypeError, match="teacher solved in"):
@@ -299,56 +303,65 @@ def both_ways(X, Y, TX, TY, **options):
     A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
     value, info = klot(A, T, **options, return_info=True)
     again, same = klot_features(X.detach(), Y.detach(), TX, TY, **options, return_info=True)
-    assert again.item() == pytest.approx(value.item(), rel=1e-9)
-    for name in ("marginal_error", "marginal_error_teacher", "difference", "gradient_error"):
-        assert getattr(same, name) == pytest.approx(getattr(info, name), rel=1e-6, abs=1e-14)
+    assert again.item() == pytest.approx(value.item(), rel=1e-4, abs=1e-6)
+    assert same.difference == pytest.approx(info.difference, rel=1e-3)
     return A, T, torch.autograd.grad(value, A)[0], info
 
 
-@pytest.mark.parametrize("max_iter", [1, 2, 7, 40])
-def test_marginal_errors_are_those_of_the_plans(max_iter):
-    """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last
-    one's.
-    """
+@pytest.mark.parametrize("max_iter", [1, 2, 7, 1000])
+def test_what_is_said_of_the_plans_is_true(max_iter):
     A, T, slope, info = both_ways(*problem(60, 60), max_iter=max_iter)
-    for affinity, epsilon, found in ((A, 0.05, info.marginal_error), (T, 0.01, info.marginal_error_teacher)):
-        before = sinkhorn(affinity, epsilon, max(max_iter - 1, 1)).marginal_error
-        assert found == pytest.approx(before, rel=1e-6, abs=1e-12)
-        assert found >= sinkhorn(affinity, epsilon, max_iter).marginal_error - 1e-12
-    assert (info.n_iter, info.n_iter_teacher) == (max_iter, max_iter)
+    for affinity, epsilon, side in ((A, 0.05, info.student), (T, 0.01, info.teacher)):
+        P = torch.exp(affinity / epsilon + side.u[:, None] + side.v)
+        off = (P.sum(1) - 1 / 60).abs().sum() + (P.sum(0) - 1 / 60).abs().sum()
+        assert off <= side.marginal_error + 1e-12
+        assert side.marginal_error <= side.error
+        assert side.n_iter <= max_iter
     assert info.difference == pytest.approx(0.05 * slope.abs().sum().item(), rel=1e-9)
+    assert info.converged == (max_iter == 1000)
+    if max_iter < 1000:
+        for call in (lambda: klot(A, T, max_iter=max_iter), lambda: klot_features(*problem(60, 60), max_iter=max_iter)):
+            with pytest.warns(errors.ConvergenceWarning, match=rf"off by up to .* after {max_iter} iterations") as told:
+                call()
+            assert [one.filename for one in told] == [__file__]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("d", "noise"), [(4, 0.7), (32, 0.7), (32, 2.0)])
-def test_the_gradient_is_off_by_one_to_five_times_what_is_said(d, noise):
-    """At 300 rows and the defaults: by 1.6, 18 and 0.3 percent, of which only the second is warned of."""
-    X, Y, TX, TY = (unit(300, d, seed) for seed in range(4))
+@pytest.mark.parametrize(("d", "noise"), [(4, 0.7), (16, 0.7), (32, 0.7), (64, 2.0), (256, 1.0)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
+def test_the_error_of_the_gradient_is_at_most_three_times_what_is_promised(d, noise, seed):
+    X, Y, TX, TY = (unit(80, d, 4 * seed + number) for number in range(4))
     Y, TY = normalize(X + noise * Y), normalize(TX + noise * TY)
-    A, T, slope, info = both_ways(X, Y, TX, TY)
-    exact = torch.autograd.grad(klot(A, T, max_iter=5000, return_info=True)[0], A)[0]
-    off = ((slope - exact).abs().sum() / exact.abs().sum()).item()
-    assert info.gradient_error <= 1.01 * off <= 1.01 * 5 * info.gradient_error
-    assert info.converged == ((d, noise) != (32, 0.7))
-    if info.converged:
-        klot(A, T)
-        return
-    assert off > 0.1
-    said = r"off by 0\.1\d of ‖P − P\*‖₁ after 100 iterations"
-    for call in (lambda: klot(A, T), lambda: klot_features(X, Y, TX, TY)):
-        with pytest.warns(errors.ConvergenceWarning, match=said) as caught:
-            call()
-        assert [one.filename for one in caught] == [__file__]
+    A, T = X @ Y.T, TX @ TY.T
+    solved = [sinkhorn(side, epsilon, 10_000, 1e-6) for side, epsilon in ((A, 0.05), (T, 0.01))]
+    assert max(side.marginal_error for side in solved) < 1e-6
+    exact = (solved[0].plan() - solved[1].plan()) / 0.05
+    for dtype, tolerance in ((torch.float64, 1e-2), (torch.float64, 1e-3), (torch.float32, 1e-3)):
+        given = A.clone().to(dtype).requires_grad_()
+        value, info = klot(given, T.to(dtype), tolerance=tolerance, return_info=True)
+        (slope,) = torch.autograd.grad(value, given)
+        off = ((slope - exact).abs().sum() / exact.abs().sum()).item()
+        assert off <= 3 * info.gradient_error
+        assert info.converged or info.difference < 0.2
 
 
-def test_a_tolerance_and_rounding_count_as_converged():
-    X, Y, TX, TY = problem(60, 60)
-    _, _, _, info = both_ways(X, Y, TX, TY, max_iter=3, tol=1.0)
-    assert (info.converged, info.gradient_error) == (True, 0)
-    single = [side.detach().float() for side in (X, Y, TX, TY)]
-    value, info = klot_features(*single, max_iter=5000, return_info=True)
+def test_plans_that_nearly_agree_are_solved_until_their_difference_is_known():
+    TX, TY = unit(60, 8, 0), unit(60, 8, 1)
+    T = TX @ TY.T
+    A = (T + 1e-3 * unit(60, 60, 2) * 60**0.5).requires_grad_()
+    value, info = klot(A, T, 0.05, 0.05, return_info=True)
+    (slope,) = torch.autograd.grad(value, A)
+    exact = torch.exp(log_plan(A.detach(), 0.05, 5000)) - torch.exp(log_plan(T, 0.05, 5000))
+    assert info.difference < 0.1
     assert info.converged
-    assert klot_features(*single, max_iter=5000) == value
-    solved = solve_teacher(*single[2:], max_iter=2)
-    _, info = klot_features(*single[:2], None, None, teacher=solved, return_info=True)
-    assert (info.n_iter_teacher, info.converged) == (2, False)
+    assert (0.05 * slope - exact).abs().sum() < 3e-3 * exact.abs().sum()
+
+
+def test_a_start_saves_iterations_and_changes_nothing_else():
+    X, Y, TX, TY = problem(80, 70)
+    teacher = solve_teacher(TX, TY)
+    first, info = klot_features(X, Y, None, None, 0.01, teacher=teacher, return_info=True)
+    again, warm = klot_features(X, Y, None, None, 0.01, teacher=teacher, start=info.student.v, return_info=True)
+    assert warm.student.n_iter <= 4 < info.student.n_iter
+    assert again.item() == pytest.approx(first.item(), rel=1e-3)
+    with pytest.raises(errors.ShapeError, match="start"):
+        klot_features(X, Y, None, None, teacher=teacher, start=info.student.u)

@@ -28,7 +28,7 @@ _TERMS = {
     "infonce": "InfoNCE",
     "marginal_error": "Marginal error of the heads' plan",
     "marginal_error_teacher": "Marginal error of the teacher's plan",
-    "gradient_error": "Marginal errors over ‖P − P*‖₁",
+    "gradient_error": "Estimated relative error of the gradient",
 }
 
 _SIDES = {"": "after", "source": "source", "target": "target"}

@@ -5,15 +5,20 @@ Imports torch; import this module only if torch is installed.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from congruence._utils.arrays import blocks
 from congruence.transport._comparison import Side, compare
+from congruence.transport._kernel import Dense, Scratch, exponential, strip_bytes, strip_pool_for, width
 
 
 class Klot(torch.autograd.Function):
-    """The divergence as a function of the student's affinities; the gradient is computed from the potentials."""
+    """The divergence as a function of the student's affinities."""
 
     @staticmethod
     def forward(
@@ -21,11 +26,10 @@ class Klot(torch.autograd.Function):
     ) -> Tensor:
         """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``differences``."""
         ctx.save_for_backward(A, T)  # lets torch detect in-place changes of either
-        ctx.sides, ctx.scale = (student, teacher), scale
-        parts = compare(student, teacher, 8 * A.numel(), lambda _, G: torch.linalg.vector_norm(G, 1))
-        value, difference = (sum(terms) for terms in zip(*parts, strict=True))
-        differences.append(float(difference))
-        return (scale * value).to(student.affinity.dtype)
+        value, difference, ctx.gradient = _compare_in_place(student, teacher, ctx.needs_input_grad[0])
+        ctx.sides, ctx.scale = (student, replace(teacher, kernel=None)), scale
+        differences.append(difference)
+        return torch.as_tensor(scale * value, dtype=student.affinity.dtype, device=A.device)
 
     @staticmethod
     @once_differentiable
@@ -33,8 +37,12 @@ class Klot(torch.autograd.Function):
         """Return (P − P*)/ε times ``scale`` and the upstream gradient."""
         A, _ = ctx.saved_tensors
         student, teacher = ctx.sides
-        gradient = torch.empty_like(A)
         factor = upstream * (ctx.scale / student.epsilon)
+        gradient, ctx.gradient = ctx.gradient, None  # given away, and computed again if it is asked for again
+        if gradient is not None:
+            gradient *= factor
+            return gradient.to(A.dtype), None, None, None, None, None
+        gradient = torch.empty_like(A)
 
         def keep(part: slice, G: Tensor) -> None:
             G *= factor
@@ -42,6 +50,41 @@ class Klot(torch.autograd.Function):
 
         compare(student, teacher, 8 * A.numel(), keep)
         return gradient, None, None, None, None, None
+
+
+def _compare_in_place(student: Side, teacher: Side, keep: bool) -> tuple[float, float, Tensor | None]:
+    """Return the divergence, ‖P − P*‖₁ and, to ``keep``, P − P* (n, m), which takes the place of the teacher's kernel.
+
+    The logarithm of P* is not computed again: its products with P* are those of the affinities and of the potentials.
+    """
+    A, T, kernel = student.affinity, teacher.affinity, teacher.kernel
+    if kernel is None or kernel.buffer is None or not isinstance(T, Dense):
+        parts = compare(student, teacher, 8 * math.prod(A.shape), lambda _, G: torch.linalg.vector_norm(G, 1))
+        value, difference = (float(sum(terms)) for terms in zip(*parts, strict=True))
+        return value, difference, None
+    n = A.shape[0]
+    u, v = teacher.potentials.u, teacher.potentials.v
+    rows, columns = torch.exp(u - kernel.u), torch.exp(v - kernel.v)
+    sides = torch.stack((torch.ones_like(v), v), dim=1)
+    gradient, scratch = kernel.buffer, Scratch(A)
+
+    def work(part: slice) -> tuple[float, float]:
+        Q, P = gradient[part], student.exponent(part, scratch.rows(part.stop - part.start))
+        Q *= rows[part, None]
+        Q *= columns
+        sums = Q @ sides
+        flat = Q.reshape(-1)
+        value = torch.dot(flat, T.A[part].to(Q.dtype).reshape(-1)) / teacher.epsilon - torch.dot(flat, P.reshape(-1))
+        value += (sums[:, 1] + u[part] * sums[:, 0]).sum() - sums[:, 0].sum()
+        exponential(P)
+        value += P.sum()
+        torch.sub(P, Q, out=Q)
+        return float(value), float(torch.linalg.vector_norm(Q, 1))
+
+    parts = list(blocks(n, width(A), strip_bytes(A.device, True, n * width(A))))
+    with strip_pool_for(A, n * width(A)) as pool:
+        values, differences = zip(*pool.each(work, parts), strict=True)
+    return sum(values), sum(differences), gradient if keep else None
 
 
 class KlotFeatures(torch.autograd.Function):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array
-from congruence.transport._kernel import Affinity, Scratch, exponential, fits, strip_bytes, strip_pool_for, width
+from congruence.transport._kernel import (
+    Affinity,
+    Kernel,
+    Scratch,
+    exponential,
+    fits,
+    strip_bytes,
+    strip_pool_for,
+    width,
+)
 from congruence.transport.balanced import Potentials
 
 T = TypeVar("T")
@@ -22,6 +31,7 @@ class Side:
     epsilon: float
     potentials: Potentials
     marginals: tuple[Array, Array]
+    kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
 
     def exponent(self, part: slice, out: Array) -> Array:
         """Write the rows ``part`` of log P into ``out``, and return it."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import is_tensor, namespace, to_numpy
+from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
@@ -17,8 +18,9 @@ from congruence.transport._kernel import Affinity, Dense, Kernel, Products, Scra
 from congruence.transport._strip_pool import single_threaded
 
 MASSES = ("unit", "bistochastic")
-#: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
+#: The L1 error at which a plan counts as converged (the paper's bound for the marginals: SOTAlign, figure 6).
 CONVERGED = 1e-6
+MAX_ITER = 1000
 #: Bytes of a kernel that are kept in memory; the rest is recomputed in each iteration.
 MEMORY = 2**30
 #: The largest relative error of a plan's entries that rounding of A/ε may cause.
@@ -29,8 +31,22 @@ LEAST = {4: 1e-10, 8: 1e-100}
 #: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29):
 #: times both scalings they are below 3e-20, too small to affect any marginal.
 GROWTH = 20.0
-#: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors.
+#: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors, and that
+#: below which they may, if PATIENCE iterations have not halved it.
 SETTLED = 4
+ROUNDED = 100
+PATIENCE = 20
+#: Iterates that the acceleration combines, and the share of the trace of their Gram matrix that is added to its
+#: diagonal.
+DEPTH = 8
+RIDGE = 1e-10
+#: Largest range of the accelerated changes of potentials, by itself and as a multiple of that of the plain iteration.
+LONGEST = 2.0
+FURTHER = 1000.0
+#: Number of iterates whose largest estimated error counts, and the smallest number of them.
+WINDOW, FEWEST = 4, 3
+#: An iterate whose marginal error is this many times the smallest is left for the best one.
+WORSE = 3.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +62,9 @@ class SinkhornResult:
       of mass 1: from 0 to 4. For an unbalanced plan: L1 distance of the row sums from those that the potentials
       imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the
       mass.
+    - ``error``: Estimated L1 distance to the converged plan, for mass 1: from 0 to 2.
     - ``n_iter``: Number of iterations; each updates rows and columns.
-    - ``converged``: Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
+    - ``converged``: Whether ``error`` is at most ``tolerance``.
     - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1: in an unbalanced plan,
       rows without a near partner have little mass.
     - ``rho``: Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
@@ -59,6 +76,7 @@ class SinkhornResult:
     epsilon: float
     mass: str
     marginal_error: float
+    error: float
     n_iter: int
     converged: bool
     row_marginal: Array
@@ -85,8 +103,8 @@ class SinkhornResult:
 def sinkhorn(
     affinity: RowsLike | None = None,
     epsilon: float = 0.05,
-    max_iter: int = 100,
-    tol: float | None = None,
+    max_iter: int = MAX_ITER,
+    tolerance: float = CONVERGED,
     *,
     X: RowsLike | None = None,
     Y: RowsLike | None = None,
@@ -103,12 +121,11 @@ def sinkhorn(
         no gradient flows through. float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
-    max_iter : int, default=100
-        Largest number of iterations; each corrects the row marginals and then the column marginals. Fewer are run if
-        more would only change rounding.
-    tol : float, optional
-        Stop when the row sums are within this L1 distance of the marginals (mass 1). float32 does not get much below
-        1e-6.
+    max_iter : int, default=1000
+        Largest number of iterations; each corrects the row marginals and then the column marginals.
+    tolerance : float, default=1e-6
+        Stop when the plan's estimated L1 distance to the converged one is at most this (mass 1: from 0 to 2), or
+        when further iterations would only change rounding; float32 does not get much below 1e-5.
     X : array_like, shape (n, d), optional
         Instead of ``affinity``, together with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have
         unit norm), computed in strips and never stored as a whole.
@@ -140,19 +157,21 @@ def sinkhorn(
            [0.119, 0.881]]), True)
     """
     check_choice(mass, MASSES, "mass")
-    check_options(max_iter, tol, memory)
+    check_options(max_iter, tolerance, memory)
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
     n = A.shape[0]
-    solved = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
+    solved, _ = iterate(A, float(epsilon), r, c, max_iter, within(tolerance), memory)
     xp = A.xp
     with strip_pool_for(A, memory) as pool:
         rows, columns = kernel_marginals(Kernel(A, float(epsilon), memory, pool), solved.u, solved.v)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
     u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
-    converged = error <= (CONVERGED if tol is None else tol)
-    return SinkhornResult(u, solved.v, float(epsilon), mass, error, solved.n_iter, converged, rows, columns, A)
+    return SinkhornResult(
+        *(u, solved.v, float(epsilon), mass, error, solved.error, solved.n_iter, solved.error <= tolerance),
+        *(rows, columns, A),
+    )
 
 
 def choose_affinity(
@@ -188,12 +207,11 @@ def check_marginals(
     return weights(sides[0], n, "row", affinity), weights(sides[1], m, "column", affinity)
 
 
-def check_options(max_iter: int, tol: float | None, memory: int) -> None:
+def check_options(max_iter: int, tolerance: float, memory: int) -> None:
     """Check the options of the iteration."""
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(memory, "memory", integer=True, zero=True)
-    if tol is not None:
-        check_positive(tol, "tol")
+    check_positive(tolerance, "tolerance")
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
@@ -276,76 +294,229 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
 @dataclass(frozen=True)
 class Potentials:
-    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1, and the L1 error of its row
-    sums before the last iteration, or after the only one; for an unbalanced plan as in ``SinkhornResult``.
+    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1.
+
+    ``error`` estimates the L1 distance to the converged plan, from 0 to 2; ``marginal_error`` is the L1 error of the
+    column sums half an iteration earlier, which no half iteration increases.
     """
 
     u: Array
     v: Array
     n_iter: int
     error: float
+    marginal_error: float
     log_mass: float = 0.0
 
 
-def iterate(
-    affinity: Affinity, epsilon: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
-) -> Potentials:
-    """Return the potentials after Sinkhorn iterations from v = 0, rows first, as a ← r/(K b), b ← c/(Kᵀa).
+#: Says whether a plan is good enough, by its estimated error and its potentials.
+Enough: TypeAlias = Callable[[float, Array, np.ndarray], bool]
 
-    Only the first iteration can meet rows or columns of very different magnitudes, so it is done in the log domain.
-    After it K = P has column marginals c: no sum vanishes, and the logarithms of the scalings grow by at most
-    log(1/min) per iteration, so they can always be absorbed into the potentials before they overflow (Schmitzer 2019,
-    section 3.1). It stops after an iteration before which the L1 error of the row marginals was at most ``tol``, or
-    the rounding error if that is larger; an iteration never increases it.
+
+def within(tolerance: float) -> Enough:
+    """Return the condition that the estimated error is at most ``tolerance``."""
+    return lambda error, u, v: error <= tolerance
+
+
+class Anderson:
+    """Acceleration of an iteration x ← G(x) for the column potentials x (m,).
+
+    The next iterate combines the last ones so that their combined residual Σ w (G(x) − x)² is smallest. The iteration
+    is slow where the plan has nearly separate blocks. Near convergence its residuals shrink by a fixed symmetric
+    matrix, and few combinations remove the largest eigenvalues, as conjugate gradients do. Sums are NumPy's own, so
+    that they do not depend on the number of threads.
+
+    Source: Anderson (1965), "Iterative procedures for nonlinear integral equations". Walker and Ni (2011), "Anderson
+    acceleration for fixed-point iterations".
+    """
+
+    def __init__(self, weights: np.ndarray) -> None:
+        self._root = np.sqrt(weights)
+        # Differences of consecutive weighted residuals, those of the values of G, and the Gram matrix of the first.
+        self._differences, self._moves = np.zeros((2, DEPTH, len(weights)))
+        self._gram = np.zeros((DEPTH, DEPTH))
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all iterates."""
+        self._count = 0
+        self._last: tuple[np.ndarray, np.ndarray] | None = None
+
+    def change(self, x: np.ndarray, plain: np.ndarray) -> np.ndarray:
+        """Return the difference between the next iterate and x, where ``plain`` is G(x) − x."""
+        short = float(np.ptp(plain))
+        if short > LONGEST:  # far from convergence, residuals do not shrink by a fixed matrix
+            self.restart()
+            return plain
+        residual, g = plain * self._root, x + plain
+        last, self._last = self._last, (residual, g)
+        if last is None:
+            return plain
+        place = self._count % DEPTH
+        self._count += 1
+        k = min(self._count, DEPTH)
+        np.subtract(residual, last[0], out=self._differences[place])
+        np.subtract(g, last[1], out=self._moves[place])
+        known = self._differences[:k]
+        self._gram[place, :k] = self._gram[:k, place] = np.einsum("ij,j->i", known, known[place])
+        gram = self._gram[:k, :k]
+        size = float(np.trace(gram))
+        if not size > 0:
+            return plain
+        shares = np.linalg.solve(gram + RIDGE * size * np.eye(k), np.einsum("ij,j->i", known, residual))
+        change = plain - np.einsum("i,ij->j", shares, self._moves[:k])
+        longest, most = float(np.ptp(change)), min(LONGEST, FURTHER * short)
+        return change if longest <= most else change * (most / longest)
+
+
+class Progress:
+    """Accelerates an iteration, estimates the error of its plans, and remembers the best of them."""
+
+    def __init__(self, c: np.ndarray, eps: float, enough: Enough) -> None:
+        self._accelerated, self._enough = Anderson(c), enough
+        self._settled, self._rounding = SETTLED * eps, ROUNDED * eps
+        self._best: tuple[float, float, Array, np.ndarray] | None = None
+        self._bounds: list[float] = []
+        self._went_back = False
+        self._least, self._since = math.inf, 0
+
+    def change(self, x: np.ndarray, plain: np.ndarray, u: Array, residual: np.ndarray) -> np.ndarray | None:
+        """Return the change of the column potentials ``x`` (m,); None if the plan is good enough, or will not get
+        better.
+
+        The iteration would change them by ``plain``; ``u`` (n,) are the row potentials before, and ``residual`` (m,) is
+        what the column sums lack.
+        """
+        marginal = float(np.abs(residual).sum())
+        if self._best is not None and not (self._went_back or marginal <= WORSE * self._best[1]):
+            self._went_back = True
+            self.restart()
+            return self._best[3] - x
+        self._went_back = False
+        change = self._accelerated.change(x, plain)
+        # f H⁻¹ f, with this change for H⁻¹ f, is about twice the divergence to the converged plan, and by Pinsker's
+        # inequality the L1 distance is at most the root of twice that. No plan is nearer than its marginals are.
+        bound = max(marginal, math.sqrt(max(float(np.einsum("i,i", residual, change)), 0.0)))
+        # A change may miss a slow direction for a while, so the largest of the last bounds is taken.
+        self._bounds = [*self._bounds[1 - WINDOW :], bound]
+        settled = marginal <= self._settled
+        error = bound if settled else max(self._bounds)
+        if marginal < self._least / 2:
+            self._least, self._since = marginal, 0
+        else:
+            self._since += 1
+        v = x + plain
+        done = settled or (len(self._bounds) >= FEWEST and self._enough(error, u, v))
+        if done or self._best is None or marginal < self._best[1]:
+            self._best = error, marginal, u, v
+        stuck = self._since >= PATIENCE and marginal <= self._rounding
+        return None if done or stuck else change
+
+    def restart(self) -> None:
+        """Accelerate without the iterations so far."""
+        self._accelerated.restart()
+
+    def result(self, n_iter: int, u: Array, v: Array) -> Potentials:
+        """Return the best plan so far, or, if the error of none is known, that of the last potentials."""
+        if self._best is None:
+            return Potentials(u, v, n_iter, 2.0, 2.0)
+        error, marginal, u, best = self._best
+        return Potentials(u, as_array(best, v), n_iter, error, marginal)
+
+
+def as_array(vector: np.ndarray, like: Array) -> Array:
+    """Return a vector in the library, precision and memory of another."""
+    return namespace(like).asarray(vector, dtype=like.dtype, device=device(like))
+
+
+def float64(vector: Array) -> np.ndarray:
+    """Return a vector as a NumPy array."""
+    return to_numpy(vector).astype(np.float64)
+
+
+def iterate(
+    affinity: Affinity,
+    epsilon: float,
+    r: Array,
+    c: Array,
+    max_iter: int,
+    enough: Enough,
+    memory: int,
+    start: Array | None = None,
+) -> tuple[Potentials, Kernel]:
+    """Return the potentials, and the kernel at the end, after accelerated Sinkhorn iterations from v = 0 or ``start``,
+    rows first: a ← r/(K b), b ← c/(Kᵀa).
+
+    Sums are those of a kernel K = exp(U_i + A_ij/ε + V_j). When logarithms of the scalings exceed GROWTH, they are
+    absorbed into U and V, and K is computed again, so nothing overflows, and entries below e^-65 that matter appear
+    (Schmitzer 2019, section 3.1). It stops when the plan is good ``enough``, or further iterations would only change
+    rounding.
     """
     with strip_pool_for(affinity, memory) as pool:
-        return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, tol)
+        return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, enough, start)
 
 
-def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
-    xp, affinity = kernel.xp, kernel.affinity
-    u, largest, log_sums = log_domain_pass(
-        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
-    )
-    v = xp.log(c) - largest - log_sums
-    if max_iter == 1:  # otherwise the next iteration would compute the error anyway
-        return Potentials(u, v, 1, float(xp.sum(xp.abs(kernel_marginals(kernel, u, v)[0] - r))))
-    kernel.rebase(u, v, (r, c))
-    # Computing a kernel takes as long as reading it dozens of times: if the whole kernel fits in memory, try a sparse
-    # one only once.
-    sparse_marginals = None if kernel.fits else (r, c)
-    a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
-    settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
-    n_iter, error = 1, math.inf
+def _iterate(
+    kernel: Kernel, r: Array, c: Array, max_iter: int, enough: Enough, start: Array | None
+) -> tuple[Potentials, Kernel]:
+    xp, marginals = kernel.xp, None if kernel.fits else (r, c)
+    wanted = float64(c)
+    log_c, progress = np.log(wanted), Progress(wanted, float(xp.finfo(c.dtype).eps), enough)
+    v = kernel.zeros(len(c)) if start is None else start
+    kernel.rebase(*_start(kernel, v, r, c))
+    n_iter, exact = 0, False
+    # Potentials are those of the kernel's base plus these; the columns' are kept in float64.
+    log_a, x = kernel.zeros(len(r)), np.zeros(len(wanted))
     while n_iter < max_iter:
-        new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
-        row_error: Array | float = 0.0
+        b, new_a, sums = as_array(np.exp(x), c), kernel.zeros(len(r)), kernel.zeros(len(c))
 
-        def scale(part: slice, K: Strip, a: Array = a, b: Array = b, new_a: Array = new_a) -> tuple[Array, Array]:
-            row = K.times(b)
-            new_a[part] = r[part] / row
-            return xp.sum(xp.abs(a[part] * row - r[part])), K.transposed_times(new_a[part])
+        def scale(part: slice, K: Strip, b: Array = b, new_a: Array = new_a) -> Array:
+            new_a[part] = r[part] / K.times(b)
+            return K.transposed_times(new_a[part])
 
-        for strip_error, columns in kernel.strips(scale):
-            row_error += strip_error
+        for columns in kernel.strips(scale):
             sums += columns
-        new_b = c / sums
-        log_a, log_b = xp.log(new_a), xp.log(new_b)
-        grown = float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b)))
+        new_log_a, have = xp.log(new_a), float64(b) * float64(sums)
+        plain = log_c - np.log(have)
+        grown = float(xp.max(xp.abs(new_log_a))) + max(float(np.abs(side).max()) for side in (x, x + plain))
         if kernel.reach is not None and not grown <= kernel.reach:
-            # The dropped entries may matter now: restart from here; with a dense kernel if a single iteration already
-            # exceeded the limit.
-            kernel.rebase(kernel.u + xp.log(a), kernel.v + xp.log(b), sparse_marginals if growth else None)
-            a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
+            # The dropped entries may matter now: start again from here, and densely if that is where it was.
+            kernel.rebase(*_moved(kernel, log_a, x), marginals if exact else None)
+            log_a, x, exact = kernel.zeros(len(r)), np.zeros(len(wanted)), False
             continue
-        a, b, growth = new_a, new_b, grown
-        n_iter, error = n_iter + 1, float(row_error)
-        if error <= settled:
+        n_iter += 1
+        if grown > GROWTH:
+            kernel.rebase(*_moved(kernel, new_log_a, x + plain), marginals)
+            progress.restart()
+            log_a, x, exact = kernel.zeros(len(r)), np.zeros(len(wanted)), False
+            continue
+        change = progress.change(float64(kernel.v) + x, plain, kernel.u + new_log_a, wanted - have)
+        if change is None:
             break
-        if n_iter < max_iter and kernel.reach is None and growth > GROWTH:
-            kernel.rebase(kernel.u + log_a, kernel.v + log_b, sparse_marginals)
-            a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
-    return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), n_iter, error)
+        log_a, x, exact = new_log_a, x + change, True
+    return progress.result(n_iter, *_moved(kernel, log_a, x)), kernel
+
+
+def _moved(kernel: Kernel, log_a: Array, x: np.ndarray) -> tuple[Array, Array]:
+    """Return the potentials that are this far from those of the kernel's base."""
+    return kernel.u + log_a, as_array(float64(kernel.v) + x, log_a)
+
+
+def _start(kernel: Kernel, v: Array, r: Array, c: Array) -> tuple[Array, ...]:
+    """Return the first base: potentials and, where the kernel may be sparse, marginals."""
+    xp = kernel.xp
+    if kernel.fits:  # the largest entry of each row becomes that row's marginal
+        u = kernel.zeros(len(r))
+
+        def put(part: slice, L: Array) -> None:
+            u[part] = xp.log(r[part]) - xp.max(L, axis=1)
+
+        for _ in kernel.exponents(put, kernel.zeros(len(r)), v):
+            pass
+        return u, v
+    u, largest, log_sums = log_domain_pass(
+        kernel, v, lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
+    )
+    return u, v + xp.log(c) - largest - log_sums, (r, c)
 
 
 def log_domain_pass(

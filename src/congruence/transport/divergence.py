@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from congruence._utils.optional import require
-from congruence._utils.typing import RowsLike
+from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
 from congruence.transport._comparison import Side as Side
-from congruence.transport._kernel import Affinity, Dense
+from congruence.transport._kernel import Affinity, Dense, exponential
 from congruence.transport.balanced import (
-    CONVERGED,
     LEAST,
     MASSES,
+    MAX_ITER,
     MEMORY,
+    Enough,
+    Potentials,
+    as_array,
     check_epsilon,
     check_options,
     computing_dtype,
@@ -27,67 +32,62 @@ from congruence.transport.balanced import (
     products,
     same_library,
     weights,
+    within,
 )
 from congruence.transport.unbalanced import check_rho, relax
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A warning is given if the marginal errors exceed this share of ‖P − P*‖₁: the gradient is then off by at least 1 % to
-#: 5 % in L1 norm (docs/transport.md).
-GRADIENT_ERROR = 0.01
+#: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
+TIGHT = 0.05
+#: Number of rows from which ‖P − P*‖₁ is estimated before both plans are known.
+SAMPLE = 50
+#: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
+SAFE = 0.8
 
 
 @dataclass(frozen=True)
 class Convergence:
     """Convergence of the iterations for the two plans of a KLOT.
 
-    - ``marginal_error``, ``marginal_error_teacher``: L1 distance of the row sums of the student's and of the
-      teacher's plan from their marginals, for mass 1: from 0 to 2. The column sums are exact. Computed during the
-      last iteration at no extra cost, so the final plan is at least this accurate.
-    - ``n_iter``, ``n_iter_teacher``: Number of iterations.
+    - ``student``, ``teacher``: Potentials of the two plans, their numbers of iterations (``n_iter``), the L1 error of
+      their marginals (``marginal_error``) and their estimated L1 distance to the converged plans (``error``), for mass
+      1: from 0 to 2.
     - ``difference``: ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the
       affinities. The maximum, 2, if the GPU kernels do not report it.
-    - ``settled``: Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and
-      the rounding error.
+    - ``rounding``: L1 error of the plans due to rounding of A/ε.
+    - ``tolerance``: The largest ``gradient_error`` that counts as converged.
     """
 
-    marginal_error: float
-    marginal_error_teacher: float
-    n_iter: int
-    n_iter_teacher: int
+    student: Potentials
+    teacher: Potentials
     difference: float
-    settled: float
+    rounding: float
+    tolerance: float
 
     @property
     def gradient_error(self) -> float:
-        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``.
-
-        In all measurements the gradient's relative error in L1 norm was 1 to 5 times this.
-        """
-        errors = self.marginal_error, self.marginal_error_teacher
-        if max(errors) <= self.settled or self.difference == 0:
-            return 0.0
-        return sum(errors) / max(sum(errors), self.difference)
+        """Estimated error of the gradient in L1 norm, relative to the gradient, at most 1."""
+        error = self.student.error + self.teacher.error + self.rounding
+        return error / max(error, self.difference)
 
     @property
     def converged(self) -> bool:
-        """Whether ``gradient_error`` is at most 0.01."""
-        return self.gradient_error <= GRADIENT_ERROR
+        """Whether ``gradient_error`` is at most ``tolerance``."""
+        return self.gradient_error <= self.tolerance
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn if the iterations ended too early for an accurate gradient: ``where`` says when, ``otherwise`` adds a
+    """Warn that the iterations ended too early for an accurate gradient: ``where`` says when, ``otherwise`` adds a
     remedy.
     """
-    if gradient_error <= GRADIENT_ERROR:
-        return
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
     off = f"{math.ceil(100 * gradient_error) / 100:.2g}"
     warnings.warn(
         ConvergenceWarning(
-            f"The plans' marginals are off by {off} of ‖P − P*‖₁ {where}, and the gradient of KLOT by that or more.",
-            f"Raise `max_iter=…` or `epsilon=…`, or lower `tol=…`{otherwise}.",
+            f"The gradient of KLOT is off by up to {off} of its L1 norm {where}.",
+            f"Raise `max_iter=…`, `epsilon=…` or `tolerance=…`, or pass float64{otherwise}.",
         ),
         stacklevel=stacklevel + 1,
     )
@@ -98,11 +98,12 @@ def klot(
     teacher: Tensor,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
-    max_iter: int = 100,
-    tol: float | None = None,
+    max_iter: int = MAX_ITER,
+    tolerance: float = 1e-3,
     *,
     mass: str = "unit",
     rho_teacher: float | None = None,
+    start: Tensor | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
     """KL(P* ‖ P): the divergence of the student's plan P from the teacher's P*, with its explicit gradient.
@@ -115,10 +116,11 @@ def klot(
         Affinities T. No gradient flows into them.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two plans, in units of affinity.
-    max_iter : int, default=100
-        Largest number of Sinkhorn iterations per plan; fewer are run if more would only change rounding.
-    tol : float, optional
-        Stop when the row sums are within this L1 distance of the marginals; see ``sinkhorn``.
+    max_iter : int, default=1000
+        Largest number of Sinkhorn iterations per plan.
+    tolerance : float, default=1e-3
+        Stop when the gradient's estimated error in L1 norm, relative to the gradient, is at most this. A warning says
+        where that was not reached.
     mass : {"unit", "bistochastic"}, default="unit"
         Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a
         loss weight α on the first acts as α/n on the second.
@@ -127,6 +129,9 @@ def klot(
         no partner; see ``sinkhorn_unbalanced``. P* is then the unbalanced plan divided by its mass, and P has the
         marginals of P*, so that rows without a known partner have little weight. Balanced, with uniform marginals, by
         default. This is our extension, not the paper's.
+    start : tensor, shape (m,), optional
+        Column potentials to start the student's iterations from: ``student.v`` of the ``Convergence`` of an earlier
+        call for the same rows.
     return_info : bool, default=False
         Also return information on convergence.
 
@@ -135,7 +140,7 @@ def klot(
     tensor, shape ()
         In nats. float64 if either input is, else float32.
     Convergence
-        Only with ``return_info``: marginal errors and iterations of both plans, and their effect on the gradient.
+        Only with ``return_info``: potentials, errors and iterations of both plans, and their effect on the gradient.
 
     Notes
     -----
@@ -171,7 +176,7 @@ def klot(
     from congruence.transport import _autograd
 
     check_choice(mass, MASSES, "mass")
-    check_options(max_iter, tol, MEMORY)
+    check_options(max_iter, tolerance, MEMORY)
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
     if A.shape != T.shape:
         raise ShapeError(
@@ -179,13 +184,12 @@ def klot(
         )
     dtype = computing_dtype(A, T)
     memory = A.numel() * 8
-    check_epsilon(Dense(A, dtype), epsilon, "epsilon")
-    solved_teacher = _solve_teacher(Dense(T, dtype), epsilon_teacher, rho_teacher, max_iter, tol, memory)
-    sides = _solve_student(Dense(A, dtype), epsilon, solved_teacher, max_iter, tol, memory), solved_teacher
+    solver = _Solver(epsilon, epsilon_teacher, rho_teacher, max_iter, tolerance, memory)
+    sides = solver.solve(Dense(A, dtype), Dense(T, dtype), start)
     tracked = student if isinstance(student, torch.Tensor) else A
     differences: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, float(len(A)) if mass == "bistochastic" else 1.0, differences)
-    return _with_info(value, sides, differences[0], max_iter, tol, return_info)
+    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
 
 
 def klot_features(
@@ -195,13 +199,14 @@ def klot_features(
     TY: Tensor,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
-    max_iter: int = 100,
-    tol: float | None = None,
+    max_iter: int = MAX_ITER,
+    tolerance: float = 1e-3,
     *,
     mass: str = "unit",
     rho_teacher: float | None = None,
     memory: int = MEMORY,
     teacher: Side | None = None,
+    start: Tensor | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Like ``klot`` for affinities that are inner products, without ever forming the matrix: O((n + m)·d) memory.
@@ -215,7 +220,7 @@ def klot_features(
     TX : tensor, shape (n, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     TY : tensor, shape (m, e)
-    epsilon, epsilon_teacher, max_iter, tol, mass, rho_teacher
+    epsilon, epsilon_teacher, max_iter, tolerance, mass, rho_teacher
         As for ``klot``.
     memory : int, default=2**30
         Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
@@ -223,7 +228,7 @@ def klot_features(
     teacher : result of ``solve_teacher``, optional
         The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
         ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
-    return_info : bool, default=False
+    start, return_info
         As for ``klot``.
 
     Notes
@@ -245,7 +250,7 @@ def klot_features(
     from congruence.transport import _autograd
 
     check_choice(mass, MASSES, "mass")
-    check_options(max_iter, tol, memory)
+    check_options(max_iter, tolerance, memory)
     arrays = {"X": X, "Y": Y} if teacher is not None else {"X": X, "Y": Y, "TX": TX, "TY": TY}
     A, B, *teacher_rows = _tensors(torch, arrays)
     n, m = teacher.affinity.shape if teacher is not None else map(len, teacher_rows)
@@ -253,27 +258,25 @@ def klot_features(
     check_same_rows(len(B), m, "Y", "TY")
     dtype = computing_dtype(A, B, *teacher_rows)
     student_affinity = products(A, B, ("X", "Y"), dtype)
-    check_epsilon(student_affinity, epsilon, "epsilon")
-    if teacher is None:
-        teacher_affinity = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype)
-        teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
-    elif teacher.affinity.dtype != dtype:
+    if teacher is not None and teacher.affinity.dtype != dtype:
         raise DtypeError(f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.", "Convert X and Y.")
-    sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
+    given = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype) if teacher is None else teacher
+    solver = _Solver(epsilon, epsilon_teacher, rho_teacher, max_iter, tolerance, memory)
+    sides = solver.solve(student_affinity, given, start)
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     differences: list[float] = []
     value = _autograd.KlotFeatures.apply(
         *tracked, *sides, float(len(A)) if mass == "bistochastic" else 1.0, memory, differences
     )
-    return _with_info(value, sides, differences[0], max_iter, tol, return_info)
+    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
 
 
 def solve_teacher(
     TX: Tensor,
     TY: Tensor,
     epsilon_teacher: float = 0.01,
-    max_iter: int = 100,
-    tol: float | None = None,
+    max_iter: int = MAX_ITER,
+    tolerance: float = 1e-3,
     *,
     rho_teacher: float | None = None,
     memory: int = MEMORY,
@@ -293,10 +296,10 @@ def solve_teacher(
     True
     """
     torch = require("torch", extra="train")
-    check_options(max_iter, tol, memory)
+    check_options(max_iter, tolerance, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
     affinity = products(A, B, ("TX", "TY"), computing_dtype(A, B))
-    return _solve_teacher(affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
+    return _Solver(epsilon_teacher, epsilon_teacher, rho_teacher, max_iter, tolerance, memory).teacher(affinity)
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
@@ -305,41 +308,117 @@ def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
 
 
 def _with_info(
-    value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tol: float | None, return_info: bool
+    value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tolerance: float, return_info: bool
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
-    (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
-    settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))
-    convergence = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
+    rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
+    convergence = Convergence(*(side.potentials for side in sides), difference, rounding, tolerance)
     if return_info:
         return value, convergence
-    warn_unconverged(
-        convergence.gradient_error, f"after {max_iter} iterations", ", or check with return_info=True", stacklevel=3
-    )
+    if not convergence.converged:
+        where = f"after {max(side.potentials.n_iter for side in sides)} iterations"
+        warn_unconverged(convergence.gradient_error, where, ", or check with return_info=True", stacklevel=3)
     return value
 
 
-def _solve_teacher(
-    affinity: Affinity, epsilon: float, rho: float | None, max_iter: int, tol: float | None, memory: int
-) -> Side:
-    """Solve for a plan with uniform marginals, exact or, with ``rho``, as soft constraints of that strength."""
-    check_epsilon(affinity, epsilon, "epsilon_teacher")
-    n, m = affinity.shape
-    r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
-    if rho is None or math.isinf(check_rho(rho, "rho_teacher")):
-        return Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory), (r, c))
-    relaxed, sums = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
-    # Marginals below this are numerically zero, but the student's solver needs positive ones.
-    xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
-    raised = (xp.clip(side, least, 1.0) for side in sums)
-    rows, columns = (xp.astype(side / xp.sum(side), affinity.dtype) for side in raised)
-    return Side(affinity, float(epsilon), relaxed, (rows, columns))
+def _rounding(affinity: Affinity, epsilon: float) -> float:
+    """Return the L1 error of a plan that rounding of its exponents causes."""
+    return affinity.bound() / epsilon * float(affinity.xp.finfo(affinity.dtype).eps) / 2
 
 
-def _solve_student(
-    affinity: Affinity, epsilon: float, teacher: Side, max_iter: int, tol: float | None, memory: int
-) -> Side:
-    """Solve for the plan with the teacher's marginals. The teacher's kernel is not in memory any more."""
-    r, c = teacher.marginals
-    potentials = iterate(affinity, float(epsilon), r, c, max_iter, tol, memory)
-    return Side(affinity, float(epsilon), potentials, teacher.marginals)
+@dataclass(frozen=True)
+class _Solver:
+    """Solves for both plans, until the gradient is as accurate as asked for."""
+
+    epsilon: float
+    epsilon_teacher: float
+    rho: float | None
+    max_iter: int
+    tolerance: float
+    memory: int
+
+    def solve(self, student: Affinity, teacher: Affinity | Side, start: Tensor | None) -> tuple[Side, Side]:
+        """Return the plans of student and teacher. Only one kernel is in memory at a time."""
+        check_epsilon(student, self.epsilon, "epsilon")
+        if start is not None and tuple(start.shape) != student.shape[1:]:
+            raise ShapeError(
+                f"Got start of shape {tuple(start.shape)}; expected {student.shape[1:]}.", "Pass one number a column."
+            )
+        if start is not None:
+            start = start.detach().to(student.dtype)
+        if isinstance(teacher, Side) or self._soft:
+            known = teacher if isinstance(teacher, Side) else self.teacher(teacher)
+            enough = self._relative(known, student, self.epsilon)
+            return self._side(student, self.epsilon, known.marginals, enough, start, keep=False), known
+        # The student converges in few iterations, so it can be solved before it is known how accurately it must be.
+        check_epsilon(teacher, self.epsilon_teacher, "epsilon_teacher")
+        n, m = student.shape
+        uniform = weights(None, n, "row", student), weights(None, m, "column", student)
+        first = self._side(student, self.epsilon, uniform, within(TIGHT * self.tolerance), start, keep=False)
+        enough = self._relative(first, teacher, self.epsilon_teacher)
+        second = self._side(teacher, self.epsilon_teacher, uniform, enough)
+        if second.potentials.n_iter < self.max_iter and first.potentials.error > second.potentials.error:
+            again = self._relative(second, student, self.epsilon)
+            second = replace(second, kernel=None)
+            first = self._side(student, self.epsilon, uniform, again, first.potentials.v, keep=False)
+        return first, second
+
+    @property
+    def _soft(self) -> bool:
+        return self.rho is not None and not math.isinf(check_rho(self.rho, "rho_teacher"))
+
+    def teacher(self, affinity: Affinity) -> Side:
+        """Solve for a teacher's plan with uniform marginals, exact or, with ρ, as soft constraints of that strength."""
+        check_epsilon(affinity, self.epsilon_teacher, "epsilon_teacher")
+        n, m = affinity.shape
+        r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
+        enough, epsilon = within(TIGHT * self.tolerance), float(self.epsilon_teacher)
+        if not self._soft:
+            return self._side(affinity, epsilon, (r, c), enough, keep=False)
+        assert self.rho is not None
+        relaxed, sums = relax(affinity, epsilon, float(self.rho), r, c, self.max_iter, enough, self.memory)
+        # Marginals below this are numerically zero, but the student's solver needs positive ones.
+        xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
+        raised = (xp.clip(side, least, 1.0) for side in sums)
+        rows, columns = (xp.astype(side / xp.sum(side), affinity.dtype) for side in raised)
+        return Side(affinity, epsilon, relaxed, (rows, columns))
+
+    def _side(
+        self,
+        affinity: Affinity,
+        epsilon: float,
+        marginals: tuple[Array, Array],
+        enough: Enough,
+        start: Array | None = None,
+        keep: bool = True,
+    ) -> Side:
+        solved, kernel = iterate(affinity, float(epsilon), *marginals, self.max_iter, enough, self.memory, start)
+        return Side(affinity, float(epsilon), solved, marginals, kernel if keep else None)
+
+    def _relative(self, known: Side, other: Affinity, epsilon: float) -> Enough:
+        """Return the condition on the other plan that the gradient is accurate enough, if one plan is ``known``."""
+        xp, n = other.xp, other.shape[0]
+        step = max(1, n // SAMPLE)
+
+        def sample(affinity: Affinity, epsilon: float, u: Array, v: Array) -> Array:
+            few = affinity.every(step)
+            rows = xp.empty(few.shape, dtype=few.dtype, device=few.device)
+            return exponential(few.exponent(slice(0, few.shape[0]), u[::step], v, epsilon, rows))
+
+        here = sample(known.affinity, known.epsilon, known.potentials.u, known.potentials.v)
+        rounding = _rounding(other, epsilon) + _rounding(known.affinity, known.epsilon)
+        looked = math.inf
+
+        def enough(error: float, u: Array, v: np.ndarray) -> bool:
+            nonlocal looked
+            both = error + known.potentials.error
+            if both <= rounding or error <= known.potentials.error / 4:  # no iteration here would help much
+                return True
+            if both > 2 * self.tolerance or error > looked:
+                return False
+            looked = 0.8 * error  # looking at the rows costs as much as a part of an iteration
+            there = sample(other, epsilon, u, as_array(v, u))
+            difference = float(xp.sum(xp.abs(there - here), dtype=xp.float64)) * n / here.shape[0]
+            return both <= SAFE * self.tolerance * difference
+
+        return enough

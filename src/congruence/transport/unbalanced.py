@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
@@ -12,17 +14,22 @@ from congruence.transport._kernel import Affinity, Kernel, Strip, strip_pool_for
 from congruence.transport.balanced import (
     CONVERGED,
     GROWTH,
+    MAX_ITER,
     MEMORY,
-    SETTLED,
+    Enough,
     Potentials,
+    Progress,
     SinkhornResult,
+    as_array,
     check_epsilon,
     check_marginals,
     check_options,
     choose_affinity,
+    float64,
     kernel_marginals,
     log_domain_pass,
     sinkhorn,
+    within,
 )
 
 #: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH)
@@ -34,8 +41,8 @@ def sinkhorn_unbalanced(
     affinity: RowsLike | None = None,
     rho: float = 0.1,
     epsilon: float = 0.05,
-    max_iter: int = 100,
-    tol: float | None = None,
+    max_iter: int = MAX_ITER,
+    tolerance: float = CONVERGED,
     *,
     X: RowsLike | None = None,
     Y: RowsLike | None = None,
@@ -52,8 +59,8 @@ def sinkhorn_unbalanced(
     rho : float, default=0.1
         Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
         affinities are high. ``math.inf`` gives the result of ``sinkhorn``, to the bit.
-    tol : float, optional
-        Stop when the row sums are within this L1 distance, as a share of the mass, of those that the potentials imply.
+    tolerance : float, default=1e-6
+        Stop when the plan's estimated L1 distance to the converged one, as a share of the mass, is at most this.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         r and c, each summing to 1. Uniform by default.
     affinity, epsilon, max_iter, X, Y, memory
@@ -81,20 +88,21 @@ def sinkhorn_unbalanced(
     array([0.5  , 0.5  , 0.001])
     """
     if math.isinf(check_rho(rho, "rho")):
-        return sinkhorn(affinity, epsilon, max_iter, tol, X=X, Y=Y, marginals=marginals, memory=memory)
-    check_options(max_iter, tol, memory)
+        return sinkhorn(affinity, epsilon, max_iter, tolerance, X=X, Y=Y, marginals=marginals, memory=memory)
+    check_options(max_iter, tolerance, memory)
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
-    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, within(tolerance), memory)
     return SinkhornResult(
         solved.u,
         solved.v,
         float(epsilon),
         "unit",
+        solved.marginal_error,
         solved.error,
         solved.n_iter,
-        solved.error <= (CONVERGED if tol is None else tol),
+        solved.error <= tolerance,
         *sums,
         A,
         rho=float(rho),
@@ -108,9 +116,17 @@ def check_rho(rho: float, name: str) -> float:
 
 
 def relax(
-    affinity: Affinity, epsilon: float, rho: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
+    affinity: Affinity,
+    epsilon: float,
+    rho: float,
+    r: Array,
+    c: Array,
+    max_iter: int,
+    enough: Enough,
+    memory: int,
 ) -> tuple[Potentials, tuple[Array, Array]]:
-    """Return potentials and marginals of the optimal plan divided by its mass, after iterations from v = log c.
+    """Return potentials and marginals of the optimal plan divided by its mass, after accelerated iterations from
+    v = log c.
 
     One iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), λ = ρ/(ρ + ε), then the same for columns, written as in
     ``iterate`` with scalings a, b of a stored kernel K = exp(U_i + A_ij/ε + V_j). Since λ damps the whole potential,
@@ -120,69 +136,71 @@ def relax(
     sum far below its marginal, so no entries are dropped.
     """
     with strip_pool_for(affinity, memory) as pool:
-        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, tol)
+        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, enough)
 
 
 def _relax(
-    kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None
+    kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, enough: Enough
 ) -> tuple[Potentials, tuple[Array, Array]]:
     """Run the iteration of ``relax``, with ``ratio`` = ε/ρ."""
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = xp.log(r), xp.log(c)
+    progress = Progress(float64(c), float(xp.finfo(c.dtype).eps), enough)
     h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
     log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
-    settled = max(tol or 0.0, SETTLED * float(xp.finfo(kernel.affinity.dtype).eps))
     n_iter = 1
     while n_iter < max_iter:
-        a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(c))
-        change = mass = 0.0
+        b, sums = xp.exp(log_b), kernel.zeros(len(c))
         row_terms = log_r - damp * kernel.u - (1 + lam) * h
         new_log_a = kernel.zeros(len(r))
 
         def scale(
-            part: slice,
-            K: Strip,
-            a: Array = a,
-            b: Array = b,
-            row_terms: Array = row_terms,
-            new_log_a: Array = new_log_a,
-        ) -> tuple[Array, Array, Array]:
-            row = K.times(b)
-            new_log_a[part] = row_terms[part] - lam * xp.log(row)
-            new_a = xp.exp(new_log_a[part])
-            return xp.sum(xp.abs(a[part] - new_a) * row), xp.sum(new_a * row), K.transposed_times(new_a)
+            part: slice, K: Strip, b: Array = b, row_terms: Array = row_terms, new_log_a: Array = new_log_a
+        ) -> Array:
+            new_log_a[part] = row_terms[part] - lam * xp.log(K.times(b))
+            return K.transposed_times(xp.exp(new_log_a[part]))
 
-        for strip_change, strip_mass, columns in kernel.strips(scale):
-            change, mass, sums = change + float(strip_change), mass + float(strip_mass), sums + columns
+        for columns in kernel.strips(scale):
+            sums += columns
         new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
-        grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
+        grown = float(xp.max(xp.abs(new_log_a))) + max(float(xp.max(xp.abs(side))) for side in (log_b, new_log_b))
         n_iter += 1
         # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the
         # first.
         if not grown <= LEAP:
             h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            progress.restart()
             continue
-        log_a, log_b = new_log_a, new_log_b
-        t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
-        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
+        t = _shift(xp, ratio, kernel.u + new_log_a - log_r + h, kernel.v + new_log_b - log_c + h, log_r, log_c)
         # An update changes a potential by λ times the logarithmic error of its sum.
-        if change <= lam * settled * mass:
+        have = float64(b * sums)
+        plain = float64(new_log_b) - float64(log_b)
+        wanted = have * np.exp(np.clip(plain / lam, -2 * GROWTH, 2 * GROWTH))
+        residual = (wanted - have) / max(wanted.sum(), have.sum())
+        u, v = kernel.u + new_log_a + (t + h), float64(kernel.v) + float64(log_b) + h
+        change = progress.change(v, plain - t, u, residual)
+        log_a = new_log_a
+        if change is None:
             break
+        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
+        log_b = log_b + as_array(change, log_b) + t
         if n_iter < max_iter and grown > GROWTH:
             half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
             h += half
             kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
-    return _result(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, n_iter)
+    best = progress.result(n_iter, kernel.u + log_a + h, kernel.v + log_b + h)
+    return _result(kernel, best, h, ratio, log_r, log_c)
 
 
 def _result(
-    kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, n_iter: int
+    kernel: Kernel, best: Potentials, h: float, ratio: float, log_r: Array, log_c: Array
 ) -> tuple[Potentials, tuple[Array, Array]]:
-    """Normalize the plan, and measure its distance from the optimality conditions."""
+    """Normalize the plan, and measure its distance from the optimality conditions; ``best`` has potentials with h."""
     xp = kernel.xp
+    u, v = best.u - h, best.v - h
     rows, columns = kernel_marginals(kernel, u, v)
     log_mass = math.log(float(xp.sum(rows)))
     h += 0.5 * log_mass
@@ -194,7 +212,7 @@ def _result(
         log_implied = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
         # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
         error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(log_implied, -700.0, 700.0)))))
-    return Potentials(u, v, n_iter, error, 2 * h), (rows, columns)
+    return replace(best, u=u, v=v, marginal_error=error, log_mass=2 * h), (rows, columns)
 
 
 def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:

@@ -27,7 +27,7 @@ _TRAINING = {
     "learning_rate": 1e-3,
     "validate_every": 20,
     "max_iter": 500,
-    "tol": 1e-3,
+    "tolerance": 1e-3,
     "device": "cpu",
     "spectral_steps": 120,
 }
@@ -60,7 +60,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
         options |= {"classes": 12, "captions": 2}
     clear = unimodal_problem(500 * sources, 40, 32, noise=0.2, **options)
     noisy = unimodal_problem(500 * sources, 40, 32, noise=0.6, **options)
-    small = {"n_components": 32, "max_steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tol": 1e-2}
+    small = {"n_components": 32, "max_steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tolerance": 1e-2}
     return SOTAlignData(
         "synthetic",
         {"clear": clear.images, "dim": noisy.images},
