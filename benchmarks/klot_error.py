@@ -2,8 +2,8 @@
 
 Plain scaling is the best short alternative: twelve lines of torch. Float32, ε = 0.05 and 0.01, on Gaussian rows and on
 real embeddings (``../shared/data``) with the affinities of a CCA teacher. Errors are relative, in L1 norm, to a
-gradient in float64 whose promised error is 1e-6. Both arms run in turn in one process; times are processor times, the smallest
-of ``--repeat`` runs.
+gradient in float64 whose promised error is 1e-6. Both arms run in turn in one process; times are processor times,
+the smallest of ``--repeat`` runs.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,24 +67,29 @@ def _compare_in_place(student: Side, teacher: Side, keep: bool) -> tuple[float, 
     u, v = teacher.potentials.u, teacher.potentials.v
     rows, columns = torch.exp(u - kernel.u), torch.exp(v - kernel.v)
     sides = torch.stack((torch.ones_like(v), v), dim=1)
-    gradient, scratch = kernel.buffer, Scratch(A)
+    gradient: Any = kernel.buffer
+    affinities: Any = T.A
+    scratch = Scratch(A)
 
     def work(part: slice) -> tuple[float, float]:
-        Q, P = gradient[part], student.exponent(part, scratch.rows(part.stop - part.start))
+        Q: Tensor = gradient[part]
+        P: Any = student.exponent(part, scratch.rows(part.stop - part.start))
         Q *= rows[part, None]
         Q *= columns
         sums = Q @ sides
         flat = Q.reshape(-1)
-        value = torch.dot(flat, T.A[part].to(Q.dtype).reshape(-1)) / teacher.epsilon - torch.dot(flat, P.reshape(-1))
+        value = torch.dot(flat, affinities[part].to(Q.dtype).reshape(-1)) / teacher.epsilon - torch.dot(
+            flat, P.reshape(-1)
+        )
         value += (sums[:, 1] + u[part] * sums[:, 0]).sum() - sums[:, 0].sum()
         exponential(P)
         value += P.sum()
         torch.sub(P, Q, out=Q)
         return float(value), float(torch.linalg.vector_norm(Q, 1))
 
-    parts = list(blocks(n, width(A), strip_bytes(A.device, True, n * width(A))))
+    pieces = list(blocks(n, width(A), strip_bytes(A.device, True, n * width(A))))
     with strip_pool_for(A, n * width(A)) as pool:
-        values, differences = zip(*pool.each(work, parts), strict=True)
+        values, differences = zip(*pool.each(work, pieces), strict=True)
     return sum(values), sum(differences), gradient if keep else None
 
 

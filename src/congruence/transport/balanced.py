@@ -501,7 +501,7 @@ def _moved(kernel: Kernel, log_a: Array, x: np.ndarray) -> tuple[Array, Array]:
     return kernel.u + log_a, as_array(float64(kernel.v) + x, log_a)
 
 
-def _start(kernel: Kernel, v: Array, r: Array, c: Array) -> tuple[Array, ...]:
+def _start(kernel: Kernel, v: Array, r: Array, c: Array) -> tuple[Array, Array, tuple[Array, Array] | None]:
     """Return the first base: potentials and, where the kernel may be sparse, marginals."""
     xp = kernel.xp
     if kernel.fits:  # the largest entry of each row becomes that row's marginal
@@ -512,7 +512,7 @@ def _start(kernel: Kernel, v: Array, r: Array, c: Array) -> tuple[Array, ...]:
 
         for _ in kernel.exponents(put, kernel.zeros(len(r)), v):
             pass
-        return u, v
+        return u, v, None
     u, largest, log_sums = log_domain_pass(
         kernel, v, lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
     )

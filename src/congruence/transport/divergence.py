@@ -312,7 +312,8 @@ def _with_info(
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
-    convergence = Convergence(*(side.potentials for side in sides), difference, rounding, tolerance)
+    student, teacher = (side.potentials for side in sides)
+    convergence = Convergence(student, teacher, difference, rounding, tolerance)
     if return_info:
         return value, convergence
     if not convergence.converged:
@@ -418,7 +419,7 @@ class _Solver:
                 return False
             looked = 0.8 * error  # looking at the rows costs as much as a part of an iteration
             there = sample(other, epsilon, u, as_array(v, u))
-            difference = float(xp.sum(xp.abs(there - here), dtype=xp.float64)) * n / here.shape[0]
+            difference = float(xp.sum(xp.abs(there - here))) * n / here.shape[0]
             return both <= SAFE * self.tolerance * difference
 
         return enough
