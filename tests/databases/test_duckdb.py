@@ -10,7 +10,14 @@ import pytest
 from database_contract import DatabaseContract, UserRow, lists, run
 
 from congruence.databases import Stage, open_database
-from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import (
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    MigrationError,
+    ParameterError,
+    StorageError,
+)
 
 
 def q(name):
@@ -186,6 +193,24 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(CorruptFileError):
         open_database(tmp_path / "bad.duckdb")
     assert open_database(where, table="items").count() == 30
+
+
+def test_a_limit_of_the_size_of_files_is_named(tmp_path):
+    resource = pytest.importorskip("resource")
+    where, vectors = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(4)
+        block = next(iter(database.scan()))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        try:
+            database.write(block.ids, block.vectors)
+            with pytest.raises(StorageError, match=r"File too large.*ulimit -f"):
+                database.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with open_database(where) as database:
+        assert (database.stage(), database.count("new"), database.count()) == (Stage.PREPARED, 0, len(vectors))
 
 
 def test_int8_is_a_column_of_tinyint_which_no_hnsw_index_takes(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.optional import require
+from congruence._utils.refusals import describe_refusal
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
@@ -37,10 +40,21 @@ from congruence.databases._base import (
     time_scratch,
 )
 from congruence.databases._columns import ColumnDatabase
-from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError, ShapeError
+from congruence.errors import (
+    CongruenceError,
+    DatabaseError,
+    FileError,
+    MigrationError,
+    ParameterError,
+    ShapeError,
+    StorageError,
+)
 
 #: Number of row ids that are searched at once for the next row after an empty range.
 _GAP_ROWS = 2**20
+
+#: Errors of the system that a write may end with.
+_DISK = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EROFS, errno.EIO)
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
@@ -132,8 +146,10 @@ class DuckDB(ColumnDatabase):
         if not isinstance(error, duckdb.Error):
             return None
         reason = (text.splitlines() or [""])[0][:500]
-        if "No space left" in text:
-            return refusals.full_disk(place, reason)
+        for number in _DISK:  # DuckDB reports no numbers
+            if os.strerror(number) in text:
+                refused = OSError(number, os.strerror(number))
+                return StorageError(describe_refusal(refused, f"from the disk at {place}"))
         if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
             return refusals.in_use(place, reason)
         condition = (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
