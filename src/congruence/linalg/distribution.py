@@ -67,7 +67,7 @@ class RowDistribution:
         for part in np.array_split(np.arange(len(unit)), FOLDS):
             kept = np.delete(np.arange(len(unit)), part)
             far[part] = cls(*_estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
-        new = cls(*_estimate(unit, logs), np.sort(far))
+        new = replace(cls(*_estimate(unit, logs)), distances=np.sort(far))
         some = np.linspace(0, len(unit) - 1, min(len(unit), 64)).astype(int)
         unrelated = [new.distance(other, logs[some]) for other in shuffled(unit[some])]
         return replace(new, unrelated=np.array([np.median(unrelated)])), far
