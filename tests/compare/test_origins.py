@@ -11,7 +11,6 @@ from congruence import Embeddings, Space
 from congruence.compare.origins import OriginDetector
 from congruence.errors import InputError, ParameterError
 from congruence.io import open_source
-from congruence.synthetic import rigid_problem
 
 D = 64
 

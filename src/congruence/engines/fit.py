@@ -12,6 +12,7 @@ import safetensors.numpy
 
 from congruence._utils.engine import Engine
 from congruence._utils.validation import RowNames, check_rows
+from congruence.compare.origins import remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import Space, has_unit_rows
 from congruence.errors import IdError, ParameterError
@@ -165,8 +166,8 @@ def fit_dataset(
             "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.n}
+    X, Y = _first_pairs(pairs)
     if check:
-        X, Y = _first_pairs(pairs)
         report = check_pairing(X, Y)
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
@@ -184,6 +185,7 @@ def fit_dataset(
     model.source_space_ = replace(source.space, dim=source.dim, normalized=unit[0], modality=modality)
     model.target_space_ = replace(target.space, dim=target.dim, normalized=unit[1], modality=modality)
     model.scores_ = scores
+    remember_rows(model, {modality: X}, {modality: Y})
     return model
 
 

@@ -67,11 +67,10 @@ class RowDistribution:
         for part in np.array_split(np.arange(len(unit)), FOLDS):
             kept = np.delete(np.arange(len(unit)), part)
             far[part] = cls(*_estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
-        new = cls(*_estimate(unit, logs), np.sort(far))
-        rng = np.random.default_rng(0)
+        new = replace(cls(*_estimate(unit, logs)), distances=np.sort(far))
         some = np.linspace(0, len(unit) - 1, min(len(unit), 64)).astype(int)
-        shuffled = [new.distance(unit[some][:, rng.permutation(unit.shape[1])], logs[some]) for _ in range(SHUFFLES)]
-        return replace(new, unrelated=np.array([np.median(shuffled)])), far
+        unrelated = [new.distance(other, logs[some]) for other in shuffled(unit[some])]
+        return replace(new, unrelated=np.array([np.median(unrelated)])), far
 
     @property
     def width(self) -> int:
@@ -115,16 +114,14 @@ class RowDistribution:
         """
         Z = directions(rows)[0]
         Z = (Z - Z.mean(axis=0)) / self.scale
-        rng = np.random.default_rng(0)
-        along = float(np.square(Z @ self.directions.T).sum())
-        null = [np.square(Z[:, rng.permutation(Z.shape[1])] @ self.directions.T).sum() for _ in range(SHUFFLES)]
+        along, *null = (float(np.square(X @ self.directions.T).sum()) for X in (Z, *shuffled(Z)))
         return bool(along > np.mean(null) + 2 * np.std(null))
 
     def near_mean(self, rows: np.ndarray) -> bool:
         """Return whether the mean of rows (n, d) points where this model's does, more than with shuffled components."""
-        mean, rng = directions(rows)[0].mean(axis=0), np.random.default_rng(0)
-        null = [mean[rng.permutation(len(mean))] @ self.mean for _ in range(4 * SHUFFLES)]
-        return bool(mean @ self.mean > np.mean(null) + 3 * np.std(null))
+        mean = directions(rows)[0].mean(axis=0)[None]
+        near, *null = (float(self.mean @ other[0]) for other in (mean, *shuffled(mean)))
+        return bool(near > np.mean(null) + 3 * np.std(null))
 
     def excludes(self, rows: np.ndarray) -> bool:
         """Return whether rows (n, d), none of which ``fits``, must be of another model.
@@ -184,6 +181,12 @@ def directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     X = np.asarray(X, np.float64)
     norms = np.linalg.norm(X, axis=1)
     return X / norms[:, None], np.log(norms)
+
+
+def shuffled(rows: np.ndarray) -> list[np.ndarray]:
+    """Return rows (n, d) with their components in random orders, the same for all rows."""
+    rng = np.random.default_rng(0)
+    return [rows[:, rng.permutation(rows.shape[1])] for _ in range(SHUFFLES)]
 
 
 def distinct(rows: np.ndarray, most: int = MOST) -> np.ndarray:

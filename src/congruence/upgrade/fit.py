@@ -194,7 +194,7 @@ def fit(
     )
     if check:
         for name in others:
-            check_means(model, name, [side.get(name) for side in sides], (train.source.vectors, train.target.vectors))
+            check_means(name, [side.get(name) for side in sides], (train.source.vectors, train.target.vectors))
     remember_rows(model, {ours: train.source.vectors} | sides[0], {theirs: train.target.vectors} | sides[1])
     if heldout.any():
         scores["holdout"] = split.to_dict()
