@@ -27,6 +27,8 @@ from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.splits import Split
 
+_FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
+
 FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean anything
 
 
@@ -603,6 +605,11 @@ class Design:
         if queries is not None:
             scored = make_tables(*queries, labels, what="queries")
             check_alike(anchors, scored)
+            if scored.n < _FEWEST_QUERIES:
+                raise InputError(
+                    f"Got {scored.n} held-out items; expected at least {_FEWEST_QUERIES}.",
+                    "Pass more, or leave out `queries=…` to score the anchors among each other.",
+                )
         if scored.query_modality not in scored.target:
             raise InputError(
                 f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
