@@ -20,6 +20,7 @@ import numpy as np
 
 from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
+from congruence.errors import TooFewAnchorsError
 from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
@@ -50,7 +51,7 @@ SHARED_FOLDS = 1.2
 #: (``LearningCurve.lifted``).
 MOST_TESTED = 1000
 
-FEWEST = 6  # fewest anchors that a point of the learning curve is fitted on
+FEWEST_FITTED = 6  # fewest anchors that a point of the learning curve is fitted on
 
 STEPS = len(SIZES)  # calls of a callback
 
@@ -144,7 +145,7 @@ def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
     if tables.by_class:
         assert tables.classes is not None
         found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-        return Hits((found == tables.classes[:, None]).any(axis=1).astype(np.float64))
+        return Hits((found == tables.classes[items.assigned, None]).any(axis=1).astype(np.float64))
     n, finds_own = len(near), tables.classes is None
     codes = np.arange(n) if tables.classes is None else tables.classes[items.compared]
     return recall(ranked(near, not finds_own, hubness), codes, min(depth, n - 1), find_own=finds_own)
@@ -356,9 +357,10 @@ def measure_heldout(
     rng = np.random.default_rng(items.random_state)
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
-    anchors = AnchorFolds(recipe, design.anchors, rng.permutation(design.n_anchors) % FOLDS)
+    fold = rng.permutation(design.n_anchors) % FOLDS
+    anchors = AnchorFolds(recipe, design.anchors, fold)
     judges, _ = read_unmapped(items)
-    for size in sizes_of(design.n_anchors // FOLDS):
+    for size in sizes_of(np.arange(len(fold)), fold):
         found = []
         for first in range(FOLDS):
             sheet = Sheet(items, Folds.none(items), only_task=True)
@@ -370,9 +372,16 @@ def measure_heldout(
     return out
 
 
-def sizes_of(fewest: int) -> list[int]:
-    """Return the numbers of folds to fit on, if the smallest fold has this many different anchors."""
-    return [size for size in SIZES if size in SIZES[-2:] or size * fewest >= FEWEST]
+def sizes_of(units: np.ndarray, fold: np.ndarray) -> list[int]:
+    """Return the numbers of folds to fit on, given the unit of each anchor, all of whose rows count as one."""
+    fewest = min(len(np.unique(units[fold == part])) for part in range(FOLDS))
+    if not fewest:
+        raise TooFewAnchorsError(
+            f"Got {len(np.unique(units))} anchors that are no near-duplicates; expected at least {FOLDS}, to fit maps "
+            "on parts of them.",
+            "Encode more items, or fit on the other modality.",
+        )
+    return [size for size in SIZES if size in SIZES[-2:] or size * fewest >= FEWEST_FITTED]
 
 
 def cross_fit(
@@ -387,16 +396,15 @@ def cross_fit(
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     folds = Folds.deal(items, recipe.fitted)
     anchors = AnchorFolds(recipe, tables, folds.anchors)
+    sizes = sizes_of(np.arange(len(folds.anchors)) if groups is None else groups, folds.anchors)
     coarse = folds.anchors // (FOLDS // COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
     }
     judges, unmapped = read_unmapped(items)
     out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
-    units = np.arange(len(folds.anchors)) if groups is None else groups
-    fewest = min(len(np.unique(units[folds.anchors == fold])) for fold in range(FOLDS))
     more: dict[str, Hits] = {}
-    for size in sizes_of(fewest):
+    for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:])
         for kept, cells, each, pair in _left_out(size):
             model = anchors.fit(kept, choices[pair])
