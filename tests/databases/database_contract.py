@@ -167,6 +167,10 @@ class DatabaseContract:
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
         raise NotImplementedError
 
+    def user_change(self, where, one, vector, others) -> None:
+        """Change a row with the user's own client."""
+        self.user_add(where, one, vector, others)
+
     def clear(self) -> None:
         """Remove what :meth:`make` created, if a second database would collide with it."""
 
@@ -182,6 +186,7 @@ class DatabaseContract:
 
     @pytest.fixture
     def made(self, tmp_path, id_type):
+        self.id_type = id_type
         ids, vectors, others = make_rows(id_type)
         return self.make(tmp_path, ids, vectors, others), ids, vectors, others
 
@@ -529,6 +534,116 @@ class DatabaseContract:
                 found = database.search(asked, 3, side)
                 assert [one.to_pylist()[0] for one in found] == block.ids.to_pylist()
                 assert {len(one) for one in found} == {3}
+
+    # ---- what the application writes, and what it leaves out --------------------------------------------------------
+
+    def rotated(self, vectors):
+        """Return a map between two models of the same width, and the mapped vectors."""
+        turn = np.linalg.qr(np.random.default_rng(3).normal(size=(DIM, DIM)))[0].astype(np.float32)
+        mapping = OrthogonalMap(center=False).fit(vectors[:100], vectors[:100] @ turn, modality="image")
+        return mapping, vectors @ turn
+
+    @contextmanager
+    def migrating(self, where, folder, mapping=None, **options):
+        journal = folder / "journal"
+        with Migration(self.open(where, **options), mapping, journal=journal, modality="image") as migration:
+            yield migration
+
+    def switched(self, where, folder, mapping, **options):
+        with self.migrating(where, folder, mapping, **options) as migration:
+            migration.run(mixed=bool(options))
+            assert migration.verify().passed
+            migration.switch()
+
+    @staticmethod
+    def check_vectors(rows, wanted):
+        """Check vectors of rows as their users read them, None for none."""
+        assert {one for one in rows if rows[one].vector is None} == {one for one in wanted if wanted[one] is None}
+        for one, row in rows.items():
+            if row.vector is not None:
+                np.testing.assert_allclose(np.frombuffer(row.vector, np.float32), wanted[one], atol=3e-5)
+
+    def test_a_partial_run_keeps_the_vectors_of_all_other_rows(self, made, tmp_path):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            if not database.capabilities.filters or type(database).kind == "pgvector":
+                pytest.skip("this database takes no condition")
+        options, before = {"rows": self.filter_of_images()}, self.user_rows(where)
+        mapping, new = self.rotated(vectors)
+        wide = np.hstack([vectors, vectors[:, :2]])
+        wider = OrthogonalMap(center=False).fit(vectors[:100], wide[:100], modality="image")
+        for other, mixed in ((mapping, False), (wider, True)):
+            with self.migrating(where, tmp_path, other, **options) as migration:
+                assert [check["outcome"] for check in migration.plan(mixed=mixed).checks][-1] == "bad"
+                with pytest.raises(ParameterError, match="leaves out"):
+                    migration.run(mixed=mixed)
+        assert not (tmp_path / "journal").exists()
+        self.switched(where, tmp_path, mapping, **options)
+        images = np.array(others["kind"]) == "image"
+        both = dict(zip(ids, np.where(images[:, None], new, vectors), strict=True))
+        self.check_vectors(self.user_rows(where), both)
+        with pytest.raises(MigrationError, match="same condition"), self.migrating(where, tmp_path):
+            pass
+        with self.migrating(where, tmp_path, **options) as migration:
+            assert migration.rollback()["identical"]
+        assert self.user_rows(where) == before
+        with self.migrating(where, tmp_path, **options) as migration:
+            assert migration.verify().passed
+            migration.switch()
+            migration.drop_old()
+        self.check_vectors(self.user_rows(where), both)
+
+    @pytest.mark.parametrize("new_rows", ["keep", "map-back"])
+    def test_what_the_application_writes_after_the_switch_survives_every_step(self, made, tmp_path, new_rows):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            files, kind = not database.capabilities.writes_after_switch, type(database).kind
+        if kind in ("npy", "faiss", "pgvector"):
+            pytest.skip("its own tests follow")
+        mapping, new = self.rotated(vectors)
+        self.switched(where, tmp_path, mapping)
+        row = dict(zip(ids, range(len(ids)), strict=True))
+        added = {"text": "item-9999", "int": 9999, "uuid": "00000000-0000-4000-8000-000000009999"}[self.id_type]
+        changed, edited, gone = ids[3], ids[4], ids[5]
+        fields = {name: values[4] for name, values in others.items()} | {"title": "edited"}
+        self.user_add(where, added, new[0], {"kind": "image", "title": "added"})
+        self.user_change(where, changed, -new[3], {"kind": "image", "title": "changed"})
+        self.user_change(where, edited, np.frombuffer(self.user_rows(where)[edited].vector, np.float32), fields)
+        self.user_delete(where, gone)
+        after = self.user_rows(where)
+        pattern = r"[123] rows of .* added, [012] changed and [01] deleted"
+        with self.migrating(where, tmp_path) as migration, pytest.raises(MigrationError, match=pattern):
+            migration.rollback()
+        with self.migrating(where, tmp_path) as migration:
+            refused = files or (new_rows == "keep" and not migration.database.bare_rows)
+            if refused:
+                with pytest.raises(MigrationError, match=pattern):
+                    migration.rollback(new_rows=new_rows)
+        assert self.user_rows(where) == after
+        if refused:
+            return
+        with self.migrating(where, tmp_path) as migration:
+            found = migration.rollback(new_rows=new_rows)
+            assert found["added"] + found["changed"] + found["deleted"] in (2, 3, 4)
+            assert not found["identical"]
+        kept = self.user_rows(where)
+        assert {one: found.others for one, found in kept.items()} == {one: a.others for one, a in after.items()}
+        wanted = {one: vectors[row[one]] for one in ids if one != gone}
+        wanted |= {added: vectors[0], changed: -vectors[3]} if new_rows == "map-back" else {added: None, changed: None}
+        if kept[edited].vector is None:  # a client that replaces a row drops what it does not know
+            wanted[edited] = None
+        self.check_vectors(kept, wanted)
+        with self.migrating(where, tmp_path) as migration:
+            if new_rows == "keep":
+                with pytest.raises(MigrationError, match="[23] rows .* have only a new vector"):
+                    migration.discard()
+            found = migration.verify()
+            assert found.passed, found.problems
+            migration.switch()
+        assert self.user_rows(where) == after
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert self.user_rows(where) == after
 
     # ---- names and secrets -------------------------------------------------------------------------------------------
 

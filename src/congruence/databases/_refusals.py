@@ -80,6 +80,15 @@ def check_missing(rows: int, place: object) -> None:
         )
 
 
+def check_losing(rows: int, place: object) -> None:
+    """Raise MigrationError if rows have an old vector only, and it would be dropped."""
+    if rows:
+        raise MigrationError(
+            f"{rows:,} rows of {place} have only an old vector, and would lose it.",
+            "Write their new vectors or delete the rows, then drop the old vectors.",
+        )
+
+
 def check_same(place: object, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
     """Raise MigrationError if existing new vectors have another width, element type or note than are wanted."""
     if existing != wanted:

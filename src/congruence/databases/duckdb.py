@@ -26,6 +26,7 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
+    NewBlock,
     NewVectors,
     PairedBlock,
     VectorSide,
@@ -323,6 +324,18 @@ class DuckDB(ColumnDatabase):
             self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
         )
 
+    def _missing(self) -> int:
+        columns = self._columns()
+        old, new = self._name("old", columns), self._name("new", columns)
+        lacking = f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"
+        return int(self._read(f"SELECT count(*) AS n FROM {self._table.path} WHERE {lacking}")["n"][0].as_py())
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        for page, _ in self._pages([self._side("new"), self._side("old")], None, batch):
+            has_old = page["c2"].is_valid().to_numpy()
+            same, modalities = np.ones(len(page), bool), self._modalities_of(page)
+            yield NewBlock(self._ids_of(page), _matrix(page["c1"]), has_old, same, modalities)
+
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
             has_new = page["c2"].is_valid().to_numpy()
@@ -364,9 +377,9 @@ class DuckDB(ColumnDatabase):
 
         return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
-    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write or remove vectors in one transaction."""
-        column, dim = self._side("new")
+        column, dim = self._side(side)
         table = self._table
         rows = {"id": ids}
         if vectors is not None:

@@ -79,6 +79,7 @@ class Qdrant(CollectionDatabase):
     """
 
     kind = "qdrant"
+    bare_rows = True
     capabilities = Capabilities(
         container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
@@ -492,7 +493,8 @@ class Qdrant(CollectionDatabase):
         stale = models.FilterSelector(filter=lacking)
         self._call(self._client.delete, place.new, points_selector=stale, wait=True)
         for records in self._pages(place.old, condition=lacking, whole=True):
-            self._store(place.new, records, None)
+            written = {record.id for record in self._records(place.new, [record.id for record in records])}
+            self._store(place.new, [record for record in records if record.id not in written], None)
         self._complete()
         super()._show_new()
 
