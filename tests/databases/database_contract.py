@@ -16,6 +16,22 @@ from congruence.upgrade.migrate import verify as checks
 
 N, DIM, DIM_NEW = 157, 8, 6
 
+#: What the contract makes of a situation, by kind of database; as in the table of docs/reference/databases.md.
+CELLS = {
+    "lancedb": {"NOT NULL": "kept", "comment": "kept", "type": "kept", "two columns": "kept", "own name": "refused"},
+    "duckdb": {
+        **dict.fromkeys(("NOT NULL", "default", "comment", "type", "two columns"), "kept"),
+        **dict.fromkeys(("check", "generated column", "foreign key", "own name"), "refused"),
+    },
+    "sqlite-vec": {"two columns": "refused", "own name": "refused"},
+    "qdrant": {"two columns": "refused", "own name": "refused"},
+    "chroma": {"own name": "refused"},
+    "milvus": {"own name": "refused"},
+    "parquet": {"NOT NULL": "kept", "comment": "kept", "two columns": "refused"},
+}
+SITUATIONS = ("NOT NULL", "default", "check", "generated column", "comment", "type", "foreign key")
+SITUATIONS += ("two columns", "own name")
+
 NASTY = "we ird\"; DROP TABLE items; -- '`é"
 
 
@@ -644,6 +660,78 @@ class DatabaseContract:
         with self.migrating(where, tmp_path) as migration:
             migration.drop_old()
         assert self.user_rows(where) == after
+
+    def give(self, where, situation) -> None:
+        """Give the table, as its users do, one of the ``SITUATIONS`` of its kind."""
+        raise NotImplementedError
+
+    def rules(self, where) -> object:
+        """Return the rules of the user's column: its type, whether it may be null, its default, comment, …"""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("situation", SITUATIONS)
+    def test_the_rules_of_a_column_hold_or_the_plan_refuses(self, tmp_path, situation):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where = self.make(tmp_path, ids, vectors, others)
+        with self.open(where) as database:
+            kind = type(database).kind
+        cell = CELLS.get(kind, {}).get(situation)
+        if cell is None:
+            pytest.skip("this database has no such thing")
+        mapping, new = self.rotated(vectors)
+        self.give(where, situation)
+        if situation == "two columns":
+            self.check_two_columns(where, tmp_path, cell, mapping, dict(zip(ids, new, strict=True)))
+            return
+        before, rows = cell == "kept" and self.rules(where), self.user_rows(where)
+        if cell == "refused":
+            with pytest.raises(DatabaseError), self.migrating(where, tmp_path, mapping, table="items") as migration:
+                assert migration.plan().refused
+                migration.run()
+            assert self.user_rows(where) == rows
+            assert not (tmp_path / "journal").exists()
+            return
+        self.switched(where, tmp_path, mapping)
+        assert self.rules(where) == before
+        self.check_vectors(self.user_rows(where), dict(zip(ids, new, strict=True)))
+        with self.migrating(where, tmp_path) as migration:
+            migration.rollback()
+        assert (self.rules(where), self.user_rows(where)) == (before, rows)
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.verify().passed
+            migration.switch()
+        writes = situation != "type" and kind != "parquet"
+        if writes:
+            self.user_add(where, 999_999, new[0], {"kind": "image", "title": "added"})
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert self.rules(where) == before
+        assert len(self.user_rows(where)) == N + writes
+
+    def check_two_columns(self, where, folder, cell, mapping, new):
+        """Migrate both columns of vectors at the same time, with the default journals."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            options = {"modality": "image"}
+            with Migration(self.open(where, table="items", column="embedding"), mapping, **options) as migration:
+                migration.run()
+                migration.verify()
+                migration.switch()
+            if cell == "refused":
+                with pytest.raises(CongruenceError), self.open(where, table="items", column="second") as database:
+                    Migration(database, mapping, **options).run()
+                self.check_vectors(self.user_rows(where, column="embedding"), new)
+                return
+            with Migration(self.open(where, table="items", column="second"), mapping, **options) as migration:
+                migration.run()
+                migration.verify()
+                migration.switch()
+            for step in ("shown", "drop_old"):
+                for column in ("embedding", "second"):
+                    if step == "drop_old":
+                        with Migration(self.open(where, column=column), **options) as migration:
+                            migration.drop_old()
+                    self.check_vectors(self.user_rows(where, column=column), new)
 
     # ---- names and secrets -------------------------------------------------------------------------------------------
 

@@ -47,6 +47,9 @@ class TestFolder(RenamesContract, DatabaseContract):
             for one, vector, metadata, document in zip(*(found[key] for key in keys), strict=True)
         }
 
+    def give(self, where, situation):
+        self.create(where, "items__congruence_old")
+
     def user_add(self, where, one, vector, others, **names):
         metadata = others.get("metadata") or {"kind": others["kind"]}
         document = others.get("document") or others["title"]

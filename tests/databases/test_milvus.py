@@ -86,6 +86,9 @@ class TestFile(RenamesContract, DatabaseContract):
     def user_rows(self, where, **names):
         return rows_shown(where)
 
+    def give(self, where, situation):
+        self.create(where, "items__congruence_old")
+
     def user_add(self, where, one, vector, others, **names):
         row = row_of(one, vector, others["kind"], others["title"])
         client_of(where).upsert("items", [row])

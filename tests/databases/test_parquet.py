@@ -60,6 +60,22 @@ class TestParquet(DatabaseContract):
         del rows[one]
         self.save(where, rows, "embedding", id_column)
 
+    def give(self, where, situation):
+        rows = self.read(where)
+        field, place = rows.schema.field("embedding"), rows.schema.get_field_index("embedding")
+        vectors = rows["embedding"].combine_chunks()
+        if situation == "two columns":
+            rows = rows.append_column("second", vectors)
+        elif situation == "comment":
+            rows = rows.set_column(place, field.with_metadata({"of": "the photo"}), vectors)
+        elif situation == "NOT NULL":
+            rows = rows.set_column(place, field.with_nullable(False), vectors)
+        self.write(rows, Path(where))
+
+    def rules(self, where):
+        field = self.read(where).schema.field("embedding")
+        return str(field.type), field.nullable, field.metadata
+
     def save(self, where, rows, column, id_column):
         width = max(len(row.vector) // 4 for row in rows.values() if row.vector)
         vectors = [np.zeros(width) if row.vector is None else np.frombuffer(row.vector, "f4") for row in rows.values()]

@@ -394,6 +394,14 @@ class Database(ABC):
         ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
+    def foresee(self, dim: int, element_type: str) -> list[str]:
+        """Return what stands in the way of a step, from ``prepare`` to ``drop_old``, in words; nothing is changed."""
+        return []
+
+    def refuse_obstacles(self, dim: int, element_type: str) -> None:
+        """Raise DatabaseError if something stands in the way of a step."""
+        refusals.check_obstacles(self.foresee(dim, element_type), self._subject)
+
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
         return None
@@ -476,7 +484,8 @@ class Database(ABC):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the column, table, collection or file for the new vectors, next to the old ones.
 
-        Raises MigrationError if there are already new vectors with another width, element type or note.
+        Raises MigrationError if there are already new vectors with another width, element type or note, and
+        DatabaseError if something stands in the way of a later step (``foresee``).
         """
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = NewVectors(int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
@@ -485,6 +494,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
+                self.refuse_obstacles(wanted.dim, element_type)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)

@@ -141,7 +141,7 @@ class CollectionDatabase(Database):
             return place
         mark = self._mark_of(place.new)
         if not mark or (place.alias and mark.get("of") != place.old):
-            raise refusals.not_ours(place.new)
+            raise refusals.not_ours(place.old if place.switched else place.new)
         refusals.check_column(self._column, mark.get("column", self._column))
         return replace(place, mark=mark)
 
@@ -244,8 +244,12 @@ class CollectionDatabase(Database):
         """Return the records of these ids that exist, with all fields except the vector."""
 
     @abstractmethod
-    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray | None) -> None:
-        """Store records with vectors, shape (b, dim), or without if ``bare_rows``; they replace those of their ids."""
+    def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
+        """Store records with vectors, shape (b, dim); they replace those of the same ids."""
+
+    def _store_bare(self, collection: Any, records: list[Any]) -> None:
+        """Store records without a vector; if ``bare_rows``."""
+        raise NotImplementedError
 
     def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         """Replace the vectors, shape (b, dim), of existing records."""
@@ -335,8 +339,12 @@ class CollectionDatabase(Database):
         place = self._place_with_new()
         row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
         records = self._others(self._open(place.new), list(row))
-        rows = None if vectors is None else vectors[[row[self._id_of(record)] for record in records]]
-        self._change(lambda: self._store(self._open(place.old), records, rows))
+        old = self._open(place.old)
+        if vectors is None:
+            self._change(lambda: self._store_bare(old, records))
+        else:
+            rows = vectors[[row[self._id_of(record)] for record in records]]
+            self._change(lambda: self._store(old, records, rows))
 
     def forget_old(self, ids: pa.Array) -> None:
         self._delete(self._place_with_new().old, ids.to_pylist())

@@ -67,7 +67,10 @@ class ColumnDatabase(Database):
         return old if side == "old" else new
 
     def stage(self) -> Stage:
-        return self._names()[0]
+        stage = self._names()[0]
+        if stage is not Stage.UNTOUCHED:
+            self._made()  # raises for a column of such a name that no migration created
+        return stage
 
     def _show_new(self) -> None:
         self._rename(NEW, OLD)

@@ -71,6 +71,15 @@ def refuse_unswitched(unswitched: bool, place: object) -> None:
         raise MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
 
 
+def check_obstacles(obstacles: Sequence[str], place: object) -> None:
+    """Raise DatabaseError if something stands in the way of a migration."""
+    if obstacles:
+        raise DatabaseError(
+            f"{place} cannot be migrated in place, as it has {'; '.join(obstacles)}.",
+            "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
+        )
+
+
 def check_missing(rows: int, place: object) -> None:
     """Raise MigrationError if rows have no new vector, as readers would lose them."""
     if rows:

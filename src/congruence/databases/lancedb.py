@@ -114,7 +114,6 @@ class LanceDB(ColumnDatabase):
         element_types=("float32", "float16", "binary"),
     )
     by_ranges = True
-    bare_rows = True
     _version = 0
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -159,6 +158,10 @@ class LanceDB(ColumnDatabase):
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
+        lists = [
+            name for name in data.schema.names if pa.types.is_fixed_size_list(storage_of(data.schema.field(name).type))
+        ]
+        several = not own.issuperset(lists)
         value_type = storage_of(data.schema.field(old).type)
         ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
@@ -166,7 +169,7 @@ class LanceDB(ColumnDatabase):
             rows = data.count_rows(self._having(old))
             index = find_index(data, old)
             return DatabaseInfo(
-                place=str(self._place),
+                place=str(self._place) + (f":{self._column}" if several else ""),
                 rows=rows,
                 dim=dim_of(value_type),
                 element_type=element_type_of(value_type),
@@ -332,9 +335,13 @@ class LanceDB(ColumnDatabase):
                 f"{self._place} is in Lance's legacy file format.",
                 "Copy the table with a current version of LanceDB.",
             )
-        number = {"float32": pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[new.element_type]
+        old = data.schema.field(self._column)
+        wide = storage_of(old.type).value_type == pa.float64()
+        number = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[
+            new.element_type
+        ]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
-        metadata = {NOTE: json.dumps(new.note), **hiding_metadata(kind)}
+        metadata = {**decoded_metadata(old.metadata), NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
@@ -450,10 +457,19 @@ class LanceDB(ColumnDatabase):
             self._change(lambda: self._hide(NEW))
 
     def _rename(self, shown: str, hidden: str) -> None:
-        self._open().alter_columns(
-            {"path": quoted(self._column), "name": self._column + hidden},
-            {"path": quoted(self._column + shown), "name": self._column},
+        """Exchange the names; that readers' vectors are never null stays a rule of their name."""
+        data = self._open()
+        required = not data.schema.field(self._column).nullable
+        away, back = ({"nullable": True}, {"nullable": False}) if required else ({}, {})
+        data.alter_columns(
+            {"path": quoted(self._column), "name": self._column + hidden, **away},
+            {"path": quoted(self._column + shown), "name": self._column, **back},
         )
+
+    @property
+    def bare_rows(self) -> bool:
+        """Whether the column that readers use may be null."""
+        return bool(self._open().schema.field(self._column).nullable)
 
     def _hide(self, suffix: str) -> None:
         """Hide the column with a suffix from a search that names no column, and no longer the one that readers use."""

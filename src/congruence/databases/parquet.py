@@ -73,6 +73,9 @@ class Tables(FileDatabase):
         self._column = _choose_column(first, column or key, path)
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
         refusals.check_columns(plain, path, None, ids, modality)
+        known = self._place.record()
+        refusals.check_column(self._column, (known.options if known else {}).get("column", self._column))
+        self._options["column"] = self._column
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:

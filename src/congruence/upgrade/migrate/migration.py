@@ -203,10 +203,17 @@ class Migration:
 
     def _plan(self, mixed: bool, **options: Any) -> Plan:
         plan = self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
+        for obstacle in self._obstacles():
+            plan.checks.append({"check": "switch", "outcome": "bad", "detail": f"the table has {obstacle}"})
         if self.journal is None and self.database.condition is not None:
             outcome, detail, _ = self._check_partial(mixed)
             plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail})
         return plan
+
+    def _obstacles(self) -> list[str]:
+        if self.journal is not None or self.retry(self.database, self.database.stage) is not Stage.UNTOUCHED:
+            return []
+        return self.retry(self.database, lambda: self.database.foresee(self.mapper.dim, self.element_type))
 
     def _check_partial(self, mixed: bool) -> tuple[str, str, str]:
         """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
@@ -582,6 +589,7 @@ class Migration:
             if outcome == "bad":
                 raise ParameterError(f"At {self.info.place}, {detail}.", fix)
         refuse(plan, anyway=anyway)
+        self.retry(self.database, lambda: self.database.refuse_obstacles(self.mapper.dim, self.element_type))
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample)

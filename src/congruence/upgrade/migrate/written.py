@@ -146,9 +146,12 @@ def keep_written(database: Database, mapper: RowMapper, found: Written, new_rows
     for ids in found.edited:
         old = database.fetch(ids, "old")
         database.put_old(old.ids, old.vectors)
-    for ids in [*found.emptied, *([*found.added, *found.changed] if back is None else ())]:
+    for ids in found.emptied:
         database.put_old(ids, None)
-    for ids in [*found.added, *found.changed] if back is not None else ():
+    for ids in (*found.added, *found.changed):
+        if back is None:
+            database.put_old(ids, None)
+            continue
         block = database.fetch(ids, "new")
         with open(folder / MAPPED_BACK, "a", encoding="utf-8") as marked:
             marked.writelines(f"{id_}\n" for id_ in block.ids.to_pylist())
