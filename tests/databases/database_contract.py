@@ -736,6 +736,15 @@ class DatabaseContract:
         writes = situation != "type" and kind != "parquet"
         if writes:
             self.user_add(where, 999_999, new[0], {"kind": "image", "title": "added"})
+        if writes and situation == "NOT NULL":
+            with pytest.raises(MigrationError, match="1 rows"), self.migrating(where, tmp_path) as migration:
+                migration.rollback("keep")
+            with self.migrating(where, tmp_path) as migration:
+                migration.rollback("map-back")
+            assert self.rules(where) == before
+            with self.migrating(where, tmp_path) as migration:
+                assert migration.verify().passed
+                migration.switch()
         with self.migrating(where, tmp_path) as migration:
             migration.drop_old()
         assert self.rules(where) == before

@@ -295,8 +295,6 @@ class Database(ABC):
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
-    #: Whether a row may be without an old vector, as one that was added after the switch is after a rollback.
-    bare_rows: bool = False
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
     condition: Name = None  # that selects rows, as the user wrote it
@@ -352,6 +350,11 @@ class Database(ABC):
     @abstractmethod
     def stage(self) -> Stage:
         """Return the state of the migration, read from the database now."""
+
+    @property
+    def bare_rows(self) -> bool:
+        """Whether a row may be without a vector, as one that is added after the switch is after a rollback."""
+        return False
 
     def note(self) -> Mapping[str, str]:
         """Return the note that ``prepare`` stored with the new vectors; empty if there is none."""

@@ -220,15 +220,14 @@ class _Table:
 
     def repair(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        migration = self.migration
-        for _ in range(2):  # the second pass reads back what the first one wrote
-            found = replace(migration.passes, engine=None).repair(marks=migration.marks)
-            if migration.marks is None:
-                return
-            migration.marks.add(found["marks"])
+        migration, marks = self.migration, self.migration.marks
+        for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
+            found = replace(migration.passes, engine=None).repair(marks=marks)
+            if marks is not None:
+                marks.add(found["marks"])
+                marks.write(migration.folder)
             if not found["written"]:
                 break
-        migration.marks.write(migration.folder)
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:

@@ -86,16 +86,16 @@ class Written:
         return any(self.counts().values())
 
     def refusal(self, place: str, database: Database, new_rows: str) -> MigrationError | None:
-        """Return the error for a rollback that would lose rows, if it would."""
-        without = self.added or self.changed or self.emptied  # of the old vector, if they are kept
-        if not self or (database.capabilities.writes_after_switch and new_rows == "map-back"):
-            return None
-        if new_rows == "keep" and database.capabilities.writes_after_switch and (database.bare_rows or not without):
+        """Return the error for a rollback that would lose these rows; None if it keeps them, or there are none."""
+        files = not database.capabilities.writes_after_switch  # which a rollback exchanges
+        bare = bool(self.added or self.changed or self.emptied)  # rows that `keep` leaves without an old vector
+        keeps = {"refuse": False, "keep": database.bare_rows or not bare, "map-back": True}[new_rows]
+        if not self or (keeps and not files):
             return None
         keep = "`new_rows='keep'` to keep them without an old vector, or " if database.bare_rows else ""
         fix = f"Pass {keep}`new_rows='map-back'` to keep them with one computed by the map's inverse."
-        if not database.capabilities.writes_after_switch:
-            fix = "Undo these writes first, or stay with the new vectors: a rollback exchanges whole files."
+        if files:
+            fix = "Undo these writes, or stay with the new vectors: a rollback exchanges whole files."
         counts = self.counts()
         return MigrationError(
             f"Since the switch, {counts['added']:,} rows of {place} were added, {counts['changed']:,} changed and "
