@@ -356,6 +356,11 @@ class Database(ABC):
         """Whether a row may be without a vector, as one that is added after the switch is after a rollback."""
         return False
 
+    @property
+    def exact(self) -> bool:
+        """Whether the old vectors are read as they are stored: float64 is read as float32."""
+        return True
+
     def note(self) -> Mapping[str, str]:
         """Return the note that ``prepare`` stored with the new vectors; empty if there is none."""
         return {} if self.stage() is Stage.UNTOUCHED else self._made().note

@@ -400,6 +400,10 @@ class DuckDB(ColumnDatabase):
         """Whether the column that readers use may be null."""
         return not self._columns()[self._column].required
 
+    @property
+    def exact(self) -> bool:
+        return not self._columns()[self._name("old")].type.startswith("DOUBLE")
+
     def foresee(self, dim: int, element_type: str) -> list[str]:
         """Read the catalog, and rehearse all steps in a transaction that is undone."""
         columns, name, table = self._columns(), self._column, self._table

@@ -467,6 +467,11 @@ class LanceDB(ColumnDatabase):
         )
 
     @property
+    def exact(self) -> bool:
+        data = self._open()
+        return bool(storage_of(data.schema.field(self._side(data, "old")).type).value_type != pa.float64())
+
+    @property
     def bare_rows(self) -> bool:
         """Whether the column that readers use may be null."""
         return bool(self._open().schema.field(self._column).nullable)

@@ -223,8 +223,9 @@ class Migration:
         old, new = self.info.dim, self.mapper.dim
         if old != new:
             return "bad", f"{others}, which are {old}-d, and the new vectors {new}-d", "Migrate all rows."
-        if self.element_type != self.info.element_type or self.mapper.old.coded:
-            return "bad", f"{others}, whose type is {self.info.element_type}", "Migrate all rows, or float vectors."
+        kind = self.info.element_type
+        if self.element_type != kind or self.mapper.old.coded or not self.database.exact:
+            return "bad", f"{others}, which a copy in {self.element_type} would change", "Migrate all rows."
         if not mixed:
             return "bad", f"{others}, and readers would see vectors of both models", "Pass `mixed=True`, or all rows."
         return "unknown", f"{others}: they keep their vectors, and readers see vectors of both models", ""
@@ -389,7 +390,8 @@ class Migration:
         with self._at_work() as journal:
             # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
             journal.require_state("verified", "switched", "rolled back", to="roll back")
-            found = self._written()
+            switched = self.retry(self.database, self.database.stage) is Stage.SWITCHED
+            found = self._written() if switched else Written()
             if refusal := found.refusal(self.info.place, self.database, new_rows):
                 raise refusal
             if found:
@@ -412,17 +414,13 @@ class Migration:
         return status
 
     def _written(self) -> Written:
-        """Return the rows that the application wrote after the switch; none if readers see the old vectors."""
-        database, batch = self.database, rows_per_block(self.mapper.dim)
-        if self.retry(database, database.stage) is not Stage.SWITCHED:
-            return Written()
-        return self.retry(database, lambda: find_written(database, self.mapper, self.marks, batch))
+        """Return the rows that the application wrote after the switch."""
+        batch = rows_per_block(self.mapper.dim)
+        return self.retry(self.database, lambda: find_written(self.database, self.mapper, self.marks, batch))
 
     def _theirs(self) -> set[str]:
-        """Return the ids of rows whose new vectors the application wrote after a switch."""
-        if self.marks is None:
-            return set()
-        found = self._written()
+        """Return the ids of rows whose new vectors the application wrote after a switch, also if it was rolled back."""
+        found = Written() if self.marks is None else self._written()
         return {str(id_) for ids in (*found.added, *found.changed) for id_ in ids.to_pylist()}
 
     def _keep(self, found: Written, new_rows: str) -> None:

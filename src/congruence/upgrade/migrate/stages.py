@@ -110,6 +110,10 @@ def reembed(
         )
     with migration._at_work() as journal:
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
+        if journal.condition is not None:
+            raise MigrationError(
+                "This migration is of some rows, and re-embedding chooses among all.", "Migrate all rows first."
+            )
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
                 f"This migration is switched, and {migration.database.kind} keeps the new vectors in one "
