@@ -697,6 +697,28 @@ class DatabaseContract:
             migration.drop_old()
         assert self.user_rows(where) == after
 
+    def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            if not self.rows_without or type(database).kind not in CELLS:
+                pytest.skip("this database has no rows without a vector")
+        self.switched(where, tmp_path, self.rotated(vectors)[0])
+        self.user_change(where, ids[3], None, {name: values[3] for name, values in others.items()})
+        with (
+            pytest.raises(MigrationError, match="1 rows of .* only an old vector"),
+            self.migrating(where, tmp_path) as migration,
+        ):
+            migration.drop_old()
+        with (
+            pytest.raises(MigrationError, match="0 rows of .* 1 changed and 0 deleted"),
+            self.migrating(where, tmp_path) as migration,
+        ):
+            migration.rollback()
+        self.user_delete(where, ids[3])
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert len(self.user_rows(where)) == N - 1
+
     def give(self, where, situation) -> None:
         """Give the table, as its users do, one of the ``SITUATIONS`` of its kind."""
         raise NotImplementedError

@@ -54,7 +54,7 @@ class TestDuckDB(DatabaseContract):
 
     def user_change(self, where, one, vector, others):
         with duckdb.connect(where) as user:
-            values = [vector.tolist(), others["kind"], others["title"], one]
+            values = [None if vector is None else vector.tolist(), others["kind"], others["title"], one]
             user.execute("UPDATE items SET embedding = ?, kind = ?, title = ? WHERE id = ?", values)
 
     def give(self, where, situation):
