@@ -19,6 +19,7 @@ class BlobTable(ColumnDatabase):
     """A table with a column of float32 vectors as BLOBs, whose address is ``blobs://PATH`` or a path ``….blobs``."""
 
     kind = "blobs"
+    bare_rows = True
     capabilities = Capabilities("column", follows_deletes=True, searches=False, filters="SQLite SQL")
     transient = (sqlite3.OperationalError,)
 
@@ -37,8 +38,8 @@ class BlobTable(ColumnDatabase):
         self._column = self._choose("column", column, blobs)
         self._ids = self._choose("ids", ids, names if ids else ["id"])
         self._modality = None if modality is None else self._choose("modality_column", modality, names)
-        self._rows = "TRUE" if rows is None else f"({rows}\n)"
-        self._count(self._column, self._rows)  # refuses a bad condition
+        self._rows = rows
+        self._count(self._column)  # refuses a bad condition
 
     def _choose(self, option, name, names):
         """Return the name that was given, or the only one."""
@@ -98,24 +99,28 @@ class BlobTable(ColumnDatabase):
 
     def info(self):
         column = self._name("old")
-        rows, own = self._count(column, self._rows), {*self._names()[1:], self._ids}
+        rows, own = self._count(column), {*self._names()[1:], self._ids}
         first = self._read(f"SELECT {quoted(self._ids)}, {quoted(column)} FROM {quoted(self._table)} LIMIT 1")
         id_, vector = first[0] if first else ("", b"")
         return DatabaseInfo(
             place=self._subject,
             rows=rows,
-            rows_without=self._count(self._ids, self._rows) - rows,
+            rows_without=self._count(self._ids) - rows,
             dim=len(vector or b"") // 4,
             id_type="int" if isinstance(id_, int) else "text",
             columns=tuple(name for name in self._column_names() if name not in own),
         )
 
-    def _count(self, column, condition):
-        query = f"SELECT count({quoted(column)}) FROM {quoted(self._table)} WHERE {condition}"
+    @property
+    def _where(self):
+        return "TRUE" if self._rows is None else f"({self._rows}\n)"
+
+    def _count(self, column):
+        query = f"SELECT count({quoted(column)}) FROM {quoted(self._table)} WHERE {self._where}"
         return self._read(query)[0][0]
 
     def count(self, side="old"):
-        return self._count(self._name(side), self._rows)
+        return self._count(self._name(side))
 
     def _block(self, side, condition, values):
         column, ids = quoted(self._name(side)), quoted(self._ids)
@@ -136,7 +141,7 @@ class BlobTable(ColumnDatabase):
         ids = quoted(self._ids)
         while True:
             following, values = ("TRUE", []) if after is None else (f"{ids} > ?", [after])
-            block = self._block(side, f"{self._rows} AND {following} ORDER BY {ids} LIMIT {int(batch)}", values)
+            block = self._block(side, f"{self._where} AND {following} ORDER BY {ids} LIMIT {int(batch)}", values)
             if not len(block.ids):
                 return
             yield block
@@ -146,9 +151,9 @@ class BlobTable(ColumnDatabase):
         condition = f"{quoted(self._ids)} IN (SELECT value FROM json_each(?))"
         return self._block(side, condition, [json.dumps(ids.to_pylist())])
 
-    def _store(self, ids, vectors):
+    def _store(self, ids, vectors, side="new"):
         blobs = [None] * len(ids) if vectors is None else map(bytes, vectors)
-        update = f"UPDATE {quoted(self._table)} SET {quoted(self._name('new'))} = ? WHERE {quoted(self._ids)} = ?"
+        update = f"UPDATE {quoted(self._table)} SET {quoted(self._name(side))} = ? WHERE {quoted(self._ids)} = ?"
         self._change(lambda: self._client.executemany(update, zip(blobs, ids.to_pylist(), strict=True)))
 
     def close(self):

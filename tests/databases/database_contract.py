@@ -1,7 +1,7 @@
 """The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -12,11 +12,52 @@ import pytest
 
 from congruence import LinearMap, OrthogonalMap
 from congruence.databases import Database, Stage
-from congruence.errors import CongruenceError, MigrationError, ParameterError, SpaceMismatchError
+from congruence.errors import CongruenceError, DatabaseError, MigrationError, ParameterError, SpaceMismatchError
 from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate import verify as checks
+from congruence.upgrade.migrate.stages import reembed
 
 N, DIM, DIM_NEW = 157, 8, 6
+
+#: What the contract makes of a situation, by kind of database; as in the table of docs/reference/databases.md.
+CELLS = {
+    "lancedb": {
+        **dict.fromkeys(("partial run", "keep", "map-back", "drop-old, discard", "two columns"), "kept"),
+        **dict.fromkeys(("NOT NULL", "comment", "type"), "kept"),
+        "own name": "refused",
+    },
+    "duckdb": {
+        **dict.fromkeys(("partial run", "keep", "map-back", "drop-old, discard", "two columns"), "kept"),
+        **dict.fromkeys(("NOT NULL", "default", "comment", "type"), "kept"),
+        **dict.fromkeys(("check", "generated column", "foreign key", "own name"), "refused"),
+    },
+    "sqlite-vec": {
+        **dict.fromkeys(("map-back", "drop-old, discard"), "kept"),
+        **dict.fromkeys(("partial run", "keep", "two columns", "own name"), "refused"),
+    },
+    "qdrant": {
+        **dict.fromkeys(("partial run", "keep", "map-back", "drop-old, discard"), "kept"),
+        **dict.fromkeys(("two columns", "own name"), "refused"),
+    },
+    "chroma": {
+        **dict.fromkeys(("partial run", "map-back", "drop-old, discard"), "kept"),
+        **dict.fromkeys(("keep", "own name"), "refused"),
+    },
+    "milvus": {
+        **dict.fromkeys(("partial run", "map-back", "drop-old, discard"), "kept"),
+        **dict.fromkeys(("keep", "own name"), "refused"),
+    },
+    "parquet": {
+        **dict.fromkeys(("NOT NULL", "comment", "drop-old, discard"), "kept"),
+        **dict.fromkeys(("partial run", "keep", "map-back", "two columns"), "refused"),
+    },
+    **{
+        kind: {"drop-old, discard": "kept", **dict.fromkeys(("partial run", "keep", "map-back"), "refused")}
+        for kind in ("npy", "faiss")
+    },
+}
+SITUATIONS = ("NOT NULL", "default", "check", "generated column", "comment", "type", "foreign key")
+SITUATIONS += ("two columns", "own name")
 
 NASTY = "we ird\"; DROP TABLE items; -- '`é"
 
@@ -179,6 +220,9 @@ class DatabaseContract:
         folder = Path(where).with_name(name)
         folder.mkdir()
         (folder / "mine.txt").write_text("of the user")
+    def user_change(self, where, one, vector, others) -> None:
+        """Change a row with the user's own client."""
+        self.user_add(where, one, vector, others)
 
     def clear(self) -> None:
         """Remove what :meth:`make` created, if a second database would collide with it."""
@@ -195,6 +239,7 @@ class DatabaseContract:
 
     @pytest.fixture
     def made(self, tmp_path, id_type):
+        self.id_type = id_type
         ids, vectors, others = make_rows(id_type)
         return self.make(tmp_path, ids, vectors, others), ids, vectors, others
 
@@ -571,6 +616,235 @@ class DatabaseContract:
             assert self.user_rows(where) == before
             with pytest.raises(Exception, match=r".+"):  # it is still there
                 self.take(where, name)
+    # ---- what the application writes, and what it leaves out --------------------------------------------------------
+
+    def rotated(self, vectors):
+        """Return a map between two models of the same width, and the mapped vectors."""
+        turn = np.linalg.qr(np.random.default_rng(3).normal(size=(DIM, DIM)))[0].astype(np.float32)
+        mapping = OrthogonalMap(center=False).fit(vectors[:100], vectors[:100] @ turn, modality="image")
+        return mapping, vectors @ turn
+
+    @contextmanager
+    def migrating(self, where, folder, mapping=None, **options):
+        journal = folder / "journal"
+        with Migration(self.open(where, **options), mapping, journal=journal, modality="image") as migration:
+            yield migration
+
+    def switched(self, where, folder, mapping, **options):
+        with self.migrating(where, folder, mapping, **options) as migration:
+            migration.run(mixed=bool(options))
+            assert migration.verify().passed
+            migration.switch()
+
+    @staticmethod
+    def check_vectors(rows, wanted):
+        """Check vectors of rows as their users read them, None for none."""
+        assert {one for one in rows if rows[one].vector is None} == {one for one in wanted if wanted[one] is None}
+        for one, row in rows.items():
+            if row.vector is not None:
+                np.testing.assert_allclose(np.frombuffer(row.vector, np.float32), wanted[one], atol=3e-5)
+
+    def test_a_partial_run_keeps_the_vectors_of_all_other_rows(self, made, tmp_path):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            cell = CELLS.get(type(database).kind, {}).get("partial run")
+        options, before = {"rows": self.filter_of_images()}, self.user_rows(where)
+        if cell != "kept":
+            assert cell in ("refused", None)
+            with pytest.raises(CongruenceError) if cell else nullcontext():
+                self.open(where, **options).close()
+            return
+        mapping, new = self.rotated(vectors)
+        wide = np.hstack([vectors, vectors[:, :2]])
+        wider = OrthogonalMap(center=False).fit(vectors[:100], wide[:100], modality="image")
+        for other, mixed in ((mapping, False), (wider, True)):
+            with self.migrating(where, tmp_path, other, **options) as migration:
+                assert [check["outcome"] for check in migration.plan(mixed=mixed).checks][-1] == "bad"
+                with pytest.raises(ParameterError, match="leaves out"):
+                    migration.run(mixed=mixed)
+        assert not (tmp_path / "journal").exists()
+        self.switched(where, tmp_path, mapping, **options)
+        images = np.array(others["kind"]) == "image"
+        both = dict(zip(ids, np.where(images[:, None], new, vectors), strict=True))
+        self.check_vectors(self.user_rows(where), both)
+        with pytest.raises(MigrationError, match="same condition"), self.migrating(where, tmp_path):
+            pass
+        with self.migrating(where, tmp_path, **options) as migration:
+            with pytest.raises(MigrationError, match="some rows"):
+                reembed(migration, lambda ids: new[: len(ids)])
+            assert migration.rollback()["identical"]
+        assert self.user_rows(where) == before
+        with self.migrating(where, tmp_path, **options) as migration:
+            assert migration.verify().passed
+            migration.switch()
+            migration.drop_old()
+        self.check_vectors(self.user_rows(where), both)
+
+    @pytest.mark.parametrize("new_rows", ["keep", "map-back"])
+    def test_what_the_application_writes_after_the_switch_survives_every_step(self, made, tmp_path, new_rows):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            kind = type(database).kind
+        if kind in ("npy", "pgvector"):
+            pytest.skip("its own tests follow")
+        cell = CELLS.get(kind, {}).get(new_rows, "kept")
+        mapping, new = self.rotated(vectors)
+        self.switched(where, tmp_path, mapping)
+        row = dict(zip(ids, range(len(ids)), strict=True))
+        added = {"text": "item-9999", "int": 9999, "uuid": "00000000-0000-4000-8000-000000009999"}[self.id_type]
+        changed, edited, gone = ids[3], ids[4], ids[5]
+        fields = {name: values[4] for name, values in others.items()} | {"title": "edited"}
+        self.user_add(where, added, new[0], {"kind": "image", "title": "added"})
+        self.user_change(where, changed, -new[3], {"kind": "image", "title": "changed"})
+        self.user_change(where, edited, np.frombuffer(self.user_rows(where)[edited].vector, np.float32), fields)
+        self.user_delete(where, gone)
+        after = self.user_rows(where)
+        pattern = r"[123] rows of .* added, [012] changed and [01] deleted"
+        with self.migrating(where, tmp_path) as migration, pytest.raises(MigrationError, match=pattern):
+            migration.rollback()
+        with self.migrating(where, tmp_path) as migration:
+            if cell == "refused":
+                with pytest.raises(MigrationError, match=pattern):
+                    migration.rollback(new_rows=new_rows)
+        assert self.user_rows(where) == after
+        if cell == "refused":
+            with self.migrating(where, tmp_path) as migration:
+                with pytest.raises(MigrationError, match="switched"):
+                    migration.discard()
+                migration.drop_old()
+            assert self.user_rows(where) == after
+            return
+        with self.migrating(where, tmp_path) as migration:
+            found = migration.rollback(new_rows=new_rows)
+            assert found["added"] + found["changed"] + found["deleted"] in (2, 3, 4)
+            assert not found["identical"]
+        kept = self.user_rows(where)
+        assert {one: found.others for one, found in kept.items()} == {one: a.others for one, a in after.items()}
+        wanted = {one: vectors[row[one]] for one in ids if one != gone}
+        wanted |= {added: vectors[0], changed: -vectors[3]} if new_rows == "map-back" else {added: None, changed: None}
+        if kept[edited].vector is None:  # a client that replaces a row drops what it does not know
+            wanted[edited] = None
+        self.check_vectors(kept, wanted)
+        with self.migrating(where, tmp_path) as migration:
+            if new_rows == "keep":
+                with pytest.raises(MigrationError, match="[23] rows .* have only a new vector"):
+                    migration.discard()
+            found = migration.verify()
+            assert found.passed, found.problems
+            migration.switch()
+        assert self.user_rows(where) == after
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert self.user_rows(where) == after
+
+    def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
+        where, ids, vectors, others = made
+        with self.open(where) as database:
+            if not self.rows_without or type(database).kind not in CELLS:
+                pytest.skip("this database has no rows without a vector")
+        self.switched(where, tmp_path, self.rotated(vectors)[0])
+        self.user_change(where, ids[3], None, {name: values[3] for name, values in others.items()})
+        with (
+            pytest.raises(MigrationError, match="1 rows of .* only an old vector"),
+            self.migrating(where, tmp_path) as migration,
+        ):
+            migration.drop_old()
+        with (
+            pytest.raises(MigrationError, match="0 rows of .* 1 changed and 0 deleted"),
+            self.migrating(where, tmp_path) as migration,
+        ):
+            migration.rollback()
+        self.user_delete(where, ids[3])
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert len(self.user_rows(where)) == N - 1
+
+    def give(self, where, situation) -> None:
+        """Give the table, as its users do, one of the ``SITUATIONS`` of its kind."""
+        raise NotImplementedError
+
+    def rules(self, where) -> object:
+        """Return the rules of the user's column: its type, whether it may be null, its default, comment, …"""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("situation", SITUATIONS)
+    def test_the_rules_of_a_column_hold_or_the_plan_refuses(self, tmp_path, situation):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where = self.make(tmp_path, ids, vectors, others)
+        with self.open(where) as database:
+            kind = type(database).kind
+        cell = CELLS.get(kind, {}).get(situation)
+        if cell is None:
+            pytest.skip("this database has no such thing")
+        mapping, new = self.rotated(vectors)
+        self.give(where, situation)
+        if situation == "two columns":
+            self.check_two_columns(where, tmp_path, cell, mapping, dict(zip(ids, new, strict=True)))
+            return
+        before, rows = cell == "kept" and self.rules(where), self.user_rows(where)
+        if cell == "refused":
+            with pytest.raises(DatabaseError), self.migrating(where, tmp_path, mapping, table="items") as migration:
+                assert migration.plan().refused
+                migration.run()
+            assert self.user_rows(where) == rows
+            assert not (tmp_path / "journal").exists()
+            return
+        if situation == "type":  # float64, of which a copy in float32 is no copy
+            with (
+                pytest.raises(ParameterError, match="would change"),
+                self.migrating(where, tmp_path, mapping, rows=self.filter_of_images()) as migration,
+            ):
+                migration.run(mixed=True)
+        self.switched(where, tmp_path, mapping)
+        assert self.rules(where) == before
+        self.check_vectors(self.user_rows(where), dict(zip(ids, new, strict=True)))
+        with self.migrating(where, tmp_path) as migration:
+            migration.rollback()
+        assert (self.rules(where), self.user_rows(where)) == (before, rows)
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.verify().passed
+            migration.switch()
+        writes = situation != "type" and kind != "parquet"
+        if writes:
+            self.user_add(where, 999_999, new[0], {"kind": "image", "title": "added"})
+        if writes and situation == "NOT NULL":
+            with pytest.raises(MigrationError, match="1 rows"), self.migrating(where, tmp_path) as migration:
+                migration.rollback("keep")
+            with self.migrating(where, tmp_path) as migration:
+                migration.rollback("map-back")
+            assert self.rules(where) == before
+            with self.migrating(where, tmp_path) as migration:
+                assert migration.verify().passed
+                migration.switch()
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+        assert self.rules(where) == before
+        assert len(self.user_rows(where)) == N + writes
+
+    def check_two_columns(self, where, folder, cell, mapping, new):
+        """Migrate both columns of vectors at the same time, with the default journals."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            options = {"modality": "image"}
+            with Migration(self.open(where, table="items", column="embedding"), mapping, **options) as migration:
+                migration.run()
+                migration.verify()
+                migration.switch()
+            if cell == "refused":
+                with pytest.raises(CongruenceError), self.open(where, table="items", column="second") as database:
+                    Migration(database, mapping, **options).run()
+                self.check_vectors(self.user_rows(where, column="embedding"), new)
+                return
+            with Migration(self.open(where, table="items", column="second"), mapping, **options) as migration:
+                migration.run()
+                migration.verify()
+                migration.switch()
+            for step in ("shown", "drop_old"):
+                for column in ("embedding", "second"):
+                    if step == "drop_old":
+                        with Migration(self.open(where, column=column), **options) as migration:
+                            migration.drop_old()
+                    self.check_vectors(self.user_rows(where, column=column), new)
 
     # ---- names and secrets -------------------------------------------------------------------------------------------
 

@@ -156,5 +156,20 @@ class MemoryDatabase(Database):
         self.table.new.clear()
         self.table.made = None
 
+    bare_rows = True
+
+    def put_old(self, ids, vectors):
+        for k, one in enumerate(ids.to_pylist()):
+            if vectors is None:
+                self.table.old.pop(one, None)
+            else:
+                self.table.old[one] = vectors[k].copy()
+
+    def exist(self, ids, side):
+        return np.array([one in self.table.rows for one in ids.to_pylist()], bool)
+
+    def forget_old(self, ids):
+        self.put_old(ids, None)
+
     def close(self):
         self.calls.append("close")

@@ -47,6 +47,18 @@ class TestFolder(RenamesContract, DatabaseContract):
             for one, vector, metadata, document in zip(*(found[key] for key in keys), strict=True)
         }
 
+    def give(self, where, situation):
+        self.create(where, "items__congruence_old")
+
+    def user_add(self, where, one, vector, others, **names):
+        metadata = others.get("metadata") or {"kind": others["kind"]}
+        document = others.get("document") or others["title"]
+        found = client_of(where).get_collection("items")
+        found.upsert(ids=[one], embeddings=[vector], metadatas=[metadata], documents=[document])
+
+    def user_delete(self, where, one, **names):
+        client_of(where).get_collection("items").delete(ids=[one])
+
     def renaming(self):
         return chromadb.Collection, "modify"
 

@@ -40,8 +40,8 @@ class TestMemory(DatabaseContract):
         table = TABLES[where]
         table.rows[one] = dict(others)
         if vector is not None:
-            table.old[one] = np.asarray(vector, np.float32)
+            (table.new if table.switched else table.old)[one] = np.asarray(vector, np.float32)
 
     def user_delete(self, where, one, **names):
         del TABLES[where].rows[one]
-        TABLES[where].old.pop(one, None)
+        (TABLES[where].new if TABLES[where].switched else TABLES[where].old).pop(one, None)

@@ -43,6 +43,17 @@ class TestFaiss(DatabaseContract):
             ids = faiss.vector_to_array(index.id_map)
         return {one: UserRow(index.reconstruct(one).tobytes(), {}) for one in ids.tolist()}
 
+    def user_add(self, where, one, vector, others, **names):
+        index = faiss.read_index(where)
+        index.remove_ids(np.array([one], np.int64))
+        index.add_with_ids(vector[None], np.array([one], np.int64))
+        faiss.write_index(index, where)
+
+    def user_delete(self, where, one, **names):
+        index = faiss.read_index(where)
+        index.remove_ids(np.array([one], np.int64))
+        faiss.write_index(index, where)
+
 
 class TestInvertedFile(TestFaiss):
     factory = "IVF4,Flat"

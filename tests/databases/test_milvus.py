@@ -86,6 +86,16 @@ class TestFile(RenamesContract, DatabaseContract):
     def user_rows(self, where, **names):
         return rows_shown(where)
 
+    def give(self, where, situation):
+        self.create(where, "items__congruence_old")
+
+    def user_add(self, where, one, vector, others, **names):
+        row = row_of(one, vector, others["kind"], others["title"])
+        client_of(where).upsert("items", [row])
+
+    def user_delete(self, where, one, **names):
+        client_of(where).delete("items", ids=[one])
+
     def renaming(self):
         return pymilvus.MilvusClient, "rename_collection"
 

@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from database_contract import NASTY, DatabaseContract, UserRow
+import pytest
+from database_contract import NASTY, DatabaseContract, UserRow, make_rows
+
+from congruence.databases import open_database
+from congruence.errors import MigrationError
+from congruence.upgrade.migrate import Migration
 
 
 class TestNpy(DatabaseContract):
@@ -30,3 +35,24 @@ class TestNpy(DatabaseContract):
     def user_rows(self, where, **names):
         ids = np.load(Path(where).parent / "ids.npy").tolist()
         return {one: UserRow(row.tobytes(), {}) for one, row in zip(ids, np.load(where), strict=True)}
+
+
+def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):
+    vectors = make_rows("int")[1]
+    where, journal = tmp_path / "vectors.npy", tmp_path / "journal"
+    np.save(where, vectors)
+    mapping, _ = DatabaseContract().rotated(vectors)
+    with Migration(open_database(where), mapping, journal=journal, modality="image") as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+    written = np.load(where)
+    written[3] *= -1  # as large as before, and far from the beginning, the middle and the end
+    np.save(where, np.vstack([written, -written[:5]]))
+    for new_rows in ("refuse", "keep", "map-back"):
+        with (
+            pytest.raises(MigrationError, match="5 rows .* added, 1 changed and 0 deleted.*whole files"),
+            Migration(open_database(where), journal=journal) as migration,
+        ):
+            migration.rollback(new_rows)
+    assert len(np.load(where)) == len(vectors) + 5

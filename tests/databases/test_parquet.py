@@ -36,7 +36,7 @@ class TestParquet(DatabaseContract):
         return str(where)
 
     def open(self, where, *, table=None, **options):
-        return super().open(where, table=None if table == NASTY else table, **options)
+        return super().open(where, table=None if table in (NASTY, "items") else table, **options)
 
     def read(self, where):
         return pq.read_table(where)
@@ -52,15 +52,36 @@ class TestParquet(DatabaseContract):
         }
 
     def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
+        given = None if vector is None else vector.tobytes()
+        self.save(where, {**self.user_rows(where), one: UserRow(given, others)}, column, id_column)
+
+    def user_delete(self, where, one, *, table="items", id_column="id"):
         rows = self.user_rows(where)
-        ids = [*rows, one]
-        width = max(len(row.vector) // 4 for row in rows.values())
-        vectors = np.zeros((len(ids), width), np.float32)
-        for k, row in enumerate(rows.values()):
-            vectors[k] = np.frombuffer(row.vector, np.float32)
-        columns = {key: [*(row.others[key] for row in rows.values()), value] for key, value in others.items()}
-        added = as_table(ids, vectors, columns, column, id_column, missing=[len(ids) - 1])
-        self.write(added, Path(where))
+        del rows[one]
+        self.save(where, rows, "embedding", id_column)
+
+    def give(self, where, situation):
+        rows = self.read(where)
+        field, place = rows.schema.field("embedding"), rows.schema.get_field_index("embedding")
+        vectors = rows["embedding"].combine_chunks()
+        if situation == "two columns":
+            rows = rows.append_column("second", vectors)
+        elif situation == "comment":
+            rows = rows.set_column(place, field.with_metadata({"of": "the photo"}), vectors)
+        elif situation == "NOT NULL":
+            rows = rows.set_column(place, field.with_nullable(False), vectors)
+        self.write(rows, Path(where))
+
+    def rules(self, where):
+        field = self.read(where).schema.field("embedding")
+        return str(field.type), field.nullable, field.metadata
+
+    def save(self, where, rows, column, id_column):
+        width = max(len(row.vector) // 4 for row in rows.values() if row.vector)
+        vectors = [np.zeros(width) if row.vector is None else np.frombuffer(row.vector, "f4") for row in rows.values()]
+        missing = [k for k, row in enumerate(rows.values()) if row.vector is None]
+        columns = {key: [row.others[key] for row in rows.values()] for key in ("kind", "title")}
+        self.write(as_table([*rows], np.stack(vectors), columns, column, id_column, missing=missing), Path(where))
 
     def write(self, table, where):
         pq.write_table(table, where)
@@ -92,7 +113,7 @@ class TestArrowFolder(TestParquet):
             return pa.concat_tables([first.read_all(), second.read_all()], promote_options="permissive")
 
     def write(self, table, where):
-        (where / "sub" / "part-10.arrow").unlink()
+        (where / "sub" / "part-10.arrow").unlink(missing_ok=True)
         with pa.ipc.new_file(where / "part-9.arrow", table.schema) as writer:
             writer.write_table(table)
         with pa.ipc.new_stream(where / "sub" / "part-10.arrow", table.schema):

@@ -4,6 +4,7 @@
 import errno
 import json
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -438,3 +439,28 @@ def test_a_file_of_another_model_is_refused(run, truth, tmp_path):
     refused = run("--map", "map", "--yes", "--progressive", "--encode", "other.npz", "--among", "image", "--share", 0.1)
     assert refused.code == 2
     assert "another" in refused.err
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_rows_of_the_application_are_told_from_ours_after_a_kill(switched, mapping, truth, tmp_path, at):
+    made, old = switched, bits(switched.old)
+    changed, theirs = images(made)[3], -switched.new[images(switched)[3]]
+    made.new[changed] = theirs
+    writes = []
+
+    def fail(step):
+        writes.append(step)
+        if writes.count("write") == at + 1:
+            raise Killed
+
+    model = Model(truth)
+    with suppress(Killed), begin(made, mapping, tmp_path, fail=fail) as migration:
+        reembed(migration, model, among="image", size=20, budget=60)
+    with begin(made, mapping, tmp_path) as migration, pytest.raises(errors.MigrationError, match="0 rows .* 1 changed"):
+        migration.rollback()
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, model, among="image", size=20, budget=60)
+        assert made.new[changed].tobytes() == theirs.tobytes()
+        found = migration.rollback("keep")
+        assert (found["added"], found["changed"], found["deleted"]) == (0, 1, 0)
+    assert bits(made.old) == {one: row for one, row in old.items() if one != changed}

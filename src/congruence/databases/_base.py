@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -217,6 +218,19 @@ class PairedBlock(NamedTuple):
     modalities: pa.Array | None
 
 
+class NewBlock(NamedTuple):
+    """A block of rows with new vectors, shape (b, dim_new): those that readers see after the switch.
+
+    ``has_old`` says which have an old vector, and ``same`` which have the fields of the row with the old vector.
+    """
+
+    ids: pa.Array
+    vectors: np.ndarray
+    has_old: np.ndarray
+    same: np.ndarray
+    modalities: pa.Array | None
+
+
 #: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
 #: these rows.
 Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
@@ -281,7 +295,9 @@ class Database(ABC):
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
+    _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
+    condition: Name = None  # that selects rows, as the user wrote it
 
     def __init__(
         self,
@@ -293,6 +309,7 @@ class Database(ABC):
         modality_column: Name = None,
         rows: Name = None,
     ) -> None:
+        self.condition = rows
         try:
             self._connect(address, table, column, ids, modality_column, rows)
             self.stage()  # refuses what has a name of ours, and no migration created
@@ -335,6 +352,16 @@ class Database(ABC):
     def stage(self) -> Stage:
         """Return the state of the migration, read from the database now."""
 
+    @property
+    def bare_rows(self) -> bool:
+        """Whether a row may be without a vector, as one that is added after the switch is after a rollback."""
+        return False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the old vectors are read as they are stored: float64 is read as float32."""
+        return True
+
     def note(self) -> Mapping[str, str]:
         """Return the note that ``prepare`` stored with the new vectors; empty if there is none."""
         return {} if self.stage() is Stage.UNTOUCHED else self._made().note
@@ -355,6 +382,15 @@ class Database(ABC):
     def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
 
+    def without_condition(self) -> Self:
+        """Return this database, on the same connection, with all rows selected."""
+        if self._rows is None:
+            return self
+        self.flush()
+        other = copy(self)
+        other._rows = None
+        return other
+
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have; empty if the database itself prevents repeated ids."""
         return []
@@ -366,6 +402,14 @@ class Database(ABC):
         Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
         ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
+
+    def foresee(self, dim: int, element_type: str) -> list[str]:
+        """Return what stands in the way of a step, from ``prepare`` to ``drop_old``, in words; nothing is changed."""
+        return []
+
+    def refuse_obstacles(self, dim: int, element_type: str) -> None:
+        """Raise DatabaseError if something stands in the way of a step."""
+        refusals.check_obstacles(self.foresee(dim, element_type), self._subject)
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
@@ -438,8 +482,13 @@ class Database(ABC):
         return
 
     def _missing(self) -> int:
-        """Return how many rows readers would lose by the switch."""
-        return 0
+        """Return how many rows, selected or not, have an old vector and no new one: readers would lose it."""
+        everything = self.without_condition()
+        return everything.count("old") - sum(int(block.has_old.sum()) for block in everything.scan_new())
+
+    def _losing(self) -> int:
+        """Return how many of the rows that readers see after the switch have an old vector and no new one."""
+        return self._missing()
 
     def _interrupted(self) -> bool:
         """Return whether a switch or rollback was interrupted, and has to be completed."""
@@ -448,7 +497,8 @@ class Database(ABC):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the column, table, collection or file for the new vectors, next to the old ones.
 
-        Raises MigrationError if there are already new vectors with another width, element type or note.
+        Raises MigrationError if there are already new vectors with another width, element type or note, and
+        DatabaseError if something stands in the way of a later step (``foresee``).
         """
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = NewVectors(int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
@@ -458,6 +508,7 @@ class Database(ABC):
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
                 self.check(wanted)
+                self.refuse_obstacles(wanted.dim, element_type)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)
@@ -490,12 +541,16 @@ class Database(ABC):
         self._change(show)
 
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch, which cannot be undone. Raises MigrationError before it."""
+        """Remove the old vectors after the switch, which cannot be undone.
+
+        Raises MigrationError before it, or if rows would lose their only vector.
+        """
         self.flush()
 
         def remove() -> None:
             unswitched = self.stage() is not Stage.SWITCHED or self._interrupted()
             refusals.refuse_unswitched(unswitched, self._subject)
+            refusals.check_losing(self._losing(), self._subject)
             self._remove_old()
 
         self._change(remove)
@@ -522,14 +577,40 @@ class Database(ABC):
             has_new[rows] = True
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        """Yield the rows that have a new vector."""
+        for block in self.scan("new", batch=batch):
+            has_old = within(self.fetch(block.ids, "old").ids, block.ids)
+            yield NewBlock(block.ids, block.vectors, has_old, np.ones(len(block.ids), bool), block.modalities)
+
+    def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
+        """Return which rows exist on a side, with a vector or without, bool of shape (b,)."""
+        if self.capabilities.follows_deletes:
+            return np.ones(len(ids), bool)
+        return within(self.fetch(ids, side).ids, ids)
+
+    def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        """Yield the ids of rows with an old vector and no new one, and which of these rows exist on the new side."""
+        for block in self.scan("old", batch=batch):
+            lacking = ~within(self.fetch(block.ids, "new").ids, block.ids)
+            if lacking.any():
+                ids = block.ids.filter(pa.array(lacking))
+                yield ids, self.exist(ids, "new")
+
+    def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Give rows, as readers of the new side see them, old vectors (b, dim), or none, before a rollback."""
+        raise NotImplementedError
+
+    def forget_old(self, ids: pa.Array) -> None:
+        """Remove the old vectors, and the copies, of rows that were deleted after the switch, before a rollback."""
+        raise NotImplementedError
+
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose rows were deleted."""
         if self.capabilities.follows_deletes:
             return
         for block in self.scan("new", batch=batch):
-            existing = self.fetch(block.ids, "old").ids
-            deleted = np.ones(len(block.ids), bool)
-            deleted[rows_of(existing, block.ids)] = False
+            deleted = ~within(self.fetch(block.ids, "old").ids, block.ids)
             if deleted.any():
                 yield block.ids.filter(pa.array(deleted))
 
@@ -596,6 +677,13 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
         return np.empty(0, np.int64)
     positions = pc.index_in(ids.cast(among.type), value_set=among)
     return np.asarray(positions.to_numpy(zero_copy_only=False), np.int64)
+
+
+def within(ids: pa.Array, all_ids: pa.Array) -> np.ndarray:
+    """Return which of ``all_ids`` are among ``ids``, bool of shape (b,)."""
+    found = np.zeros(len(all_ids), bool)
+    found[rows_of(ids, all_ids)] = True
+    return found
 
 
 def owned(ids: pa.Array) -> pa.Array:

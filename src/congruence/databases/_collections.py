@@ -19,6 +19,7 @@ from congruence.databases._base import (
     Block,
     Cursor,
     Database,
+    NewBlock,
     NewVectors,
     PairedBlock,
     Stage,
@@ -264,7 +265,11 @@ class CollectionDatabase(Database):
 
     @abstractmethod
     def _store(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
-        """Store records with new vectors, shape (b, dim); they replace those of the same ids."""
+        """Store records with vectors, shape (b, dim); they replace those of the same ids."""
+
+    def _store_bare(self, collection: Any, records: list[Any]) -> None:
+        """Store records without a vector; if ``bare_rows``."""
+        raise NotImplementedError
 
     def _replace(self, collection: Any, records: list[Any], vectors: np.ndarray) -> None:
         """Replace the vectors, shape (b, dim), of existing records."""
@@ -326,6 +331,43 @@ class CollectionDatabase(Database):
         collection, width = self._side(side)
         records = [] if collection is None else self._records(collection, ids.to_pylist())
         return self._block(collection, records, width)
+
+    def _losing(self) -> int:
+        """Return how many rows have an old vector and are without one, but not deleted, in the new collection."""
+        if not self.bare_rows:
+            return 0
+        return sum(int(seen.sum()) for _, seen in self.without_condition().without_new())
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        (old, _), (new, width) = self._side("old"), self._side("new")
+        for records in self._pages(new, batch=batch, whole=True) if new is not None else ():
+            block = self._block(new, records, width)
+            ids = [self._id_of(record) for record in records]
+            copies = {self._id_of(copy): copy for copy in self._records(old, ids, whole=True)}
+            has_old = np.array([id_ in copies for id_ in ids], bool)
+            pairs = zip(ids, records, strict=True)
+            same = np.array([id_ in copies and self._same(record, copies[id_]) for id_, record in pairs], bool)
+            yield NewBlock(block.ids, block.vectors, has_old, same, block.modalities)
+
+    def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
+        collection, _ = self._side(side)
+        keys = [self._key(id_) for id_ in ids.to_pylist()]
+        found = set() if collection is None else {self._id_of(record) for record in self._others(collection, keys)}
+        return np.array([key in found for key in keys], bool)
+
+    def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        place = self._place_with_new()
+        row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
+        records = self._others(self._open(place.new), list(row))
+        old = self._open(place.old)
+        if vectors is None:
+            self._change(lambda: self._store_bare(old, records))
+        else:
+            rows = vectors[[row[self._id_of(record)] for record in records]]
+            self._change(lambda: self._store(old, records, rows))
+
+    def forget_old(self, ids: pa.Array) -> None:
+        self._delete(self._place_with_new().old, ids.to_pylist())
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         """Yield paired rows; those whose other fields have changed count as rows without a new vector."""

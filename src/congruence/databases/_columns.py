@@ -40,8 +40,8 @@ class ColumnDatabase(Database):
         """Drop a column, and remove the description of the new vectors from the column ``unmark``."""
 
     @abstractmethod
-    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
-        """Write the new vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
+        """Write vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
 
     def _names(self, names: Collection[str] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, given those of all columns."""
@@ -103,6 +103,12 @@ class ColumnDatabase(Database):
 
     def _remove_new(self) -> None:
         self._drop(self._names()[2])
+
+    def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        self._store(ids, vectors, "old")
+
+    def forget_old(self, ids: pa.Array) -> None:
+        self._store(ids, None, "old")
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Keep new vectors in memory, up to 64 MB, until ``flush``."""

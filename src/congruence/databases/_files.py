@@ -13,11 +13,12 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from congruence.databases._base import (
     Change,
     Cursor,
     Database,
+    NewBlock,
     NewVectors,
     PairedBlock,
     RowRange,
@@ -245,6 +247,51 @@ class FileDatabase(Database):
             ids, modalities = masked(piece.ids, piece.valid), masked(piece.modalities, piece.valid)
             yield numbers, PairedBlock(ids, piece.vectors, vectors, has_vector, modalities)
 
+    def _shown_rows(self) -> Self:
+        """Return the rows of the file that readers see after the switch, which others may have replaced."""
+        shown = copy(self)
+        shown._stage, shown._new, shown._counted = Stage.UNTOUCHED, None, None
+        shown._reopen()
+        return shown
+
+    def _all_ids(self) -> pa.Array:
+        return pa.concat_arrays([piece.ids for piece in self._pieces(0, 65_536, False)])
+
+    def _other_fields(self) -> np.ndarray:
+        """Return a digest of each row's other columns, shape (n,)."""
+        return np.zeros(self.n)
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        """Yield the rows of the new file, after the switch as readers see it."""
+        if self._stage is not Stage.SWITCHED:
+            for block in self.scan("new", batch=batch):
+                every = np.ones(len(block.ids), bool)
+                yield NewBlock(block.ids, block.vectors, every, every, block.modalities)
+            return
+        shown = self._shown_rows()
+        known, ids = self._all_ids(), shown._all_ids()
+        before, now = self._other_fields(), shown._other_fields()
+        for block in shown.scan("old", batch=batch):
+            old, new = among(block.ids, known), among(block.ids, ids)
+            yield NewBlock(block.ids, block.vectors, old >= 0, before[old] == now[new], block.modalities)
+
+    def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        shown = self._shown_rows()
+        ids = shown._all_ids()
+        full = pa.concat_arrays([ids.slice(0, 0), *(block.ids for block in shown.scan("old", batch=batch))])
+        for block in self.scan("old", batch=batch):
+            lacking = among(block.ids, full) < 0
+            if lacking.any():
+                missing = block.ids.filter(pa.array(lacking))
+                yield missing, among(missing, ids) >= 0
+
+    def _missing(self) -> int:
+        return self.count("old") - self.count("new")
+
+    def _losing(self) -> int:
+        """Return 0: in most kinds of files, each row has a vector."""
+        return 0
+
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
         return iter(())
@@ -350,7 +397,7 @@ class FileDatabase(Database):
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
                 new = self._new_vectors()
-                refusals.check_missing(self.count("old") - self.count("new"), self._shown)
+                refusals.check_missing(self._missing(), self._shown)
                 new.flush()
                 self._build(new)
                 record.built = fingerprint(self._place.other)

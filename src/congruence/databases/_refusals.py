@@ -71,12 +71,30 @@ def refuse_unswitched(unswitched: bool, place: object) -> None:
         raise MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
 
 
+def check_obstacles(obstacles: Sequence[str], place: object) -> None:
+    """Raise DatabaseError if something stands in the way of a migration."""
+    if obstacles:
+        raise DatabaseError(
+            f"{place} cannot be migrated in place, as it has {'; '.join(obstacles)}.",
+            "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
+        )
+
+
 def check_missing(rows: int, place: object) -> None:
     """Raise MigrationError if rows have no new vector, as readers would lose them."""
     if rows:
         raise MigrationError(
             f"{rows:,} rows of {place} have no new vector, and readers would lose them.",
             "Stop all writers, finish the run (`resume=True`), then switch.",
+        )
+
+
+def check_losing(rows: int, place: object) -> None:
+    """Raise MigrationError if rows have an old vector only, and it would be dropped."""
+    if rows:
+        raise MigrationError(
+            f"{rows:,} rows of {place} have only an old vector, and would lose it.",
+            "Write their new vectors or delete the rows, then drop the old vectors.",
         )
 
 

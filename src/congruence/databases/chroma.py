@@ -80,12 +80,12 @@ class Chroma(CollectionDatabase):
             self._client = self._open_client()
             #: Maximum number of records per request.
             self._most = max(1, int(self._client.get_max_batch_size()))
-        self._where = None if rows is None else _parse_where(rows)
+        self._rows = None if rows is None else _parse_where(rows)
         self._modality = modality
         self._table = only_table(self._collection_names(), {}, address.shown) if table is None else table
         old = self._open(self._place().old)
-        if self._where is not None:
-            self._call(old.get, where=self._where, limit=1, include=[])
+        if self._rows is not None:
+            self._call(old.get, where=self._rows, limit=1, include=[])
         if modality is not None:
             refusals.check_name(modality, self._fields(old), f"the first rows of {self._table!r}", "modality_column")
 
@@ -194,7 +194,7 @@ class Chroma(CollectionDatabase):
         return Block(pa.array(ids, pa.large_string()), rows, modalities, ids[-1] if ids else "")
 
     def _ids(self, collection: Any, *, after: Cursor | None = None) -> Iterator[list[str]]:
-        ids = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
+        ids = sorted(self._call(collection.get, where=self._rows, include=[])["ids"])
         yield [name for name in ids if after is None or name > str(after)]
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
@@ -220,12 +220,12 @@ class Chroma(CollectionDatabase):
         )
 
     def _count(self, collection: Any, *, all_rows: bool = False) -> int:
-        if self._where is not None and not all_rows:
+        if self._rows is not None and not all_rows:
             return sum(map(len, self._ids(collection)))
         return int(self._call(collection.count))
 
     def _nearest(self, collection: Any, queries: np.ndarray, k: int) -> list[pa.Array]:
-        found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
+        found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._rows, include=[])
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:

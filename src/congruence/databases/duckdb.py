@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,10 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
+    NewBlock,
     NewVectors,
     PairedBlock,
+    Stage,
     VectorSide,
     as_ids,
     free_bytes,
@@ -49,6 +51,7 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
+from congruence.io import SPACE_KEY
 
 #: Number of row ids that are searched at once for the next row after an empty range.
 _GAP_ROWS = 2**20
@@ -60,12 +63,22 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT"
 _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 
+class DuckColumn(NamedTuple):
+    """A column as DuckDB's catalog describes it."""
+
+    type: str
+    comment: str
+    required: bool  # NOT NULL
+    default: str | None
+
+
 class DuckDB(ColumnDatabase):
     """A table of a DuckDB file, whose address is its path or ``duckdb://PATH``; only one process can have it open.
 
     Vectors are ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. ``rows`` is an SQL
     condition, the caller's own and trusted; the only check is that it forms a single query. DuckDB cannot rename a
-    column of a table with indexes, so the switch drops and recreates these in its transaction.
+    column of a table with indexes, so the switch drops and recreates these in its transaction. NOT NULL, the default
+    and the comment move with the name that readers use; the hidden column has this library's comment.
     """
 
     kind = "duckdb"
@@ -76,6 +89,8 @@ class DuckDB(ColumnDatabase):
         filters="DuckDB SQL",
         element_types=("float32", "int8"),
     )
+
+    _rehearsing = False  # whether a transaction is open that will be undone
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._duckdb = require("duckdb", extra="duckdb")
@@ -159,11 +174,6 @@ class DuckDB(ColumnDatabase):
             return refusals.damaged(place, reason)
         if isinstance(error, duckdb.IOException):
             return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
-        if "cannot drop this column" in text.lower():
-            return DatabaseError(
-                f"DuckDB cannot drop a column of {place} that precedes a column of a key ({reason}).",
-                "Copy the table without the column, or keep the old vectors.",
-            )
         return refusals.rejected(place, reason)
 
     def _check_condition(self, rows: str) -> None:
@@ -183,6 +193,10 @@ class DuckDB(ColumnDatabase):
     def _run(self, *statements: str) -> None:
         """Run statements in one transaction."""
         with self._errors():
+            if self._rehearsing:
+                for statement in statements:
+                    self._connection.execute(statement)
+                return
             self._connection.execute("BEGIN")
             try:
                 for statement in statements:
@@ -193,15 +207,16 @@ class DuckDB(ColumnDatabase):
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _columns(self) -> dict[str, tuple[str, str]]:
-        """Return the current type and comment of each column, by name."""
+    def _columns(self) -> dict[str, DuckColumn]:
+        """Return the current columns, by name."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
+                "SELECT column_name, data_type, coalesce(comment, ''), NOT is_nullable, column_default "
+                "FROM duckdb_columns() "
                 "WHERE database_name = current_database() AND schema_name = ? AND table_name = ? ORDER BY column_index",
                 [self._table.schema, self._table.name],
             ).fetchall()
-        return {name: (kind, comment) for name, kind, comment in rows}
+        return {name: DuckColumn(*facts) for name, *facts in rows}
 
     @property
     def _subject(self) -> object:
@@ -213,15 +228,19 @@ class DuckDB(ColumnDatabase):
     def _made(self) -> NewVectors:
         return self._made_of(self._columns())
 
-    def _made_of(self, columns: Mapping[str, tuple[str, str]]) -> NewVectors:
-        """Return the type of the new column, and the width and note from its comment."""
-        kind, comment = columns[self._name("new", columns)]
+    def _mark_in(self, columns: Mapping[str, DuckColumn]) -> dict[str, Any]:
+        """Return what the comment of the hidden column says: width and note, and the old column's own comment."""
+        stage, old, new = self._names(columns)
+        hidden = old if stage is Stage.SWITCHED else new
         try:
-            made = json.loads(comment)[MARK_KEY]
-            note = {str(key): str(value) for key, value in made["note"].items()}
-            return NewVectors(int(made["dim"]), "int8" if kind.startswith("TINYINT") else "float32", note)
+            mark: dict[str, Any] = json.loads(columns[hidden].comment)[MARK_KEY]
+            return {**mark, "dim": int(mark["dim"]), "note": {str(k): str(v) for k, v in mark["note"].items()}}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._unmarked() from error
+
+    def _made_of(self, columns: Mapping[str, DuckColumn]) -> NewVectors:
+        mark, kind = self._mark_in(columns), columns[self._name("new", columns)].type
+        return NewVectors(mark["dim"], "int8" if kind.startswith("TINYINT") else "float32", mark["note"])
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
         """Return the column of a side and its width."""
@@ -229,7 +248,7 @@ class DuckDB(ColumnDatabase):
         if side == "new":
             return self._name("new", columns), self._made_of(columns).dim
         old = self._name("old", columns)
-        width = columns[old][0].rpartition("[")[2].rstrip("]")
+        width = columns[old].type.rpartition("[")[2].rstrip("]")
         if not width:
             found = self._read(
                 f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE len({quoted(old)}) > 0 LIMIT 1"
@@ -246,21 +265,26 @@ class DuckDB(ColumnDatabase):
     def info(self) -> DatabaseInfo:
         old, dim = self._side("old")
         columns = self._columns()
-        own = {old, self._names(columns)[2], self._table.ids}
+        stage, _, new = self._names(columns)
+        own = {old, new, self._table.ids}
+        comment = self._mark_in(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
+        several = (
+            sum(bool(_VECTOR.fullmatch(kind.type)) for name, kind in columns.items() if name not in (old, new)) > 0
+        )
         counts = self._read(
             f"SELECT count(*) AS rows, count({quoted(old)}) AS full FROM {self._table.path} {self._where()}"
         )
         rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
         try:
-            metadata = json.loads(columns[old][1])
+            metadata = json.loads(comment)
         except ValueError:
             metadata = {}
         return DatabaseInfo(
-            place=f"{self._place}, {self._table.schema}.{self._table.name}",
+            place=f"{self._place}, {self._table.schema}.{self._table.name}" + (f".{self._column}" if several else ""),
             rows=full,
             rows_without=rows - full,
             dim=dim,
-            element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
+            element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
             space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
@@ -338,6 +362,18 @@ class DuckDB(ColumnDatabase):
             self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
         )
 
+    def _missing(self) -> int:
+        columns = self._columns()
+        old, new = self._name("old", columns), self._name("new", columns)
+        lacking = f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"
+        return int(self._read(f"SELECT count(*) AS n FROM {self._table.path} WHERE {lacking}")["n"][0].as_py())
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        for page, _ in self._pages([self._side("new"), self._side("old")], None, batch):
+            has_old = page["c2"].is_valid().to_numpy()
+            same, modalities = np.ones(len(page), bool), self._modalities_of(page)
+            yield NewBlock(self._ids_of(page), _matrix(page["c1"]), has_old, same, modalities)
+
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
             has_new = page["c2"].is_valid().to_numpy()
@@ -365,13 +401,79 @@ class DuckDB(ColumnDatabase):
         """Add the column and its comment in one transaction."""
         columns = self._columns()
         _, old, column = self._names(columns)
-        number = "TINYINT" if new.element_type == "int8" else "FLOAT"
-        kind = f"{number}[]" if columns[old][0].endswith("[]") else f"{number}[{new.dim}]"
+        kind = self._type_like(columns[old].type, new.dim, new.element_type)
         comment = json.dumps({MARK_KEY: {"dim": new.dim, "note": new.note}})
         self._run(
             f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(column)} {kind}",
             f"COMMENT ON COLUMN {self._table.path}.{quoted(column)} IS {literal(comment)}",
         )
+
+    def _type_like(self, old: str, dim: int, element_type: str) -> str:
+        """Return the type of a column of new vectors."""
+        number = "TINYINT" if element_type == "int8" else "DOUBLE" if old.startswith("DOUBLE") else "FLOAT"
+        return f"{number}[]" if old.endswith("[]") else f"{number}[{dim}]"
+
+    @property
+    def bare_rows(self) -> bool:
+        """Whether the column that readers use may be null."""
+        return not self._columns()[self._column].required
+
+    @property
+    def exact(self) -> bool:
+        return not self._columns()[self._name("old")].type.startswith("DOUBLE")
+
+    def foresee(self, dim: int, element_type: str) -> list[str]:
+        """Read the catalog, and rehearse all steps in a transaction that is undone."""
+        columns, name, table = self._columns(), self._column, self._table
+        old = columns[name]
+        mentions = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        constraints = self._read(
+            "SELECT table_name, constraint_type AS kind, constraint_text AS text, expression, referenced_table AS "
+            "other FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ?",
+            table.schema,
+        ).to_pylist()
+        found = [
+            f"the constraint {row['text']}, which DuckDB drops with the column"
+            for row in constraints
+            if row["table_name"] == table.name and row["kind"] == "CHECK" and mentions.search(row["expression"])
+        ]
+        found += [
+            f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it"
+            for row in constraints
+            if row["kind"] == "FOREIGN KEY" and row["other"] == table.name
+        ]
+        found += [
+            f"the generated column {other}, which needs {name}"
+            for other, column in columns.items()
+            if other != name and column.default and mentions.search(column.default)
+        ]
+        if old.default:
+            kind = self._type_like(old.type, dim, element_type)
+            try:
+                self._connection.execute(f"SELECT CAST(({old.default}) AS {kind})")
+            except self._duckdb.Error:
+                found.append(f"the default {old.default} of {name}, which is no {kind}")
+        return found or self._rehearse(NewVectors(dim, element_type, {}))
+
+    def _rehearse(self, new: NewVectors) -> list[str]:
+        """Return why DuckDB refuses one of the steps, which are all undone."""
+        self._connection.execute("BEGIN")
+        self._rehearsing = True
+        try:
+            self._create(new)
+            self._rename(NEW, OLD)
+            self._rename(OLD, NEW)
+            self._rename(NEW, OLD)
+            self._drop(self._column + OLD)
+        except MigrationError:
+            raise
+        except CongruenceError as error:
+            return [f"columns that DuckDB does not rename or drop ({error.__cause__ or error})"]
+        finally:
+            self._rehearsing = False
+            with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended
+                self._connection.execute("ROLLBACK")
+        return []
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         def make(folder: Path, n: int) -> DuckDB:
@@ -382,9 +484,9 @@ class DuckDB(ColumnDatabase):
 
         return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
-    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write or remove vectors in one transaction."""
-        column, dim = self._side("new")
+        column, dim = self._side(side)
         table = self._table
         rows = {"id": ids}
         if vectors is not None:
@@ -422,20 +524,37 @@ class DuckDB(ColumnDatabase):
         self._run(
             *(f"DROP INDEX {schema}.{quoted(index['name'])}" for index in indices),
             *statements,
-            *(index["sql"] for index in indices),
+            *(index["sql"] for index in indices if not self._rehearsing),
         )
 
     def _rename(self, shown: str, hidden: str) -> None:
-        path, name = self._table.path, self._column
-        self._without_indices(
-            f"ALTER TABLE {path} RENAME COLUMN {quoted(name)} TO {quoted(name + hidden)}",
-            f"ALTER TABLE {path} RENAME COLUMN {quoted(name + shown)} TO {quoted(name)}",
-        )
+        """Exchange the names; NOT NULL, the default and the comment stay with the name that readers use."""
+        columns, path = self._columns(), self._table.path
+        name, away, back = (quoted(self._column + suffix) for suffix in ("", hidden, shown))
+        readers, mark = columns[self._column], self._mark_in(columns)
+        kept = mark.pop("comment", "")
+        if shown == NEW:
+            mark["comment"] = readers.comment
+        comment = readers.comment or kept
+        if shown == NEW and SPACE_KEY in comment:  # it names the old model
+            comment = ""
+        statements = [
+            f"ALTER TABLE {path} RENAME COLUMN {name} TO {away}",
+            f"ALTER TABLE {path} RENAME COLUMN {back} TO {name}",
+            f"COMMENT ON COLUMN {path}.{away} IS {literal(json.dumps({MARK_KEY: mark}))}",
+            f"COMMENT ON COLUMN {path}.{name} IS {literal(comment) if comment else 'NULL'}",
+        ]
+        if readers.required:
+            statements.append(f"ALTER TABLE {path} ALTER {away} DROP NOT NULL")
+            if not self._rehearsing:  # without vectors
+                statements.append(f"ALTER TABLE {path} ALTER {name} SET NOT NULL")
+        if readers.default:
+            statements.append(f"ALTER TABLE {path} ALTER {away} DROP DEFAULT")
+            statements.append(f"ALTER TABLE {path} ALTER {name} SET DEFAULT {readers.default}")
+        self._without_indices(*statements)
 
     def _drop(self, column: str, unmark: str | None = None) -> None:
-        path = self._table.path
-        comment = [f"COMMENT ON COLUMN {path}.{quoted(unmark)} IS NULL"] if unmark else []
-        self._without_indices(f"ALTER TABLE {path} DROP COLUMN {quoted(column)}", *comment)
+        self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(column)}")
 
     def close(self) -> None:
         """Close the file, so that others can open it. New vectors that were not flushed are lost."""

@@ -34,6 +34,7 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
+    NewBlock,
     NewVectors,
     PairedBlock,
     RowRange,
@@ -117,7 +118,7 @@ class LanceDB(ColumnDatabase):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
-        self._place, self._where = find_table(address, table), rows
+        self._place, self._rows = find_table(address, table), rows
         data = self._open()
         primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)
@@ -139,7 +140,7 @@ class LanceDB(ColumnDatabase):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with translated_errors(self._place, self._where):
+        with translated_errors(self._place, self._rows):
             yield
 
     @property
@@ -157,14 +158,18 @@ class LanceDB(ColumnDatabase):
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
+        lists = [
+            name for name in data.schema.names if pa.types.is_fixed_size_list(storage_of(data.schema.field(name).type))
+        ]
+        several = not own.issuperset(lists)
         value_type = storage_of(data.schema.field(old).type)
         ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
-            total = data.count_rows(self._where)
+            total = data.count_rows(self._rows)
             rows = data.count_rows(self._having(old))
             index = find_index(data, old)
             return DatabaseInfo(
-                place=str(self._place),
+                place=str(self._place) + (f":{self._column}" if several else ""),
                 rows=rows,
                 dim=dim_of(value_type),
                 element_type=element_type_of(value_type),
@@ -187,7 +192,7 @@ class LanceDB(ColumnDatabase):
 
     def _having(self, column: str) -> str:
         condition = f"{quoted(column)} IS NOT NULL"
-        return condition if self._where is None else f"({self._where}) AND {condition}"
+        return condition if self._rows is None else f"({self._rows}) AND {condition}"
 
     def _batches(
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
@@ -208,7 +213,7 @@ class LanceDB(ColumnDatabase):
         if not fragments:
             return
         pieces = stream(
-            data, [self._ids, *columns, *modalities], filter=self._where, batch_size=batch, fragments=fragments
+            data, [self._ids, *columns, *modalities], filter=self._rows, batch_size=batch, fragments=fragments
         )
         for piece in pieces:
             if after is not None:
@@ -259,6 +264,40 @@ class LanceDB(ColumnDatabase):
         with self._errors():
             return int(data.count_rows(self._having(self._side(data, side))))
 
+    def _missing(self) -> int:
+        data = self._settled()
+        old, new = quoted(self._side(data, "old")), quoted(self._side(data, "new"))
+        with self._errors():
+            return int(data.count_rows(f"{old} IS NOT NULL AND {new} IS NULL"))
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        data = self._settled()
+        columns = [self._side(data, "new"), self._side(data, "old")]
+        with self._errors():
+            for piece in self._batches(data, columns, None, batch):
+                vectors, has_new = matrix_of(piece.column(1))
+                if has_new.any():
+                    mask, modalities = pa.array(has_new), self._modalities_of(piece)
+                    kept = None if modalities is None else modalities.filter(mask)
+                    has_old = piece.column(2).is_valid().to_numpy(zero_copy_only=False)[has_new]
+                    rows, same = numbers_of(vectors[has_new]), np.ones(len(has_old), bool)
+                    yield NewBlock(self._ids_of(piece).filter(mask), rows, has_old, same, kept)
+
+    def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Update old vectors as users do, which moves the rows: they share files with other columns."""
+        data = self._settled()
+        field, names = data.schema.field(self._side(data, "old")), data.schema.field(self._ids)
+        kind = storage_of(field.type)
+        values = np.zeros((len(ids), dim_of(kind))) if vectors is None else vectors
+        mask = pa.array(np.full(len(ids), vectors is None))
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(flat_of(values, kind)), type=kind, mask=mask)
+        if rows.type != field.type:
+            rows = pa.ExtensionArray.from_storage(field.type, rows)
+        uuids = storage_of(names.type) == pa.binary(16)
+        keys = pa.array([uuid.UUID(id_).bytes for id_ in ids.to_pylist()], pa.binary(16)) if uuids else ids
+        given = pa.table([keys.cast(storage_of(names.type)), rows], schema=pa.schema([names, field]))
+        self._change(lambda: self._open().merge_insert(self._ids).when_matched_update_all().execute(given))
+
     def _ids_of(self, piece: pa.RecordBatch) -> pa.Array:
         refusals.check_ids(piece.column(0), self._ids, self._place)
         # A copy: a column from Lance would keep its whole batch, with the vectors, in memory.
@@ -278,7 +317,7 @@ class LanceDB(ColumnDatabase):
 
     def repeated_ids(self) -> list[str]:
         with self._errors():
-            table = self._open().to_table(columns=[quoted(self._ids)], filter=self._where)
+            table = self._open().to_table(columns=[quoted(self._ids)], filter=self._rows)
             if not len(table):
                 return []
             counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
@@ -296,13 +335,20 @@ class LanceDB(ColumnDatabase):
     def _create(self, new: NewVectors) -> None:
         """Add an empty column, together with the note in one version."""
         data = self._open()
-        number = {"float32": pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[new.element_type]
+        old = data.schema.field(self._column)
+        wide = storage_of(old.type).value_type == pa.float64()
+        number = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[
+            new.element_type
+        ]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
-        metadata = {NOTE: json.dumps(new.note), **hiding_metadata(kind)}
+        metadata = {**decoded_metadata(old.metadata), NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
 
-    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write a new column file for each fragment that has one of the rows."""
+        if side == "old":
+            self._update_old(ids, vectors)
+            return
 
         def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray | None]:
             at = rows_of(block.ids, ids)
@@ -321,7 +367,7 @@ class LanceDB(ColumnDatabase):
     def _offsets(self, data: lance.LanceDataset, fragment: lance.LanceFragment, ids: pa.Array | None) -> np.ndarray:
         """Return the positions in a fragment of the rows with these ids or, if None, of the selected rows."""
         found = [np.empty(0, np.int64)]
-        options = {"filter": self._where} if ids is None else {}
+        options = {"filter": self._rows} if ids is None else {}
         for piece in stream(data, [self._ids], fragments=[fragment], batch_size=65_536, **options):
             offsets = offset_of(np.asarray(piece.column(1)))
             if ids is not None:
@@ -386,7 +432,7 @@ class LanceDB(ColumnDatabase):
                     data.to_table(
                         columns=[quoted(self._ids)],
                         nearest={"column": quoted(column), "q": query, "k": k, **metric},
-                        filter=self._where,
+                        filter=self._rows,
                         prefilter=True,
                         disable_scoring_autoprojection=True,  # otherwise Lance warns at each query
                     )
@@ -411,10 +457,24 @@ class LanceDB(ColumnDatabase):
             self._change(lambda: self._hide(NEW))
 
     def _rename(self, shown: str, hidden: str) -> None:
-        self._open().alter_columns(
-            {"path": quoted(self._column), "name": self._column + hidden},
-            {"path": quoted(self._column + shown), "name": self._column},
+        """Exchange the names; that readers' vectors are never null stays a rule of their name."""
+        data = self._open()
+        required = not data.schema.field(self._column).nullable
+        away, back = ({"nullable": True}, {"nullable": False}) if required else ({}, {})
+        data.alter_columns(
+            {"path": quoted(self._column), "name": self._column + hidden, **away},
+            {"path": quoted(self._column + shown), "name": self._column, **back},
         )
+
+    @property
+    def exact(self) -> bool:
+        data = self._open()
+        return bool(storage_of(data.schema.field(self._side(data, "old")).type).value_type != pa.float64())
+
+    @property
+    def bare_rows(self) -> bool:
+        """Whether the column that readers use may be null."""
+        return bool(self._open().schema.field(self._column).nullable)
 
     def _hide(self, suffix: str) -> None:
         """Hide the column with a suffix from a search that names no column, and no longer the one that readers use."""
@@ -456,7 +516,7 @@ class LanceDB(ColumnDatabase):
             files = []
             for fragment in data.get_fragments():
                 if rows.start <= fragment.fragment_id < rows.stop:
-                    selected = None if self._where is None else self._offsets(data, fragment, None)
+                    selected = None if self._rows is None else self._offsets(data, fragment, None)
                     files += self._revise(data, fragment, batch, change, selected)
             return files
 
@@ -673,7 +733,8 @@ def decoded_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     """Return metadata that hide a column of vectors from a search without a column name in LanceDB's Python client."""
-    shape = json.dumps({"shape": [kind.list_size]})
+    # As pyarrow writes it, so that users can write rows with this column.
+    shape = json.dumps({"shape": [kind.list_size]}, separators=(",", ":"))
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
 
 

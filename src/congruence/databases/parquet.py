@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
+    BATCH,
     MARK_KEY,
     Address,
     DatabaseInfo,
@@ -73,6 +75,9 @@ class Tables(FileDatabase):
         self._column = _choose_column(first, column or key, path)
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
         refusals.check_columns(plain, path, None, ids, modality)
+        known = self._place.record()
+        refusals.check_column(self._column, (known.options if known else {}).get("column", self._column))
+        self._options["column"] = self._column
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:
@@ -211,6 +216,17 @@ class Tables(FileDatabase):
             )
         flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
         return valid, np.array(flat, np.float32)
+
+    def _other_fields(self) -> np.ndarray:
+        digests = []
+        for part in self._parts:
+            names = [name for name in part.schema.names if name != self._column]
+            for _, piece in part.pieces(names, 0, BATCH):
+                digests += [blake2b(repr(row).encode(), digest_size=8).digest() for row in piece.to_pylist()]
+        return np.frombuffer(b"".join(digests), np.uint64)
+
+    def _losing(self) -> int:
+        return sum(int(seen.sum()) for _, seen in self.without_new())
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)

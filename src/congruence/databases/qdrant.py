@@ -79,6 +79,7 @@ class Qdrant(CollectionDatabase):
     """
 
     kind = "qdrant"
+    bare_rows = True
     capabilities = Capabilities(
         container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
@@ -347,6 +348,9 @@ class Qdrant(CollectionDatabase):
         for part, rows in _requests(records, vectors):
             self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
 
+    def _store_bare(self, collection: str, records: list[Record]) -> None:
+        self._store(collection, records, None)
+
     def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         """Replace the vector of existing points, shape (b, dim), keeping payloads and other vectors."""
         for part, rows in _requests(records, vectors):
@@ -497,7 +501,8 @@ class Qdrant(CollectionDatabase):
         stale = models.FilterSelector(filter=lacking)
         self._call(self._client.delete, place.new, points_selector=stale, wait=True)
         for records in self._pages(place.old, condition=lacking, whole=True):
-            self._store(place.new, records, None)
+            written = {record.id for record in self._records(place.new, [record.id for record in records])}
+            self._store(place.new, [record for record in records if record.id not in written], None)
         self._complete()
         super()._show_new()
 

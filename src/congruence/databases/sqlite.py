@@ -225,7 +225,7 @@ class SQLite(CollectionDatabase):
         return record[1]
 
     def _same(self, record: tuple[Any, ...], copy: tuple[Any, ...]) -> bool:
-        return True  # the switch updates what differs
+        return record[3:] == copy[3:]
 
     def _block(self, collection: Vec0 | None, records: list[tuple[Any, ...]], width: int) -> Block:
         modalities, ids, vectors = zip(*(row[:3] for row in records), strict=True) if records else ((), (), ())

@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
@@ -45,6 +48,18 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+def hashes(ids: pa.Array, vectors: np.ndarray, size: int = 8) -> np.ndarray:
+    """Return a digest of id and vector (b, dim) of each row, uint64 of shape (b,), or (b, size / 8) if longer."""
+    flat, width = np.ascontiguousarray(vectors, np.float32).tobytes(), vectors.shape[1] * 4
+    digests = b"".join(
+        # Hashed in one call: a second update would take as long as a row of 512 numbers.
+        hashlib.blake2b(b"%b\0%b" % (str(name).encode(), flat[k : k + width]), digest_size=size).digest()
+        for name, k in zip(ids.to_pylist(), range(0, len(ids) * width, width), strict=True)
+    )
+    found = np.frombuffer(digests, "<u8")
+    return found if size == 8 else found.reshape(-1, size // 8)
+
+
 @dataclass
 class Journal:
     """The state of a migration."""
@@ -58,6 +73,7 @@ class Journal:
     modality: str | None  # of all rows, if no column states it
     ranges: list[float | list[float]] | None = None  # int8: smallest and largest value
     old_ranges: list[float | list[float]] | None = None
+    condition: str | None = None  # that selects the rows to map; the others keep their vectors
     state: str = "filling"
     cursor: Cursor | None = None  # where the first pass continues
     rows: int = 0  # written by the first pass
@@ -93,7 +109,7 @@ class Journal:
             if len(raw) > _MOST_BYTES:
                 raise ValueError("too long")
             content = from_record(raw)
-            if set(content) != set(cls.__dataclass_fields__):
+            if not set(content) <= set(cls.__dataclass_fields__):
                 raise ValueError("other values")
             journal = cls(**content)
             journal._check()
@@ -112,7 +128,12 @@ class Journal:
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"wrong type of {name}")
-        if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
+        if (
+            self.state not in STATES
+            or self.dim < 1
+            or self.rows < 0
+            or not all(isinstance(text, str | None) for text in (self.modality, self.condition))
+        ):
             raise ValueError("invalid values")
         check_ranges(self.ranges, self.dim)
         check_ranges(self.old_ranges)

@@ -61,6 +61,8 @@ class RowMapper:
             )
         #: Re-embedded rows and the map refitted on them, in a progressive migration.
         self.native: NativeRows | None = None
+        #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
+        self.selected: pa.Array | None = None
         self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
         mapping.for_modality(modality)  # raises for an unknown modality before any work is done
 
@@ -111,6 +113,18 @@ class RowMapper:
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""
         self.check_width(vectors)
+        if self.selected is None:
+            return self._mapped(ids, vectors, modalities)
+        import pyarrow.compute as pc
+
+        chosen = pc.is_in(ids.cast(self.selected.type), value_set=self.selected)
+        which, out = chosen.to_numpy(zero_copy_only=False), np.array(vectors, np.float32)
+        if which.any():
+            kinds = None if modalities is None else modalities.filter(chosen)
+            out[which] = self._mapped(ids.filter(chosen), np.ascontiguousarray(vectors[which]), kinds)
+        return out
+
+    def _mapped(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,8 @@ from congruence._utils.atomic import locked
 from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
-from congruence.databases import Database, open_database
+from congruence._utils.validation import check_choice
+from congruence.databases import Database, Stage, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import (
     MigrationError,
@@ -33,10 +35,11 @@ from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
-from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry
+from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, rows_per_block
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
+from congruence.upgrade.migrate.written import NEW_ROWS, Marks, NewRows, Written, find_written, keep_written
 from congruence.upgrade.transform import map_digest
 
 
@@ -151,6 +154,14 @@ class Migration:
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
         database.engine = engine
         self._digest = digest
+        self.marks = None if kept is None else Marks.read(self.folder)
+        if kept is not None and kept.condition != database.condition:
+            raise MigrationError(
+                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {database.condition!r}.",
+                "Open the database with the same condition (`rows=…`).",
+            )
+        if kept is not None and database.condition is not None:
+            self._include_all_rows()
         if kept is not None and (self.folder / PROGRESSIVE).is_dir():
             from congruence.upgrade.migrate.native import read_native
 
@@ -168,6 +179,7 @@ class Migration:
     def plan(
         self,
         *,
+        mixed: bool = False,
         certificate: Mapping[str, object] | None = None,
         encode_rate: float | None = None,
         price: float | None = None,
@@ -177,6 +189,9 @@ class Migration:
 
         Parameters
         ----------
+        mixed : bool, default=False
+            Allow a run over some rows (``rows``): the others keep their vectors, and the table then has vectors of
+            both models.
         certificate : mapping, optional
             Output of ``congruence certify --json``.
         encode_rate, price : float, optional
@@ -189,14 +204,48 @@ class Migration:
                 raise ParameterError(
                     f"Got {name}={value}; expected a positive number.", f"Pass a positive `{name}=…`, or leave it out."
                 )
-        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price, allow_unknown=allow_unknown)
+        return self._plan(
+            mixed, certificate=certificate, encode_rate=encode_rate, price=price, allow_unknown=allow_unknown
+        )
 
-    def _plan(self, **options: Any) -> Plan:
-        return self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
+    def _plan(self, mixed: bool, **options: Any) -> Plan:
+        plan = self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
+        for obstacle in self._obstacles():
+            plan.checks.append({"check": "switch", "outcome": "bad", "detail": f"the table has {obstacle}"})
+        if self.journal is None and self.database.condition is not None:
+            outcome, detail, _ = self._check_partial(mixed)
+            plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail})
+        return plan
+
+    def _obstacles(self) -> list[str]:
+        if self.journal is not None or self.retry(self.database, self.database.stage) is not Stage.UNTOUCHED:
+            return []
+        return self.retry(self.database, lambda: self.database.foresee(self.mapper.dim, self.element_type))
+
+    def _check_partial(self, mixed: bool) -> tuple[str, str, str]:
+        """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
+        everything = self.database.without_condition()
+        total = self.retry(everything, lambda: everything.count("old"))
+        others = f"the condition leaves out {total - self.info.rows:,} of {total:,} rows"
+        old, new = self.info.dim, self.mapper.dim
+        if old != new:
+            return "bad", f"{others}, which are {old}-d, and the new vectors {new}-d", "Migrate all rows."
+        kind = self.info.element_type
+        if self.element_type != kind or self.mapper.old.coded or not self.database.exact:
+            return "bad", f"{others}, which a copy in {self.element_type} would change", "Migrate all rows."
+        if not mixed:
+            return "bad", f"{others}, and readers would see vectors of both models", "Pass `mixed=True`, or all rows."
+        return "unknown", f"{others}: they keep their vectors, and readers see vectors of both models", ""
+
+    def _include_all_rows(self) -> None:
+        """Work on all rows, and map those of the condition."""
+        selection, self.database = self.database, self.database.without_condition()
+        self.passes = replace(self.passes, database=self.database, selection=selection)
 
     def run(
         self,
         *,
+        mixed: bool = False,
         certificate: Mapping[str, Any] | None = None,
         resume: bool = False,
         anyway: bool = False,
@@ -208,6 +257,8 @@ class Migration:
 
         Parameters
         ----------
+        mixed : bool, default=False
+            As for ``plan``.
         certificate : mapping, optional
         resume : bool, default=False
             Resume a run that was stopped.
@@ -233,7 +284,8 @@ class Migration:
                 raise MigrationError(
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
-            self._begin(self._plan(certificate=certificate, measure=False, allow_unknown=allow_unknown), anyway)
+            plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
+            self._begin(plan, anyway, mixed)
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
@@ -293,6 +345,7 @@ class Migration:
                 k=k,
                 least_recall=least_recall,
                 callback=callback,
+                marks=self.marks,
             )
             journal.verification = result.to_dict()
             if journal.state in ("filled", "verified", "rolled back"):
@@ -309,10 +362,18 @@ class Migration:
         with self._at_work() as journal:
             if journal.state != "switched":
                 journal.require_state("verified", to="switch")
-                self._repair(journal, lambda words: None, callback)
-            # Also if the state is already switched: the process may have been killed between the last two steps of the
-            # database's switch.
-            self.retry(self.database, self.database.switch)
+            for attempt in range(PASSES):
+                if journal.state != "switched":
+                    self._repair(journal, lambda words: None, callback, keep=True)
+                try:
+                    # Also if the state is already switched: the process may have been killed between the last two steps
+                    # of the database's switch.
+                    self.retry(self.database, self.database.switch)
+                    break
+                except MigrationError:
+                    added = self.database.count("old") > self.database.count("new")  # in the meantime
+                    if not added or attempt == PASSES - 1:
+                        raise
             if journal.state != "switched":
                 journal.state = "switched"
                 journal.log("switched")
@@ -321,15 +382,31 @@ class Migration:
             journal.write_summary(self.folder)
         return journal.summary
 
-    def rollback(self) -> dict[str, Any]:
+    def rollback(self, new_rows: NewRows = "refuse") -> dict[str, Any]:
         """Make readers see the old vectors again; the new ones are kept.
 
-        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, written after the switch,
-        and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
+        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, ``identical``: whether
+        the checksum is that of the last pass before the switch, None without one, and how many rows the application
+        has ``added``, ``changed`` and ``deleted`` since the switch.
+
+        Parameters
+        ----------
+        new_rows : {"refuse", "keep", "map-back"}, default="refuse"
+            What to do with rows that the application has added, changed or deleted since the switch: raise
+            MigrationError with their number; keep them without an old vector, where the database allows this; or keep
+            them with an old vector computed by the map's inverse, and list their ids in ``mapped-back.txt`` in the
+            journal's folder. Rows that ``reembed`` wrote return to their old vectors.
         """
+        check_choice(new_rows, NEW_ROWS, "new_rows")
         with self._at_work() as journal:
             # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
             journal.require_state("verified", "switched", "rolled back", to="roll back")
+            switched = self.retry(self.database, self.database.stage) is Stage.SWITCHED
+            found = self._written() if switched else Written()
+            if refusal := found.refusal(self.info.place, self.database, new_rows):
+                raise refusal
+            if found:
+                self.retry(self.database, lambda: self._keep(found, new_rows))
             self.retry(self.database, self.database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
@@ -341,28 +418,48 @@ class Migration:
                 "identical": known == str(checksum) if known else None,
                 "checksum": str(checksum),
                 "rows_without": info.rows_without,
+                **found.counts(),
             }
             journal.log(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
             journal.write(self.folder)
         return status
 
+    def _written(self) -> Written:
+        """Return the rows that the application wrote after the switch."""
+        batch = rows_per_block(self.mapper.dim)
+        return self.retry(self.database, lambda: find_written(self.database, self.mapper, self.marks, batch))
+
+    def _theirs(self) -> set[str]:
+        """Return the ids of rows whose new vectors the application wrote after a switch, also if it was rolled back."""
+        found = Written() if self.marks is None else self._written()
+        return {str(id_) for ids in (*found.added, *found.changed) for id_ in ids.to_pylist()}
+
+    def _keep(self, found: Written, new_rows: str) -> None:
+        keep_written(self.database, self.mapper, found, new_rows, self.folder)
+
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch. This cannot be undone."""
+        """Remove the old vectors after the switch. This cannot be undone.
+
+        Raises MigrationError if rows would lose their only vector.
+        """
         with self._at_work() as journal:
             journal.require_state("switched", to="drop the old vectors")
             self.retry(self.database, self.database.drop_old)
             journal.state = "dropped"
             journal.log("the old vectors were dropped")
             journal.write(self.folder)
+            Marks.remove(self.folder)
             journal.write_summary(self.folder)
 
     def discard(self) -> None:
-        """Remove the new vectors before the switch, and the journal. Raises MigrationError if they are switched on.
+        """Remove the new vectors before the switch, and the journal.
 
+        Raises MigrationError if they are switched on, or rows written after a switch would lose their only vector.
         Vectors that ``reembed`` had encoded are kept in the folder and are not encoded again.
         """
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
+            self._check_only_vectors()
             self.retry(self.database, self.database.discard)
             if self.mapper.native is not None:
                 from congruence.upgrade.migrate.native import keep_encoded
@@ -371,7 +468,28 @@ class Migration:
                 self.mapper.native = None
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
-        self.journal = None
+            Marks.remove(self.folder)
+        self.journal = self.marks = None
+
+    def _check_only_vectors(self) -> None:
+        """Raise MigrationError if rows that the application wrote after a switch have no old vector."""
+        if self.marks is None:
+            return
+        marks, database = self.marks, self.database
+        in_rows = database.capabilities.follows_deletes
+
+        def count() -> int:
+            blocks = database.scan_new(batch=rows_per_block(self.mapper.dim))
+            # Where a new vector is not in its row, ours without an old one is that of a deleted row.
+            return sum(
+                int((~block.has_old & (in_rows | ~marks.has(block.ids, block.vectors))).sum()) for block in blocks
+            )
+
+        if rows := self.retry(database, count):
+            raise MigrationError(
+                f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
+                "Switch again, or write their old vectors.",
+            )
 
     def fit_thresholds(
         self,
@@ -473,9 +591,14 @@ class Migration:
             )
         return self.journal
 
-    def _begin(self, plan: Plan, anyway: bool) -> None:
+    def _begin(self, plan: Plan, anyway: bool, mixed: bool) -> None:
         """Check the plan, and create the journal's folder with the map in it."""
+        if self.database.condition is not None:
+            outcome, detail, fix = self._check_partial(mixed)
+            if outcome == "bad":
+                raise ParameterError(f"At {self.info.place}, {detail}.", fix)
         refuse(plan, anyway=anyway)
+        self.retry(self.database, lambda: self.database.refuse_obstacles(self.mapper.dim, self.element_type))
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample)
@@ -494,22 +617,40 @@ class Migration:
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
+            condition=self.database.condition,
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
         self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)
+        if self.database.condition is not None:
+            self._include_all_rows()
 
     def _repair(
-        self, journal: Journal, tell: Callable[[str], object], callback: Callable[[int], object] | None
+        self,
+        journal: Journal,
+        tell: Callable[[str], object],
+        callback: Callable[[int], object] | None,
+        *,
+        keep: bool = False,
     ) -> None:
-        """Repeat repair passes until one finds no differences, and record each in the journal."""
+        """Repeat repair passes until one finds no differences, and record each in the journal.
+
+        ``keep``: also keep the marks of the vectors, before a switch.
+        """
         for number in range(1, PASSES + 1):
             tell(f"comparing, pass {number}")
-            counts = self.passes.repair(callback)
+            counts = self.passes.repair(callback, marks=self.marks)
+            right = counts.pop("marks")
+            if self.marks is not None:
+                self.marks.add(right)
             journal.passes = [*journal.passes[-9:], counts]
             journal.write(self.folder)
             if not counts["written"] and not counts["removed"]:
+                if keep and self.marks is None:
+                    self.marks = Marks(np.unique(right))
+                if self.marks is not None:
+                    self.marks.write(self.folder)
                 return
         raise MigrationError(
             f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
@@ -524,6 +665,7 @@ class Migration:
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
             self._sync()
+            self.passes.select()
             with self._naming_rows():
                 yield journal
 

@@ -18,8 +18,9 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.engine import Engine
 from congruence.databases import Block, Cursor, Database, PairedBlock, RowRange, WrittenFile
 from congruence.errors import DatabaseUnavailableError, MigrationError, ParameterError
-from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.journal import Journal, hashes
 from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.written import Marks
 
 PASSES = 5  # maximum number of repair passes; a table that changes faster than it is read would never be complete
 CHECKPOINT_SECONDS = 5.0  # seconds between checkpoints, i.e. the work that a kill may lose.
@@ -66,14 +67,7 @@ class Checksum:
 
     def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Add rows: ids (b,) and vectors (b, dim)."""
-        flat = np.ascontiguousarray(vectors, np.float32).tobytes()
-        size = vectors.shape[1] * 4
-        digests = b"".join(
-            # Hashed in one call: a second update would take as long as a row of 512 numbers.
-            blake2b(b"%b\0%b" % (str(name).encode(), flat[k : k + size]), digest_size=16).digest()
-            for name, k in zip(ids.to_pylist(), range(0, len(ids) * size, size), strict=True)
-        )
-        words = np.frombuffer(digests, "<u4").reshape(-1, 4).sum(axis=0, dtype=np.uint64).tolist()
+        words = hashes(ids, vectors, 16).view("<u4").sum(axis=0, dtype=np.uint64).tolist()
         self._sum = (self._sum + sum(word << 32 * k for k, word in enumerate(words))) % 2**128
         self.rows += len(ids)
 
@@ -122,10 +116,11 @@ class Work:
     mapper: RowMapper
     batch: int
     callback: Callable[[int], object] | None = None  # in this process: called with the number of rows of each block
+    marks: Marks | None = None  # of the new vectors that the migration wrote, if it was ever switched
 
     def __call__(self, rows: RowRange) -> dict[str, Any]:
         """Process a range, and return counts, a sample of ids, the checksum, and files to commit, as plain data."""
-        found: dict[str, Any] = {"rows": 0, "written": 0, "sample": Sample(), "old": Checksum()}
+        found: dict[str, Any] = {"rows": 0, "written": 0, "sample": Sample(), "old": Checksum(), "marks": []}
 
         def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
             found["rows"] += len(block.ids)
@@ -157,15 +152,25 @@ class Fill(Work):
 
 
 class Compare(Work):
-    """Computes the checksum of the old vectors, and maps the rows whose new vector is missing or wrong."""
+    """Computes the checksum of the old vectors, and maps the rows whose new vector is missing or wrong.
+
+    New vectors that the application wrote after a switch stay.
+    """
 
     def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
         found["old"].add(block.ids, block.old)
         wanted = self.database.as_stored(self.mapper(block.ids, block.old, block.modalities))
-        wrong = ~block.has_new
-        if block.has_new.any():
-            wrong |= self.mapper.new.differs(block.new, wanted)
-        return (wrong, np.ascontiguousarray(self.mapper.new.encode(wanted[wrong]))) if wrong.any() else None
+        differs = self.mapper.new.differs(block.new, wanted)
+        theirs = np.zeros(len(differs), bool)
+        if self.marks is not None and differs.any():
+            theirs = differs & block.new.any(axis=1) & ~self.marks.has(block.ids, block.new)
+        wrong, ours = ~block.has_new | (differs & ~theirs), pa.array(block.has_new & ~differs)
+        found["marks"].append(hashes(block.ids.filter(ours), block.new[block.has_new & ~differs]))
+        if not wrong.any():
+            return None
+        # Of rows whose other fields have changed, theirs is written again.
+        vectors = np.where(theirs[:, None], block.new, self.mapper.new.encode(wanted))
+        return wrong, np.ascontiguousarray(vectors[wrong])
 
 
 class AddUp(Work):
@@ -185,6 +190,7 @@ class Passes:
     retry: Retry
     engine: Engine | None = None
     range_bytes: int = RANGE_BYTES  # of old vectors, the unit of work of one task
+    selection: Database | None = None  # the rows to map, if the others keep their vectors
 
     def __post_init__(self) -> None:
         if self.engine is not None and not self.database.capabilities.shared:
@@ -193,6 +199,15 @@ class Passes:
                 "workers share.",
                 "Migrate it with `engine='local'`.",
             )
+
+    def select(self) -> None:
+        """Read which rows to map, if the others keep their vectors."""
+        if self.selection is None:
+            return
+        chosen = self.selection
+        # Copies: a column of a client's batch would keep the vectors in memory.
+        ids = self.retry(chosen, lambda: [block.ids.take(pa.array(range(len(block.ids)))) for block in chosen.scan()])
+        self.mapper.selected = pa.concat_arrays(ids) if ids else pa.array([], pa.large_string())
 
     def fill(self, journal: Journal, folder: Path, callback: Callable[[int], object] | None = None) -> None:
         """Write the new vectors of all rows that have none, or of all after the journal's cursor."""
@@ -222,21 +237,30 @@ class Passes:
                 if unsaved:  # also when interrupted, so that these rows are not written again
                     save()
 
-    def repair(self, callback: Callable[[int], object] | None = None) -> dict[str, object]:
-        """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
+    def repair(self, callback: Callable[[int], object] | None = None, *, marks: Marks | None = None) -> dict[str, Any]:
+        """Write new vectors that differ from the mapped old ones, and remove those without rows.
+
+        With ``marks``, vectors that have none stay. Returns the counts, and the hashes of the vectors that were right
+        ("marks").
+        """
+        self.select()
         removed = 0
 
         def remove() -> None:
             nonlocal removed  # also of attempts that failed on the way
             for ids in self.database.orphans():
+                if marks is not None:  # rows of the application's that exist without an old vector
+                    theirs = self.database.fetch(ids, "new")
+                    stay = self.database.exist(theirs.ids, "old") & ~marks.has(theirs.ids, theirs.vectors)
+                    ids = theirs.ids.filter(pa.array(~stay))
                 removed += len(ids)
                 self.database.delete(ids)
 
-        old, written, files = self._add_up(self._run(Compare, callback))
+        old, written, files, right = self._add_up(self._run(Compare, callback, marks))
         self.retry(self.database, remove)
         # Files that can no longer be committed count as written, so that another pass follows.
         self.retry(self.database, lambda: self.database.take(files))
-        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
+        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old), "marks": right}
 
     def checksum(self) -> Checksum:
         """Return the checksum of the old vectors."""
@@ -251,16 +275,20 @@ class Passes:
 
         return self.retry(self.database, pass_over)
 
-    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile]]:
+    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile], np.ndarray]:
         old, written = Checksum(), 0
         files: list[WrittenFile] = []
+        right = [np.empty(0, np.uint64)]
         for result in results:
+            right += result["marks"]
             old.merge(result["rows"], result["old"])
             written += result["written"]
             files += result["files"]
-        return old, written, files
+        return old, written, files, np.concatenate(right)
 
-    def _run(self, kind: type[Work], callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+    def _run(
+        self, kind: type[Work], callback: Callable[[int], object] | None, marks: Marks | None = None
+    ) -> Generator[dict[str, Any]]:
         """Yield the results of a kind of work on all ranges of rows."""
         if self.engine is not None and self.mapper.native is not None:
             raise MigrationError(
@@ -270,11 +298,11 @@ class Passes:
         dim = self.mapper.old.dim
         ranges = self.database.ranges(max(1, self.range_bytes // (4 * dim)))
         if self.engine is None:
-            work = kind(self.database, self.mapper, rows_per_block(dim), callback)
+            work = kind(self.database, self.mapper, rows_per_block(dim), callback, marks)
             for rows in ranges:
                 yield self.retry(self.database, partial(work, rows))
             return
-        for result in self.engine.run(kind(self.database, self.mapper, rows_per_block(dim)), list(ranges)):
+        for result in self.engine.run(kind(self.database, self.mapper, rows_per_block(dim), None, marks), list(ranges)):
             if callback is not None:
                 callback(result["rows"])
             yield result

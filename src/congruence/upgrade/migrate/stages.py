@@ -26,6 +26,7 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
+from congruence.upgrade.migrate.journal import hashes
 from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
@@ -109,6 +110,10 @@ def reembed(
         )
     with migration._at_work() as journal:
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
+        if journal.condition is not None:
+            raise MigrationError(
+                "This migration is of some rows, and re-embedding chooses among all.", "Migrate all rows first."
+            )
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
                 f"This migration is switched, and {migration.database.kind} keeps the new vectors in one "
@@ -183,6 +188,7 @@ class _Table:
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
+        self.theirs = migration._theirs()
         self.files: dict[str, str] = {}
         self.encoded = EncodedRows(migration.folder, migration.mapper.dim)
         if not facts:  # left over from a migration that was discarded
@@ -200,19 +206,32 @@ class _Table:
         self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
 
     def write(self, rows: np.ndarray) -> None:
-        """Write the plan's current vectors of these rows to the database, one block at a time."""
+        """Write the plan's current vectors of these rows to the database, except those that the application wrote."""
         migration, plan = self.migration, self.plan
+        if self.theirs:
+            rows = rows[[name not in self.theirs for name in plan.ids[rows].tolist()]]
         database, step = migration.database, rows_per_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             names, vectors = self.ids.take(pa.array(part)), plan.stored(part)
             codes = migration.mapper.new.encode(vectors)
             migration.retry(database, partial(database.write, names, codes))
+            if migration.marks is not None:
+                migration.marks.add(hashes(names, codes))
         migration.retry(database, database.flush)
+        if migration.marks is not None:
+            migration.marks.write(migration.folder)
 
     def repair(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        replace(self.migration.passes, engine=None).repair()
+        migration, marks = self.migration, self.migration.marks
+        for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
+            found = replace(migration.passes, engine=None).repair(marks=marks)
+            if marks is not None:
+                marks.add(found["marks"])
+                marks.write(migration.folder)
+            if not found["written"]:
+                break
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:

@@ -1,0 +1,170 @@
+"""Rows that the application wrote after the switch: how they are told from ours, counted, and kept by a rollback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases import Database
+from congruence.errors import CorruptFileError, MigrationError, ParameterError
+from congruence.io.locations import Location
+from congruence.upgrade.migrate.journal import hashes
+from congruence.upgrade.migrate.mapper import RowMapper
+
+#: What a rollback does with rows that the application wrote after the switch.
+NewRows: TypeAlias = Literal["refuse", "keep", "map-back"]
+
+NEW_ROWS = ("refuse", "keep", "map-back")
+
+#: Name of the file in the journal's folder with the hashes of the new vectors that this migration wrote.
+_MARKS = "written.u64"
+
+#: Name of the file in the journal's folder with the ids of rows whose old vectors a rollback computed.
+MAPPED_BACK = "mapped-back.txt"
+
+
+class Marks:
+    """Hashes of the new vectors, with their ids, that a migration wrote, by which those of others are told apart."""
+
+    def __init__(self, values: np.ndarray | None = None) -> None:
+        self.values = np.empty(0, np.uint64) if values is None else values  # sorted
+
+    @classmethod
+    def read(cls, folder: Path) -> Marks | None:
+        """Return the marks in a journal's folder; None if the migration was never switched."""
+        raw = Location.of(folder / _MARKS).read()
+        if raw is None:
+            return None
+        if len(raw) % 8:
+            raise CorruptFileError(f"{folder / _MARKS} is damaged.", "Restore it from a backup.")
+        return cls(np.frombuffer(raw, "<u8"))
+
+    def write(self, folder: Path) -> None:
+        """Replace the marks in the folder."""
+        Location.of(folder / _MARKS).write(self.values.astype("<u8").tobytes())
+
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Remove the files of a migration that has ended."""
+        for name in (_MARKS, MAPPED_BACK):
+            (folder / name).unlink(missing_ok=True)
+
+    def add(self, found: np.ndarray) -> None:
+        """Add hashes."""
+        self.values = np.union1d(self.values, found)
+
+    def has(self, ids: pa.Array, vectors: np.ndarray) -> np.ndarray:
+        """Return which of these rows (b, dim) were written by the migration, bool of shape (b,)."""
+        if not len(self.values):
+            return np.zeros(len(ids), bool)
+        found = hashes(ids, vectors)
+        places = np.minimum(np.searchsorted(self.values, found), len(self.values) - 1)
+        return np.asarray(self.values[places] == found)
+
+
+@dataclass
+class Written:
+    """Rows that the application wrote after the switch, by id; each list has blocks of ids."""
+
+    added: list[pa.Array] = field(default_factory=list)
+    changed: list[pa.Array] = field(default_factory=list)  # with another vector
+    edited: list[pa.Array] = field(default_factory=list)  # with our vector and other fields
+    emptied: list[pa.Array] = field(default_factory=list)  # without their vector
+    deleted: list[pa.Array] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows were added, changed and deleted."""
+        changed = [*self.changed, *self.edited, *self.emptied]
+        sides = {"added": self.added, "changed": changed, "deleted": self.deleted}
+        return {name: sum(map(len, blocks)) for name, blocks in sides.items()}
+
+    def __bool__(self) -> bool:
+        return any(self.counts().values())
+
+    def refusal(self, place: str, database: Database, new_rows: str) -> MigrationError | None:
+        """Return the error for a rollback that would lose these rows; None if it keeps them, or there are none."""
+        files = not database.capabilities.writes_after_switch  # which a rollback exchanges
+        bare = bool(self.added or self.changed or self.emptied)  # rows that `keep` leaves without an old vector
+        keeps = {"refuse": False, "keep": database.bare_rows or not bare, "map-back": True}[new_rows]
+        if not self or (keeps and not files):
+            return None
+        keep = "`new_rows='keep'` to keep them without an old vector, or " if database.bare_rows else ""
+        fix = f"Pass {keep}`new_rows='map-back'` to keep them with one computed by the map's inverse."
+        if files:
+            fix = "Undo these writes, or stay with the new vectors: a rollback exchanges whole files."
+        counts = self.counts()
+        return MigrationError(
+            f"Since the switch, {counts['added']:,} rows of {place} were added, {counts['changed']:,} changed and "
+            f"{counts['deleted']:,} deleted.",
+            fix,
+        )
+
+
+def find_written(database: Database, mapper: RowMapper, marks: Marks | None, batch: int) -> Written:
+    """Compare the rows that readers see after the switch with those from before it."""
+    found = Written()
+    for block in database.scan_new(batch=batch):
+        ours = np.zeros(len(block.ids), bool) if marks is None else marks.has(block.ids, block.vectors)
+        ours |= _as_mapped(database, mapper, block.ids, block.vectors, block.has_old & ~ours)
+        for rows, kind in (
+            (~block.has_old, found.added),  # also with our vector, if the application replaced the row
+            (block.has_old & ~ours, found.changed),
+            (block.has_old & ours & ~block.same, found.edited),
+        ):
+            if rows.any():
+                kind.append(block.ids.filter(pa.array(rows)))
+    for ids, seen in database.without_new(batch=batch):
+        for rows, kind in ((seen, found.emptied), (~seen, found.deleted)):
+            if rows.any():
+                kind.append(ids.filter(pa.array(rows)))
+    return found
+
+
+def _as_mapped(
+    database: Database, mapper: RowMapper, ids: pa.Array, vectors: np.ndarray, which: np.ndarray
+) -> np.ndarray:
+    """Return which of the rows ``which`` have the vector that the map gives now, as after a killed re-embedding."""
+    ours = np.zeros(len(ids), bool)
+    if which.any():
+        old = database.fetch(ids.filter(pa.array(which)), "old")
+        place = {id_: k for k, id_ in enumerate(ids.to_pylist())}
+        rows = np.array([place[id_] for id_ in old.ids.to_pylist()], np.int64)
+        wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
+        ours[rows] = ~mapper.new.differs(vectors[rows], wanted)
+    return ours
+
+
+def keep_written(database: Database, mapper: RowMapper, found: Written, new_rows: str, folder: Path) -> None:
+    """Bring rows that the application wrote to the old side, before a rollback; can be repeated."""
+    back = _inverse(mapper) if new_rows == "map-back" else None
+    for ids in found.deleted:
+        database.forget_old(ids)
+    for ids in found.edited:
+        old = database.fetch(ids, "old")
+        database.put_old(old.ids, old.vectors)
+    for ids in found.emptied:
+        database.put_old(ids, None)
+    for ids in (*found.added, *found.changed):
+        if back is None:
+            database.put_old(ids, None)
+            continue
+        block = database.fetch(ids, "new")
+        with open(folder / MAPPED_BACK, "a", encoding="utf-8") as marked:
+            marked.writelines(f"{id_}\n" for id_ in block.ids.to_pylist())
+        database.put_old(block.ids, back.new.encode(back(block.ids, block.vectors, block.modalities)))
+
+
+def _inverse(mapper: RowMapper) -> RowMapper:
+    """Return the mapper from new vectors back to old ones."""
+    invert = getattr(mapper.map, "inverse", None)
+    if invert is None:
+        raise ParameterError(
+            f"Got new_rows='map-back', and a {mapper.map.kind} map has no inverse.", "Pass `new_rows='keep'`."
+        )
+    return RowMapper(
+        invert(), modality=mapper.modality, allow_zero_rows=mapper.allow_zero_rows, old=mapper.new, new=mapper.old
+    )

@@ -1,0 +1,22 @@
+"""The tables of docs/reference/databases.md say what the contract's tests check."""
+
+from pathlib import Path
+
+from database_contract import CELLS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "databases.md"
+
+
+def test_the_tables_say_what_is_tested():
+    said: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells or set(cells[0]) == {"-"}:
+            continue
+        if cells[0] == "database":
+            heads = cells[1:]
+            continue
+        words = {head: cell for head, cell in zip(heads, cells[1:], strict=True) if cell != "–"}
+        said[cells[0]] = said.get(cells[0], {}) | words
+    assert said == CELLS
