@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -58,7 +57,27 @@ app: typer.Typer
 
 
 class _Group(PlainValues, TyperGroup):
-    """A group of commands."""
+    """A group of commands, each of which is imported when it is asked for: reading the options of all takes 0.2 s."""
+
+    #: Name of the package with one module per command.
+    package = __name__
+
+    #: Commands in the order of the help, by panel.
+    panels: Mapping[str | None, Sequence[str]] = {}
+
+    #: Commands that packages add as entry points of this group, by name.
+    added: Mapping[str, EntryPoint] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*(name for names in self.panels.values() for name in names), *self.added]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command of that name, or None."""
+        for panel, names in self.panels.items():
+            if cmd_name in names:
+                return _load(f"{self.package}.{cmd_name.replace('-', '_')}", cmd_name, panel)
+        return _command(cmd_name, self.added[cmd_name].load()) if cmd_name in self.added else None
 
 
 class _Command(PlainValues, TyperCommand):
@@ -106,74 +125,58 @@ def _root(
     """
 
 
-#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is
-#: ``command`` in the module of its name.
-GROUPS = {
-    "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": (
-        *("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search"),
-        *("serve", "report", "doctor", "drift", "exposure", "info", "plan"),
-    ),
-    "Research": ("similarity", "match", "shift", "train"),
+#: Commands in the order of the help, grouped by purpose. Each is ``command`` in the module of its name. The module of a
+#: group is a package with a module for each of its ``ACTIONS``; its own ``command`` takes what all of them share.
+PANELS = {
+    "Change the model of an index": ("demo", "check", "migrate", "bridge", "embed"),
+    "Building blocks": ("fit", "transform", "inspect", "search", "train", "report"),
+    "Measurements and research": ("lab",),
 }
 
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
+    """Return a command."""
+    program = typer.Typer(add_completion=False)
+    program.command(name, cls=_Command, rich_help_panel=panel)(function)
+    return typer.main.get_command(program)
 
 
-def _added() -> dict[str, EntryPoint]:
-    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name."""
-    return {point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda one: one.name)}
+def _group(name: str, function: Callable[..., None], panel: str | None = None, **options: Any) -> Any:
+    """Return a group without commands; ``function`` takes what all its commands share."""
+    program = typer.Typer(name=name, no_args_is_help=True, **{"add_completion": False, **options})
+    program.callback(cls=_Group)(function)
+    group = typer.main.get_command(program)
+    group.rich_help_panel = panel  # type: ignore[attr-defined]
+    return group
 
 
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+def _load(module: str, name: str, panel: str | None) -> Any:
+    """Return the command or group of a module."""
+    found = import_module(module)
+    if not hasattr(found, "ACTIONS"):
+        return _command(name, found.command, panel)
+    group = _group(name, found.command, panel)
+    group.package, group.panels = module, {None: found.ACTIONS}
+    if hasattr(found, "ENTRY_POINTS"):
+        points = sorted(entry_points(group=found.ENTRY_POINTS), key=lambda one: one.name)
+        group.added = {point.name: point for point in points}
+    return group
 
 
-def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.Typer:
-    """Return the program with the given commands, by default all, whose modules are imported here."""
-    names = (*COMMANDS, *_added()) if names is None else names
-    program = typer.Typer(
-        name="congruence",
-        cls=_Group,
-        help=_root.__doc__,
-        no_args_is_help=True,
-        add_completion=len(names) > 1,  # only the whole program offers completion, not a process that runs one command
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    program.callback()(_root)
-    for name in names:
-        command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
-        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
-    if frames:
-        from congruence.cli import frame
-
-        group = typer.Typer(
-            cls=_Group,
-            help="Many models in one coordinate frame: fit it, add models, and extract maps.",
-            no_args_is_help=True,
-        )
-        for name, function in (("fit", frame.fit), ("add", frame.add), ("map", frame.take)):
-            group.command(name, cls=_Command)(function)
-        program.add_typer(group, name="frame", rich_help_panel="Research")
+def _program() -> Any:
+    """Return the program."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    program = _group("congruence", _root, add_completion=True, context_settings=settings)
+    program.panels = PANELS
     return program
 
 
 def __getattr__(name: str) -> Any:
-    """Build the program with all commands on request; a process that runs a single command does not need the others."""
+    """Build the program on request: tests and completion want it, ``main`` makes its own."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()["app"] = program = _build()
+    globals()["app"] = program = _program()
     return program
-
-
-@cache
-def _program(command: str) -> Any:
-    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there
-    is no such command.
-    """
-    if command in COMMANDS or (command and command in _added()):
-        return typer.main.get_command(_build((command,), frames=False))
-    return typer.main.get_command(_build(() if command == "frame" else None))
 
 
 def main() -> None:
@@ -197,7 +200,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
+                    _program()(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, while a failure can still be reported

@@ -1,4 +1,4 @@
-"""``congruence drift``: test whether the encoder behind a stream of vectors has changed."""
+"""``congruence lab drift``: test whether the encoder behind a stream of vectors has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruence certify``: recommend how to handle a change of models, from items encoded by both."""
+"""``congruence check``: recommend how to handle a change of models, from items encoded by both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruence match``: test whether similarity scores separate matching pairs from easy and hard non-matches."""
+"""``congruence lab match``: test whether similarity scores separate matching pairs from easy and hard non-matches."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""``congruence frame``: fit many models into one frame, add models, and extract maps."""
+"""How models' anchors are read, and how a frame is reported."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_facts, print_json, print_table, read
-from congruence.cli._options import AllowZeroRows, Force, Json, argument, option, with_groups
+from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._options import AllowZeroRows, option
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from congruence.maps.frame import CanonicalFrame
 
 
-_MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name is taken from the key or file."
+MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name is taken from the key or file."
 
 
 @dataclass(frozen=True)
@@ -28,82 +28,7 @@ class AnchorOptions:
     allow_zero_rows: AllowZeroRows = False
 
 
-@with_groups
-def fit(
-    models: list[str] = argument(..., f"Anchors of two or more models: {_MODELS}"),
-    *,
-    out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
-    anchors: AnchorOptions,
-    center: bool = option(True, "Map means to means."),
-    shrinkage: str = option(
-        "auto", "How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."
-    ),
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Fit one coordinate frame for many models, whose anchors may overlap only partly."""
-    from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
-
-    check_map_output(out, force=force)
-    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, anchors))
-    frame.save(out, force=force)
-    _report(frame, out, as_json)
-
-
-@with_groups
-def add(
-    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
-    models: list[str] = argument(..., f"Anchors of one or more models: {_MODELS}"),
-    *,
-    out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
-    anchors: AnchorOptions,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Add models to a frame; maps between models already in it do not change."""
-    from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
-
-    check_map_output(out, force=force)
-    frame = CanonicalFrame.load(frame_path)
-    for name, rows in _read(models, anchors).items():
-        frame.add(name, rows)
-    frame.save(out, force=force)
-    _report(frame, out, as_json)
-
-
-def take(
-    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
-    source: str = argument(..., "Name of the model to map from."),
-    target: str = argument(..., "Name of the model to map to."),
-    out: str = option(..., "Folder to write the map to.", "--out", "-o"),
-    modality: str | None = option(None, "Modality whose means the map uses by default."),
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Write the map from one model of a frame to another."""
-    from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
-
-    check_map_output(out, force=force)
-    mapping = CanonicalFrame.load(frame_path).map(source, target, modality=modality)
-    mapping.save(out, force=force)
-    if as_json:
-        print_json({"output": out, **mapping.describe()})
-        return
-    facts = mapping.facts_
-    rows = [
-        ["source", str(mapping.source_space_)],
-        ["target", str(mapping.target_space_)],
-        ["modalities", ", ".join(facts["modalities"]) or "not specified"],
-        ["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"],
-        ["written to", out],
-    ]
-    print_facts("Map through a frame", rows)
-
-
-def _read(specs: list[str], options: AnchorOptions) -> dict[str, Any]:
+def read_anchors(specs: list[str], options: AnchorOptions) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli.fit import find_ids
@@ -162,7 +87,7 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     return name, modality, True, spec
 
 
-def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
+def report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
     facts = frame.describe()
     if as_json:
         print_json({"output": out, **facts})

@@ -1,4 +1,4 @@
-"""``congruence anchors``: choose which items to encode with both models."""
+"""``congruence lab anchors``: choose which items to encode with both models."""
 
 from __future__ import annotations
 

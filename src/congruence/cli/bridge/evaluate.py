@@ -1,4 +1,4 @@
-"""``congruence bridge``: evaluate a new model's queries on an unchanged index, and save a bridge."""
+"""``congruence bridge evaluate``: evaluate a new model's queries on an unchanged index, and save a bridge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruence similarity``: how similar two spaces are, and whether this is more than chance."""
+"""``congruence lab similarity``: how similar two spaces are, and whether this is more than chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruence shift``: the distance between two unpaired collections."""
+"""``congruence lab shift``: the distance between two unpaired collections."""
 
 from __future__ import annotations
 

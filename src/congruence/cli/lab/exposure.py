@@ -1,4 +1,4 @@
-"""``congruence exposure``: estimate how many vectors of a store an outsider can match to their texts."""
+"""``congruence lab exposure``: estimate how many vectors of a store an outsider can match to their texts."""
 
 from __future__ import annotations
 

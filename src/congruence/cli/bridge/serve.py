@@ -1,4 +1,4 @@
-"""``congruence serve``: serve a new model through OpenAI's embeddings API, with vectors in an old index's space."""
+"""``congruence bridge serve``: serve a new model through OpenAI's embeddings API in an old index's space."""
 
 from __future__ import annotations
 

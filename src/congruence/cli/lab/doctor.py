@@ -1,4 +1,4 @@
-"""``congruence doctor``: determine which model a store's rows come from, and which rows do not fit."""
+"""``congruence lab doctor``: determine which model a store's rows come from, and which rows do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruence evaluate``: scores before and after mapping, and of each model alone, on embeddings of both models."""
+"""``congruence lab evaluate``: scores before and after mapping, and of each model alone."""
 
 from __future__ import annotations
 

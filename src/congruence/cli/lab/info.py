@@ -1,4 +1,4 @@
-"""``congruence info``: describe this installation for a bug report."""
+"""``congruence lab info``: describe this installation for a bug report."""
 
 from __future__ import annotations
 

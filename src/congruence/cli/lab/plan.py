@@ -1,6 +1,4 @@
-"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this
-machine.
-"""
+"""``congruence lab plan``: estimate the time and cost of mapping very many rows, from rates measured here."""
 
 from __future__ import annotations
 

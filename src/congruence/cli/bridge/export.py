@@ -1,4 +1,4 @@
-"""``congruence export``: write a map in another library's format."""
+"""``congruence bridge export``: write a map in another library's format."""
 
 from __future__ import annotations
 

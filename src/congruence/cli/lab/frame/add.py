@@ -1,0 +1,28 @@
+"""``congruence lab frame add``: add models to a frame."""
+
+from __future__ import annotations
+
+from congruence.cli._options import Force, Json, argument, option, with_groups
+from congruence.cli.lab.frame._anchors import MODELS, AnchorOptions, read_anchors, report
+
+
+@with_groups
+def command(
+    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
+    models: list[str] = argument(..., f"Anchors of one or more models: {MODELS}"),
+    *,
+    out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
+    anchors: AnchorOptions,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Add models to a frame; maps between models already in it do not change."""
+    from congruence.maps import CanonicalFrame
+    from congruence.persist import check_map_output
+
+    check_map_output(out, force=force)
+    frame = CanonicalFrame.load(frame_path)
+    for name, rows in read_anchors(models, anchors).items():
+        frame.add(name, rows)
+    frame.save(out, force=force)
+    report(frame, out, as_json)
