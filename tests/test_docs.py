@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer.main
 
 import congruence
-from congruence.cli import app
 from congruence.errors import CongruenceWarning
+from tree import find
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, RECORDS = ROOT / "docs", ROOT / "benchmarks" / "records"
@@ -236,9 +235,7 @@ def test_commands_on_the_pages_have_these_options(page):
             words = line.removeprefix("$ ").split(" # ")[0].split()
             if words[:1] != ["congruence"]:
                 continue
-            command = typer.main.get_command(app)
-            for word in words[1:]:
-                command = getattr(command, "commands", {}).get(word, command)
+            command = find(words[1:])
             known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
             asked = {re.split(r"[=\]]", word.strip("["))[0] for word in words if re.match(r"\[?--?[a-z]", word)}
             assert asked <= known | {"--help", "--version", "--install-completion"}, line

@@ -203,7 +203,7 @@ def datasets(
 
     if name is None:
         if download:
-            raise ParameterError("Got --download without a data set.", "Write congruence datasets NAME --download.")
+            raise ParameterError("Got --download without a data set.", "Write congruence lab datasets NAME --download.")
         facts = [_facts(entry, root) for entry in DATASETS.values()]
         if as_json:
             print_json({"root": root, "datasets": facts})

@@ -45,7 +45,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     assert facts["scores"]["pairing"]["looks_paired"]
     assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
     sides = ("--source-image", images, "--source-text", texts[0], "--target-text", texts[1])
-    result = here("evaluate", "map", *sides, *common, "--held-out", "--json").ends(0)
+    result = here("lab evaluate", "map", *sides, *common, "--held-out", "--json").ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     row = rows["zero_shot_centered", "aligned image", "target text"]
     assert row["n"] == 303
@@ -181,7 +181,7 @@ def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
     X = P.X.copy()
     X[7] = bad
     np.savez(data / "bad.npz", v=X, names=NAMES)
-    for command in (["similarity"], ["fit", "-o", "map"]):
+    for command in (["lab similarity"], ["fit", "-o", "map"]):
         result = here(*command, "b.npz:v", "bad.npz:v", "--ids", "names").ends(2)
         assert f"Got {said} in 1 of 300 rows of bad.npz:v (ids {str(NAMES[7])!r})" in result.err
         assert "allow_zero_rows" not in result.err
@@ -232,7 +232,7 @@ def test_transform_refuses_what_does_not_fit(here, fitted, data, arguments, word
 
 def test_inverse_of_a_linear_map_is_refused(here, data):
     here("fit", "a.npz:v", "b.npz:v", "--method", "linear", "-o", "map")
-    for command in (["transform", "map", "b.npz:v"], ["export", "map"]):
+    for command in (["transform", "map", "b.npz:v"], ["bridge export", "map"]):
         here(*command, "--inverse", "-o", "o.npy").refused("orthogonal")
 
 
@@ -240,7 +240,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     (data / "labels.txt").write_text("\n".join(f"c{k % 10}" for k in range(300)))
     np.savez(data / "t.npz", a=P.X[:20] + 1, b=P.Y[:20] + 1, names=np.array([f"p{k}" for k in range(20)]))
     (data / "prompts.txt").write_text("\n".join(f"c{k % 10}" for k in range(20)))
-    common = ["evaluate", "map", "--source-image", "a.npz:v", "--target-image", "b.npz:v", "--ids", "names"]
+    common = ["lab evaluate", "map", "--source-image", "a.npz:v", "--target-image", "b.npz:v", "--ids", "names"]
     texts = "--source-text t.npz:a --target-text t.npz:b --labels labels.txt --prompt-labels prompts.txt --json"
     result = here(*common, *texts.split()).ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
@@ -259,8 +259,8 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert "'csls', 'qb_norm'" in here(*common, "--hubness", "hubs").err
     here(*common, "--labels", "prompts.txt").refused("20 entries of --labels")
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
-    assert here("evaluate", "map").code == 2
+    assert "Fit the map with --holdout" in here("lab evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert here("lab evaluate", "map").code == 2
 
 
 def test_inspect_tells_everything(here, fitted):
@@ -277,7 +277,7 @@ def test_inspect_tells_everything(here, fitted):
 
 def test_export_gives_faiss_the_same_map(here, fitted, data):
     faiss = pytest.importorskip("faiss")
-    assert here("export", "map", "-o", "map.vt", "--modality", "text").code == 0
+    assert here("bridge export", "map", "-o", "map.vt", "--modality", "text").code == 0
     m = load(fitted).for_modality("text")
     transform = faiss.read_VectorTransform(str(data / "map.vt"))
     X = P.X.astype(np.float32)
@@ -285,9 +285,9 @@ def test_export_gives_faiss_the_same_map(here, fitted, data):
     index = faiss.IndexPreTransform(transform, faiss.IndexFlatL2(8))
     index.add(X)
     assert index.ntotal == 300
-    assert here("export", "map", "-o", "map.vt").code == 2
-    assert json.loads(here("export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
-    assert "'faiss'" in here("export", "map", "-o", "x", "--to", "milvus").err
+    assert here("bridge export", "map", "-o", "map.vt").code == 2
+    assert json.loads(here("bridge export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
+    assert "'faiss'" in here("bridge export", "map", "-o", "x", "--to", "milvus").err
 
 
 def test_usage_errors_version_and_help(here):
@@ -381,7 +381,7 @@ def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
 def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):
     out = tmp_path / "r.html"
     vectors = ["--source-image", "a.npz:v", "--target-image", "b.npz:v"]
-    command = ["evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
+    command = ["lab evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
     here(*command).ends(0)
     assert "How many anchors are needed?" in out.read_text(encoding="utf-8")
     assert "--force" in here(*command).err

@@ -158,7 +158,7 @@ def files(tmp_path, mapping):
 
 
 def test_command(here, files):
-    command = ["doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
+    command = ["lab doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
     result = here(*command, "--rows", "rows.csv").ends(0)
     assert "60 " in result.out
     assert "3 rows of 63 fit no known model" in result.out
@@ -172,7 +172,7 @@ def test_command(here, files):
     assert [one["name"] for one in data["by_means"]] == ["old, text", "new, text"]
     assert here(*command, "--exit-code").code == 1
     np.save(files / "whole.npy", cone(3, 60))
-    assert here("doctor", "whole.npy", "--known", "old=old.npy", "--exit-code").code == 0
+    assert here("lab doctor", "whole.npy", "--known", "old=old.npy", "--exit-code").code == 0
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_command(here, files):
 )
 def test_command_refuses(here, files, arguments, said):
     (files / "known.csv").write_text("v0,v1\n1,0\n0,1\n")
-    here("doctor", *arguments).refused(said)
+    here("lab doctor", *arguments).refused(said)

@@ -199,10 +199,10 @@ def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, her
     new = write_parts(tmp_path / "new", Y)
     ray = ("--engine", "ray", "--json")
     sides = ("--source-image", parts, "--target-image", new)
-    scores = [here("evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
+    scores = [here("lab evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
     assert scores[0].code == 0, scores[0].err
     assert json.loads(scores[0].out) == json.loads(scores[1].out)
-    said = [here("certify", *sides, "--folds", "3", "--repeats", "2", *how) for how in (ray, ("--json",))]
+    said = [here("check", *sides, "--folds", "3", "--repeats", "2", *how) for how in (ray, ("--json",))]
     assert said[0].out, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
 

@@ -296,7 +296,7 @@ def test_evaluate_against_another_map(here, tmp_path):
     for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
         fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --no-check"
         assert here(*fit.split(), *extra).code == 0
-    common = "evaluate new --source-text both.npz:a --target-text both.npz:b --ids names"
+    common = "lab evaluate new --source-text both.npz:a --target-text both.npz:b --ids names"
     here(*common.split(), "--against", "old").refused(
         "Got 100 of 160 text rows that new may have been fitted on", "Pass --fitted-rows drop to leave them out"
     )

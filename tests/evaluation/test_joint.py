@@ -355,7 +355,18 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     assert (m.n_components, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
-    measure = ["evaluate", "map", "--ids", "ids", "--held-out", "--json", "--source-image", "i.npz:v", "--target-text"]
+    measure = [
+        "lab",
+        "evaluate",
+        "map",
+        "--ids",
+        "ids",
+        "--held-out",
+        "--json",
+        "--source-image",
+        "i.npz:v",
+        "--target-text",
+    ]
     result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
     assert by_key["cosine", "aligned source image"]["n"] == 60
@@ -385,9 +396,9 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
-        (("export", "map", "-o", "x.vt"), "affine"),
+        (("bridge export", "map", "-o", "x.vt"), "affine"),
         (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
-        (("evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
+        (("lab evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
     ):
         here(*arguments).refused(words)
     assert not list(files.glob("x.*"))

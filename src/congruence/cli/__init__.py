@@ -53,7 +53,7 @@ __all__ = [
 LINES = "\n\t"
 
 #: The program with all commands.
-app: typer.Typer
+app: TyperGroup
 
 
 class _Group(PlainValues, TyperGroup):
@@ -153,7 +153,7 @@ def _group(name: str, function: Callable[..., None], panel: str | None = None, *
 def _load(module: str, name: str, panel: str | None) -> Any:
     """Return the command or group of a module."""
     found = import_module(module)
-    if not hasattr(found, "ACTIONS"):
+    if not hasattr(found, "__path__"):
         return _command(name, found.command, panel)
     group = _group(name, found.command, panel)
     group.package, group.panels = module, {None: found.ACTIONS}
@@ -163,10 +163,10 @@ def _load(module: str, name: str, panel: str | None) -> Any:
     return group
 
 
-def _program() -> Any:
-    """Return the program."""
+def _program(*, complete: bool) -> Any:
+    """Return the program, with or without the options that install completion, whose reading takes 0.1 s."""
     settings = {"help_option_names": ["-h", "--help"]}
-    program = _group("congruence", _root, add_completion=True, context_settings=settings)
+    program = _group("congruence", _root, add_completion=complete, context_settings=settings)
     program.panels = PANELS
     return program
 
@@ -175,7 +175,7 @@ def __getattr__(name: str) -> Any:
     """Build the program on request: tests and completion want it, ``main`` makes its own."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()["app"] = program = _program()
+    globals()["app"] = program = _program(complete=True)
     return program
 
 
@@ -200,7 +200,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    _program()(prog_name="congruence")
+                    _program(complete=not sys.argv[1:] or sys.argv[1].startswith("-"))(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, while a failure can still be reported

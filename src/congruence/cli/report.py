@@ -69,7 +69,7 @@ def command(
             say(f"{migration['place']}: {migration['state']}, {migration['rows']:,} rows")
             say(f"Report: {out}")
         return
-    # Only the map of a bridge is scored here; congruence bridge evaluates the bridge itself.
+    # Only the map of a bridge is scored here; congruence bridge evaluate evaluates the bridge itself.
     mapping, _ = load_map(map_path)
     if isinstance(mapping, HeadsMap):
         if data is not None or rows.pairs is None:

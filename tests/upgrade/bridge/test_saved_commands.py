@@ -45,7 +45,9 @@ def test_inspect_shows_what_the_bridge_adds_and_its_map(here, files, bridge):
         assert words in shown, words
     Bridge(bridge.map, normalize=False, modality="image").save(files / "plain")
     shown = " ".join(here("inspect", "plain").out.split())
-    assert "bridged queries as mapped normalize False modality image thresholds none; congruence bridge" in shown
+    assert (
+        "bridged queries as mapped normalize False modality image thresholds none; congruence bridge evaluate" in shown
+    )
 
 
 def test_inspect_gives_plain_data(here, files, bridge):

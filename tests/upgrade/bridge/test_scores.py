@@ -215,7 +215,7 @@ def files(tmp_path, bridge, sides):
     return tmp_path
 
 
-COMMAND = ("bridge", "map", "--queries", "queries.npz:v", "--index", "index.npz:v", "--ids", "names")
+COMMAND = ("bridge evaluate", "map", "--queries", "queries.npz:v", "--index", "index.npz:v", "--ids", "names")
 MORE = ("--queries-old", "queries_old.npz:v", "--index-new", "index_new.npz:v")
 
 
@@ -230,9 +230,11 @@ def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
     assert json.loads(json.dumps(saved.translate(0.5).to_dict())) == report["thresholds"][0]
     assert here(*COMMAND, "-o", "out").code == 2
     changed = ("-o", "out", "--force", "--modality", "text", "--normalize", "no")
-    assert here("bridge", "out", *COMMAND[2:], *changed).code == 0
+    assert here("bridge evaluate", "out", *COMMAND[2:], *changed).code == 0
     assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
-    assert here("bridge", "out", *COMMAND[2:], "-o", "out", "--force").code == 0  # what a bridge was told stays
+    assert (
+        here("bridge evaluate", "out", *COMMAND[2:], "-o", "out", "--force").code == 0
+    )  # what a bridge was told stays
     assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
 
 
@@ -281,6 +283,6 @@ def test_the_command_says_what_is_missing(here, files):
 
 def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
     Bridge.load(files / "map").save(files / "saved")
-    done = here("evaluate", "saved", "--source-text", "queries.npz:v", "--target-text", "queries_old.npz:v")
+    done = here("lab evaluate", "saved", "--source-text", "queries.npz:v", "--target-text", "queries_old.npz:v")
     assert done.code == 2
     assert "Got a bridge in saved; expected a map" in done.err

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import typer.main
 from certify_data import sides
 
 from congruence.cli import app
@@ -20,7 +19,6 @@ from congruence.upgrade.certify import certify
 FEW = ["--repeats", "2", "--folds", "4"]
 #: Which map is chosen is the subject of test_which_map.py.
 QUICK = [*FEW, "--method", "orthogonal"]
-PROGRAM = typer.main.get_command(app)
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +32,10 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(*arguments, command="certify"):
+def run(*arguments, command="check"):
     """Run the command, whose options are read once; errors pass."""
     with redirect_stdout(io.StringIO()) as out:
-        code = PROGRAM.main([command, *map(str, arguments)], standalone_mode=False)
+        code = app.main([*command.split(), *map(str, arguments)], standalone_mode=False)
     return SimpleNamespace(stdout=out.getvalue(), exit_code=code or 0)
 
 
@@ -94,12 +92,12 @@ def test_anchors_split_off_the_queries(folder):
 
 
 def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
-    """`congruence anchors` writes them; among each other they would be found better than other items are."""
+    """`congruence lab anchors` writes them; among each other they would be found better than other items are."""
     for name in ("chosen.txt", "chosen.parquet"):
         place = str(tmp_path / name)
         arguments = [f"{folder / 'old.npz'}:image", "-n", "100", "-o", place, "--ids", "ids"]
-        said = run(*arguments, command="anchors").stdout
-        assert "congruence certify with --anchors" in " ".join(said.split())
+        said = run(*arguments, command="lab anchors").stdout
+        assert "congruence check with --anchors" in " ".join(said.split())
         data = json.loads(run(*files(folder, "image"), "--ids", "ids", "--anchors", place, "--json", *QUICK).stdout)
         assert (data["n_anchors"], data["n_queries"]) == (100, 60)
         assert not any("scored among each other" in note for note in data["notes"])

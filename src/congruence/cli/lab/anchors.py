@@ -109,7 +109,7 @@ def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> No
     if anchors.method not in ("random", "balanced"):
         say(
             "These anchors are not a random sample: they are easier to tell apart than other items. To certify "
-            "the map, also encode random items (--method random), and run congruence certify with --anchors "
+            "the map, also encode random items (--method random), and run congruence check with --anchors "
             f"{shlex.quote(out)}, which scores only the other items."
         )
 

@@ -178,7 +178,7 @@ class Migration:
         Parameters
         ----------
         certificate : mapping, optional
-            Output of ``congruence certify --json``.
+            Output of ``congruence check --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
         mixed, allow_unknown : bool, default=False

@@ -83,9 +83,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise ParameterError(
-            "The certificate has no verdict.", "Pass the output of congruence certify --json."
-        ) from None
+        raise ParameterError("The certificate has no verdict.", "Pass the output of congruence check --json.") from None
     return content
 
 
@@ -152,7 +150,7 @@ def make_plan(
         note("disk", "good" if info.free_bytes > 1.1 * size else "bad", words)
     verdict: dict[str, str] = {}
     if certificate is None:
-        note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
+        note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
     else:
         verdict = read_verdict(certificate)
         supports = verdict["action"] in FOR_MAPPING
