@@ -44,8 +44,8 @@ def run(here, mapping, tmp_path):  # noqa: F811
 
 def next_command(done):
     """Return the words after ``congruence migrate memory`` of the command that is to be copied."""
-    (line,) = [line for line in done.out.splitlines() if line.startswith("Next: ")]
-    words = shlex.split(line.removeprefix("Next: "))
+    (line,) = [line for line in done.out.splitlines() if line.startswith(("Next: ", "Once you are sure: "))]
+    words = shlex.split(line.partition(": ")[2])
     assert words[:3] == ["congruence", "migrate", "memory"]
     return words[3:]
 
@@ -83,10 +83,12 @@ def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, t
     run(*next_command(done)).ends(0)
     assert "--yes" in run("finish").ends(2).err
     assert len(next(iter(made.old.values()))) == D
-    assert "Next" not in run("finish", "--yes").ends(0).out
+    assert "congruence" not in run("finish", "--yes").ends(0).out
     assert not made.switched
     assert len(next(iter(made.old.values()))) == E
     assert "nothing" in run("status").out
+    for action in ("plan", "run"):
+        run(action, "--map", "map").refused("--journal")
 
 
 @pytest.mark.parametrize("action", ["discard", "finish"])
@@ -248,7 +250,8 @@ def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_pa
     run("run", "--from", "checked", "--yes", "--set", "anyway=yes").ends(0)
     run("discard", "--yes").ends(0)
     certify(tmp_path / "checked", mapping, "progressive", share=0.1)
-    run("run", "--from", "checked", "--yes").ends(0)
+    assert next_command(run("run", "--from", "checked", "--yes").ends(0)) == ["switch"]
+    assert next_command(run("switch").ends(0)) == ["reembed", "--encode", "FILE"]
     names = list(made.old)
     np.savez(tmp_path / "new.npz", v=np.stack([made.new[one] for one in names]), ids=np.array(names).astype(str))
     words = ("reembed", "--encode", "new.npz", "--modality", "image", "--set", "batch=10", "--json")
@@ -268,7 +271,7 @@ def test_a_folder_without_a_certificate_is_refused(run, made, tmp_path, damage):
 def test_maps_that_do_not_fit_the_rows_are_refused_before_anything_is_printed(run, made, mapping, tmp_path):  # noqa: F811
     mapping.inverse().save(tmp_path / "back")
     OrthogonalMap().fit(np.eye(9), np.eye(9)).save(tmp_path / "narrow")
-    for name, words in (("back", "20-d"), ("narrow", "expected 9-d")):
+    for name, words in (("back", "congruence check OLD NEW -o FOLDER"), ("narrow", "expected 9-d")):
         for action in (("plan",), ("run", "--yes")):
             run(*action, "--map", name).refused(words)
     assert made.made is None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._base import number, print_facts, print_table, say, unit_rows
 from congruence.cli._options import Json, option
 from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges, settings
-from congruence.errors import ModalityError, ParameterError
+from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.cli.migrate._step import Step
     from congruence.databases import Database
     from congruence.maps import Map
     from congruence.upgrade.migrate import Plan
+    from congruence.upgrade.migrate.journal import Journal
 
 #: What ``--set`` accepts.
 SETTINGS = {
@@ -95,9 +96,14 @@ class Beginning:
         for name in {"ranges", "old_ranges"} & self._arguments.keys():
             self._arguments[name] = read_ranges(self._arguments[name])
 
-    def __call__(self, database: Database, begun: bool) -> dict[str, Any]:
+    def __call__(self, database: Database, begun: Journal | None) -> dict[str, Any]:
         """Return the arguments of ``Migration``."""
-        if self.mapping is None and not begun:
+        if begun is not None and begun.state == "dropped" and self.mapping is not None:
+            raise MigrationError(
+                f"The last migration of {begun.place} is complete, and its journal is still there.",
+                "Remove that folder, or pass --journal with another one.",
+            )
+        if self.mapping is None and begun is None:
             raise ParameterError(
                 "Got neither --from nor --map, and no migration of this database has begun here.",
                 "Pass --from with the folder that was written by: congruence check OLD NEW -o FOLDER",
@@ -144,7 +150,11 @@ class Beginning:
 
         migration = step.migration
         for sample in migration.database.scan("old", batch=SAMPLE):
-            migration.mapper.check(migration.info, sample)
+            try:
+                migration.mapper.check(migration.info, sample)
+            except DirectionError as error:
+                error.fix = ("Pass the model of these rows first: congruence check OLD NEW -o FOLDER",)
+                raise
             migration.mapper(sample.ids, sample.vectors, sample.modalities)
             break
         return migration.plan(**self.plan_options)

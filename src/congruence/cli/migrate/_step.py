@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from congruence.engines import Engine
     from congruence.maps import Map
     from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.journal import Journal as JournalState
 
 Journal: TypeAlias = Annotated[str | None, typer.Option(help="Folder of the journal, if it is not here.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -70,16 +71,19 @@ class Step:
 
     def next(self) -> str | None:
         """Return the command of the next step, by the state; None if nothing is left to do."""
-        from congruence.upgrade.migrate.journal import NEXT
+        from congruence.upgrade.migrate.journal import FIRST
 
-        journal = self.migration.journal
+        journal, migration = self.migration.journal, self.migration
         if journal is None:
             return self.command("run", "--from", "FOLDER")
+        late = migration.database.capabilities.writes_after_switch
+        if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
+            return self.command("reembed", "--encode", "FILE")  # as the certificate advises
         if journal.state == "switched":
             return self.command("finish")
         if journal.state == "filled" and journal.verification and not journal.verification["passed"]:
             return self.command("run")
-        return self.command(NEXT[journal.state][0]) if NEXT[journal.state] else None
+        return self.command(FIRST[journal.state]) if journal.state in FIRST else None
 
     def keep(self, **options: object) -> None:
         """Write options beside the journal for later steps, except those with a secret."""
@@ -105,7 +109,7 @@ class Step:
         for line in lines:
             say(line)
         if following is not None:
-            say(f"Next: {following}")
+            say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
 
 
 @contextmanager
@@ -114,7 +118,7 @@ def opened(
     journal: str | None,
     *,
     given: Mapping[str, Any] | None = None,
-    begin: Callable[[Database, bool], dict[str, Any]] | None = None,
+    begin: Callable[[Database, JournalState | None], dict[str, Any]] | None = None,
 ) -> Iterator[Step]:
     """Open the database and its migration.
 
@@ -141,7 +145,7 @@ def opened(
                 f"No migration of this database has begun, or its journal is not in {folder}.",
                 f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
             )
-        arguments = {} if begin is None else begin(database, begun is not None)
+        arguments = {} if begin is None else begin(database, begun)
         engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
         migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
         with _as_commands(step := Step(migration, url, journal, kept)):

@@ -57,6 +57,6 @@ def _write(step: Step, beginning: Beginning, bars: Bars) -> None:
         bars.close()
         if migration.journal is None:
             step.forget()
-        else:
+        elif migration.journal.state not in ("switched", "dropped"):
             say_error(f"The journal is in {migration.folder}. To continue: {step.command('run')}")
         raise

@@ -156,10 +156,7 @@ def make_plan(
         supports = verdict["action"] in FOR_MAPPING
         detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            detail += (
-                " Mapping alone does not reach the required quality: run congruence migrate --progressive, or "
-                "reembed afterward."
-            )
+            detail += " Mapping alone does not reach the required quality: re-embed afterward."
         note("certificate", "good" if supports else "bad", detail)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
