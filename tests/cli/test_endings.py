@@ -18,7 +18,8 @@ import pytest
 
 import congruence
 from congruence import errors
-from congruence.cli import _ending, main, migrate
+from congruence.cli import _ending, main
+from congruence.cli.migrate import _step
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -229,7 +230,7 @@ def test_python_names_arguments_and_warnings_of_commands_name_flags(here, data):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"[1"])
 def test_ranges_and_certificates_of_a_migration_that_are_none(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
-    for read in (migrate._read_ranges, migrate._read_certificate):
+    for read in (_step.read_ranges, _step.read_certificate):
         with pytest.raises(errors.CorruptFileError, match="x is not a"):
             read(str(tmp_path / "x"))
 

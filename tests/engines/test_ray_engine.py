@@ -109,7 +109,7 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
     assert sorted(mark.name for mark in (tmp_path / "marks").iterdir()) == ["file-000002", "rows 300 to 599"]
     old = read_parts(where)
     for action in ("switch", "rollback", "verify", "switch"):
-        engine = () if action == "verify" else ("--engine", "ray")
+        engine = () if action == "verify" else ("--set", "engine=ray")
         ended = here("migrate", where, action, "--journal", "journal", *engine)
         assert ended.code == 0, ended.err
         if action == "rollback":
@@ -135,7 +135,7 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
         migration.run()
         assert migration.verify().passed
     assert [mark.name for mark in (tmp_path / "marks").iterdir()] == ["fragments 2 to 2"]
-    ended = here("migrate", where, "switch", "--journal", "journal", "--engine", "ray")
+    ended = here("migrate", where, "switch", "--journal", "journal", "--set", "engine=ray")
     assert ended.code == 0, ended.err
     found = lance.dataset(str(where)).to_table(columns=["id", "title", "vector"])
     assert found.drop(["vector"]).equals(table().drop(["vector"]))

@@ -131,8 +131,10 @@ class Journal:
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
+            steps = " or ".join(f"`{step}`" for step in NEXT[self.state])
             raise MigrationError(
-                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.", _NEXT[self.state]
+                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.",
+                f"Run {steps} first." if steps else "It is complete: remove the journal's folder.",
             )
 
     def sync(self, stage: Stage) -> None:
@@ -158,14 +160,24 @@ def _has(content: object, kinds: Mapping[str, type]) -> bool:
     return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
 
 
-#: What to do instead, by state.
-_NEXT = {
-    "filling": "Finish the run first (resume=True).",
-    "filled": "Verify it first (verify).",
-    "verified": "Switch it first (switch).",
-    "switched": "Roll back first, or drop the old vectors.",
-    "rolled back": "Verify and switch again, or discard the new vectors.",
-    "dropped": "The migration is complete: remove the journal's folder.",
+#: What readers see, by state.
+SEEN = {
+    "filling": "the old vectors; the new ones are being written",
+    "filled": "the old vectors; the new ones are written but not yet verified",
+    "verified": "the old vectors; the new ones are written and verified",
+    "switched": "the new vectors; the old ones are kept",
+    "rolled back": "the old vectors again; the new ones are kept",
+    "dropped": "the new vectors; the old ones were removed",
+}
+
+#: The next step, and others that are possible, by state.
+NEXT = {
+    "filling": ("run",),
+    "filled": ("verify",),
+    "verified": ("switch",),
+    "switched": ("rollback", "drop_old"),
+    "rolled back": ("verify", "discard"),
+    "dropped": (),
 }
 
 

@@ -117,7 +117,8 @@ class Migration:
         digest = map_digest(mapping)
         if kept is not None and kept.map_digest != digest:
             raise SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.", "Leave the map out, or discard first."
+                f"The migration in {self.folder} was begun with another map.",
+                "Leave the map out, or run `discard` first.",
             )
         if kept is not None and kept.place != self.info.place:
             raise MigrationError(
@@ -169,6 +170,8 @@ class Migration:
         certificate: Mapping[str, object] | None = None,
         encode_rate: float | None = None,
         price: float | None = None,
+        mixed: bool = False,
+        allow_unknown: bool = False,
     ) -> Plan:
         """Report what ``run`` would do, and check everything that can be checked in advance; nothing is changed.
 
@@ -178,7 +181,10 @@ class Migration:
             Output of ``congruence check --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
+        mixed, allow_unknown : bool, default=False
+            Not available yet.
         """
+        _refuse_others(mixed=mixed, allow_unknown=allow_unknown)
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(
@@ -195,6 +201,8 @@ class Migration:
         certificate: Mapping[str, Any] | None = None,
         resume: bool = False,
         anyway: bool = False,
+        mixed: bool = False,
+        allow_unknown: bool = False,
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
@@ -220,6 +228,7 @@ class Migration:
             If the database does not answer. The journal is intact: continue with ``resume=True``.
         """
         tell = stage or (lambda words: None)
+        _refuse_others(mixed=mixed, allow_unknown=allow_unknown)
         if self.journal is None:
             if resume:
                 raise MigrationError(
@@ -229,7 +238,7 @@ class Migration:
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
-                "Pass `resume=True` to continue it, or discard it first, also if the table has been recreated since.",
+                "Pass `resume=True` to continue it, or `discard` it, also if the table was recreated.",
             )
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="run")
@@ -313,12 +322,13 @@ class Migration:
             journal.write_summary(self.folder)
         return journal.summary
 
-    def rollback(self) -> dict[str, Any]:
+    def rollback(self, *, new_rows: str = "refuse") -> dict[str, Any]:
         """Make readers see the old vectors again; the new ones are kept.
 
         Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, written after the switch,
         and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
         """
+        _refuse_others(new_rows=new_rows != "refuse")
         with self._at_work() as journal:
             # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
             journal.require_state("verified", "switched", "rolled back", to="roll back")
@@ -561,6 +571,13 @@ def migrate(
         if switch:
             migration.switch(callback=callback)
         return migration.status()
+
+
+def _refuse_others(**options: bool) -> None:
+    """Raise ParameterError for an option that is not available yet."""
+    for name, given in options.items():
+        if given:
+            raise ParameterError(f"`{name}=` is not available yet.", "Leave it out.")
 
 
 def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
