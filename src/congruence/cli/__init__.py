@@ -95,12 +95,8 @@ class _Command(PlainValues, TyperCommand):
 
     def tell(self, problem: Any) -> str:
         """Return the message of an error or warning of the library, with this command's own flags."""
-        settable: frozenset[str] = frozenset()
-        if any("--set" in option.opts for option in self.params):
-            from congruence.train import METHODS
-
-            settable = frozenset(name for method in METHODS.values() for name in method().get_params())
-        return str(problem.message(*spelling(self.params, settable)))
+        settable = getattr(self.callback, "settable", ())
+        return str(problem.message(*spelling(self.params, frozenset(settable() if callable(settable) else settable))))
 
 
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
