@@ -447,7 +447,7 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
         assert result["outcome"] == "good"
         assert "re-embed 8%" in result["detail"]
         assert "re-embed afterward" in result["detail"]
-        with pytest.raises(errors.ParameterError, match="certify --json"):
+        with pytest.raises(errors.ParameterError, match="check --json"):
             migration.plan(certificate={"verdict": 3})
 
 

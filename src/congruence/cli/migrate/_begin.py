@@ -7,29 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import number, print_facts, print_table, say, unit_rows
 from congruence.cli._options import Json, option
-from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges, settings
+from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges
 from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from congruence.cli.migrate._step import Step
     from congruence.databases import Database
     from congruence.maps import Map
     from congruence.upgrade.migrate import Plan
     from congruence.upgrade.migrate.journal import Journal
 
-#: What ``--set`` accepts.
-SETTINGS = {
+#: Rarely needed parameters.
+SETTINGS: dict[str, Any] = {
     "ids": str,
     "rows": str,
-    "normalize": str,
+    "normalize": "auto",
     "element_type": str,
     "ranges": str,
     "old_ranges": str,
-    "allow_zero_rows": bool,
+    "allow_zero_rows": False,
     "encode_rate": float,
     "price": float,
-    "anyway": bool,
-    "least_recall": float,
+    "anyway": False,
+    "least_recall": 0.9,
     **ENGINE,
 }
 
@@ -51,34 +53,24 @@ class BeginOptions:
     allow_unknown: bool = option(
         False, "Accept rows that look like neither model's: they are mapped as the old model's.", "--allow-unknown"
     )
-    entries: list[str] | None = option(
-        None,
-        "NAME=VALUE, may be repeated: ids, rows (a condition), normalize, element_type (float16, int8, binary), "
-        "ranges, old_ranges, allow_zero_rows, encode_rate, price, least_recall, anyway, engine, address, workers.",
-        "--set",
-    )
     journal: str | None = option(None, "Folder of the journal; by default migration-… here.")
     as_json: Json = False
 
-    def values(self) -> dict[str, Any]:
-        """Return the options that find the vectors, and the settings."""
-        found = {"table": self.table, "column": self.column, "modality_column": self.modality_column}
-        return {**found, **settings(self.entries, SETTINGS)}
-
-    def words(self) -> list[str]:
-        """Return the options as they were typed, without those of the report."""
+    def words(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the options and settings as words of a command, without those of the report."""
         options = {"--from": self.from_, "--map": self.map_path, "--modality": self.modality}
         options |= {"--modality-column": self.modality_column, "--table": self.table, "--column": self.column}
         words = [word for flag, value in options.items() if value is not None for word in (flag, value)]
         words += [flag for flag, on in (("--mixed", self.mixed), ("--allow-unknown", self.allow_unknown)) if on]
-        return words + [word for entry in self.entries or [] for word in ("--set", entry)]
+        return words + [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
 class Beginning:
     """The map and the certificate of a migration that begins, and the arguments of ``Migration`` for it."""
 
-    def __init__(self, options: BeginOptions) -> None:
-        self.options, self.given = options, options.values()
+    def __init__(self, options: BeginOptions, settings: Mapping[str, Any]) -> None:
+        finding = {name: getattr(options, name) for name in ("table", "column", "modality_column")}
+        self.options, self.given = options, {**finding, **settings}
         if options.from_ and options.map_path:
             raise ParameterError("Got --from and --map; expected one of them.", "Leave out --map.")
         self.mapping: Map | None = None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from congruence.cli._base import Bars, check_both, check_plot, say
-from congruence.cli._options import Json, option, with_groups
-from congruence.cli.migrate._step import Journal, Step, opened, settings
+from congruence.cli._options import Json, option, settable, with_groups
+from congruence.cli.migrate._step import Journal, Step, opened
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -39,21 +39,12 @@ class ReembedOptions:
     )
 
 
-#: What ``--set`` accepts.
-SETTINGS = {"batch": int, "plot": str, "encode_rate": float, "price": float}
-
-
 @with_groups
 def command(
     ctx: typer.Context,
     *,
     options: ReembedOptions,
-    entries: list[str] | None = option(
-        None,
-        "NAME=VALUE, may be repeated: batch (rows between two refits, 1000), plot (.svg, .png or .pdf to write), and, "
-        "to compare costs, encode_rate (items per second) and price (of an item).",
-        "--set",
-    ),
+    settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
@@ -61,15 +52,15 @@ def command(
 
     Example: congruence migrate library/photos.lance reembed --share .1 --encode library/new-photos.parquet
 
-    Call it again to continue; rows that are encoded stay so.
+    Call it again to continue; rows that are encoded stay so. Settings: batch is the number of rows between two refits,
+    plot a picture to write, and encode_rate (items per second) and price (of an item) compare the costs.
     """
-    given = settings(entries, SETTINGS)
     with opened(ctx, journal) as step:
         options = _complete(options, step)
-        _check(options, given)
+        _check(options, settings)
         encode = open_encoder(options, step.migration)
         with Bars(as_json) as bars:
-            result, lines = _reembed(step.migration, options, encode, bars, as_json, **given)
+            result, lines = _reembed(step.migration, options, encode, bars, as_json, **settings)
         names = ("encode", "items", "texts", "new_texts", "modality")
         step.keep(**{f"reembed_{name}": getattr(options, name) for name in names})
         step.report("reembed", result, lines, as_json)
@@ -85,7 +76,7 @@ def _complete(options: ReembedOptions, step: Step) -> ReembedOptions:
     return ReembedOptions(**values)
 
 
-def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
+def _check(options: ReembedOptions, settings: dict[str, Any]) -> None:
     """Check the options before anything is read."""
     if options.encode is None:
         raise ParameterError(
@@ -96,7 +87,7 @@ def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
         raise ParameterError(
             f"Got --budget {options.budget} and --share {options.share}; expected one of the two.", "Leave out one."
         )
-    for name, value in {**vars(options), **given}.items():
+    for name, value in {**vars(options), **settings}.items():
         if name in ("budget", "share", "until", "batch") and value is not None and not value > 0:
             raise ParameterError(argument=name, got=value, expected="a number above 0")
         if name in ("share", "until") and value is not None and value > 1:
@@ -107,8 +98,8 @@ def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
             "Pass --share .1, for example.",
         )
     check_both("--texts", "--new-texts", options.texts, options.new_texts)
-    if "plot" in given:
-        check_plot(given["plot"], force=False)
+    if "plot" in settings:
+        check_plot(settings["plot"], force=False)
 
 
 def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:

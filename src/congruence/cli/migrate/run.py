@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from congruence.cli._base import Bars, say_error
-from congruence.cli._options import option, with_groups
-from congruence.cli.migrate._begin import Beginning, BeginOptions, print_plan
+from congruence.cli._options import option, settable, with_groups
+from congruence.cli.migrate._begin import SETTINGS, Beginning, BeginOptions, print_plan
 from congruence.cli.migrate._step import Step, ask, opened
 from congruence.cli.migrate._verify import print_verification, verify
 
@@ -16,13 +18,14 @@ def command(
     ctx: typer.Context,
     *,
     options: BeginOptions,
+    settings: dict[str, Any] = settable(**SETTINGS),
     yes: bool = option(False, "Do not ask before anything is written.", "--yes", "-y"),
 ) -> None:
     """Write the new vectors next to the old ones, and verify them; run it again to continue after an interruption.
 
     Example: congruence migrate library/photos.lance run --from checked --yes
     """
-    beginning = Beginning(options)
+    beginning = Beginning(options, settings)
     with opened(ctx, options.journal, given=beginning.given, begin=beginning) as step:
         if step.migration.journal is None:
             planned = beginning.plan(step)
