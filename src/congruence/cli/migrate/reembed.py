@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._base import Bars, check_both, check_plot, say
+from congruence.cli._base import Bars, check_both, check_plot, say_error
 from congruence.cli._options import Json, option, settable, with_groups
 from congruence.cli.migrate._step import Journal, Step, opened
 from congruence.errors import ParameterError
@@ -39,6 +39,10 @@ class ReembedOptions:
     )
 
 
+#: Options that later calls need not repeat.
+_KEPT = ("encode", "items", "texts", "new_texts", "modality")
+
+
 @with_groups
 def command(
     ctx: typer.Context,
@@ -59,17 +63,16 @@ def command(
         options = _complete(options, step)
         _check(options, settings)
         encode = open_encoder(options, step.migration)
+        step.keep(**{f"reembed_{name}": getattr(options, name) for name in _KEPT})
         with Bars(as_json) as bars:
             result, lines = _reembed(step.migration, options, encode, bars, as_json, **settings)
-        names = ("encode", "items", "texts", "new_texts", "modality")
-        step.keep(**{f"reembed_{name}": getattr(options, name) for name in names})
         step.report("reembed", result, lines, as_json)
 
 
 def _complete(options: ReembedOptions, step: Step) -> ReembedOptions:
     """Return the options with those of the last call, and the share that the certificate names."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    for name in ("encode", "items", "texts", "new_texts", "modality"):
+    for name in _KEPT:
         values[name] = values[name] or step.kept.get(f"reembed_{name}")
     if options.share is options.budget is options.until is None and "share" in step.kept:
         values["share"] = float(step.kept["share"])
@@ -164,14 +167,14 @@ def _reembed(
             share=options.share,
             until=options.until,
             callback=advance,
-            stage=None if as_json else say,
+            stage=None if as_json else say_error,
         )
     result: dict[str, Any] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
     lines = ["No rows were re-embedded."]
     if done.history_:
         forecast = done.forecast(rate=encode_rate and 60 * encode_rate, price=price)
         result["forecast"] = forecast.to_dict()
-        lines = str(forecast).split("\n")
+        lines = [f"{done.history_[-1]}", *str(forecast).split("\n")]
         if plot is not None:
             from congruence.report.pictures import write_figure
 

@@ -50,7 +50,8 @@ def _write(step: Step, beginning: Beginning, bars: Bars) -> None:
         step.keep(**beginning.kept)
     try:
         migration.run(
-            **beginning.run_options,
+            certificate=beginning.certificate,
+            **beginning.flags(step),
             resume=resume,
             anyway=beginning.given.get("anyway", False),
             callback=bars.advance,
