@@ -157,12 +157,15 @@ def test_the_first_lines_run_in_order(folder):
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
         pytest.param("tutorials/join_models", "", marks=pytest.mark.long),
         pytest.param("tutorials/reproduce_figure", "", marks=pytest.mark.long),
-        pytest.param("tutorials/lancedb", "rolled back", marks=pytest.mark.long),
-        pytest.param("tutorials/qdrant", "rolled back", marks=pytest.mark.long),
+        pytest.param("migrate", "Removed the new vectors", marks=pytest.mark.long),
+        pytest.param("tutorials/lancedb", "Rolled back", marks=pytest.mark.long),
+        pytest.param("tutorials/qdrant", "Rolled back", marks=pytest.mark.long),
     ],
 )
 def test_a_page_runs_as_it_stands(folder, here, name, words):
-    for client in {"tutorials/lancedb": ["lancedb"], "tutorials/qdrant": ["qdrant_client"]}.get(name, []):
+    lance = ["lancedb", "lance"]
+    clients = {"migrate": lance, "tutorials/lancedb": lance, "tutorials/qdrant": ["qdrant_client"]}
+    for client in clients.get(name, []):
         pytest.importorskip(client)
     assert words in run_page(DOCS / f"{name}.md", here)
 
@@ -182,7 +185,7 @@ def test_pgvector_runs_as_it_stands(folder, here, monkeypatch):
         said = run_page(DOCS / "tutorials/pgvector.md", here, ("postgresql://postgres@localhost/shop", address))
     finally:
         server.remove()
-    assert "rolled back" in said
+    assert "Rolled back" in said
 
 
 @pytest.mark.long
