@@ -383,6 +383,7 @@ def test_an_address_shows_no_secret():
         assert Address.parse(text).shown == text  # the next command is printed with it
 
 
+@pytest.mark.long
 def test_the_examples_in_the_help_run(here, tmp_path):
     """From the certificate's folder, on a LanceDB table, in an order in which each is possible."""
     lance = pytest.importorskip("lance")

@@ -141,8 +141,8 @@ class Beginning:
                 raise
             migration.mapper(sample.ids, sample.vectors, sample.modalities)
             break
-        costs = {name: self.given.get(name) for name in ("encode_rate", "price")}
-        return migration.plan(certificate=self.certificate, **costs, **self.flags(step))
+        rate, price = self.given.get("encode_rate"), self.given.get("price")
+        return migration.plan(certificate=self.certificate, encode_rate=rate, price=price, **self.flags(step))
 
 
 def print_plan(planned: Plan) -> None:

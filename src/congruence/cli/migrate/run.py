@@ -35,7 +35,7 @@ def command(
                 ask(f"Write {planned.rows:,} new vectors next to the old ones?", yes)
         with Bars(options.as_json) as bars:
             _write(step, beginning, bars)
-            verification = verify(step.migration, bars, least_recall=beginning.given.get("least_recall"))
+            verification = verify(step.migration, bars, least_recall=beginning.given.get("least_recall", 0.9))
         if not options.as_json:
             print_verification(verification, step.migration)
         step.report("run", verification.to_dict(), [], options.as_json)

@@ -33,9 +33,7 @@ def command(
     """
     with opened(ctx, journal) as step:
         with Bars(as_json) as bars:
-            verification = verify(
-                step.migration, bars, heldout=heldout, least_recall=settings.pop("least_recall", None)
-            )
+            verification = verify(step.migration, bars, heldout=heldout, least_recall=settings.pop("least_recall", 0.9))
         result: dict[str, Any] = verification.to_dict()
         if not as_json:
             print_verification(verification, step.migration)
