@@ -196,7 +196,7 @@ def test_json_is_all_that_is_printed(run, made):
     assert {"rows", "checks", "minutes", "bytes_new", "next"} <= set(plan)
     for action, expected in (("run", {"passed": True, "rows_new": N}), ("verify", {"passed": True}),
                              ("switch", {"rows": N}), ("rollback", {"identical": True}),
-                             ("finish", {"discarded": True})):  # fmt: skip
+                             ("finish", {"removed": "new"})):  # fmt: skip
         words = ["--map", "map", "--yes"] if action == "run" else ["--yes"] if action == "finish" else []
         result = json.loads(run(action, *words, "--json").out)
         assert expected.items() <= result.items()

@@ -193,7 +193,7 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
             )
         return Path(journal), kept
     found = []
-    for folder in sorted(path for path in Path().iterdir() if (path / "journal.json").is_file()):
+    for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
         kept = _read_kept(folder)
         same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
         if kept.get("url") == _identity(url) and same:
