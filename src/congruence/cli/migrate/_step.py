@@ -17,8 +17,9 @@ from zipfile import BadZipFile
 
 import typer
 
-from congruence.cli._base import print_json, say, say_error, split_named
+from congruence.cli._base import print_json, say, say_error
 from congruence.cli._ending import redact
+from congruence.cli._options import Settings
 from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -210,20 +211,7 @@ def _read_kept(folder: Path) -> dict[str, str]:
 
 def settings(entries: list[str] | None, kinds: Mapping[str, type]) -> dict[str, Any]:
     """Return the values of ``--set NAME=VALUE``."""
-    values: dict[str, Any] = {}
-    for entry in entries or []:
-        name, text = split_named(entry, "--set", "NAME=VALUE", f"{next(iter(kinds))}=…")
-        name = name.replace("-", "_")
-        if name not in kinds:
-            raise ParameterError(f"Got --set {name}; expected one of {', '.join(kinds)}.", "Choose one.")
-        kind = kinds[name]
-        words = {"true": True, "yes": True, "false": False, "no": False}
-        try:
-            values[name] = words[text.lower()] if kind is bool else kind(text)
-        except (ValueError, KeyError):
-            expected = {bool: "yes or no", int: "a whole number"}.get(kind, "a number")
-            raise ParameterError(f"Got --set {entry}; expected {expected}.", "Correct it.") from None
-    return values
+    return Settings(kinds).read(entries or ())
 
 
 def _engine(values: Mapping[str, Any]) -> Engine | None:
