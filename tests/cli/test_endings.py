@@ -59,12 +59,12 @@ WRITERS = {
     "export --index": ("bridge export", "map", "--index", "old.index", "-o"),
     "export onnx": ("bridge export", "map", "--to", "onnx", "-o"),
     "bridge": ("bridge evaluate", "map", "--queries", "a.npz", "--index", "b.npz", "--ids", "names.txt", "-o"),
-    "search": ("bridge search", "map", "--queries", "a.npz", "--rows", "b.npz", "-o"),
+    "search": ("bridge search", "map", "--queries", "a.npz", "--index", "b.npz", "-o"),
     "train": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o"),
     "train --report": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o", "new", "--report"),
     "report": ("report", "map", "sample", "-o"),
-    "evaluate": ("lab evaluate", "map", "--source-image", "a.npz", "--target-image", "b.npz", "--report"),
-    "certify": ("check", "sample", "--report"),
+    "evaluate": ("lab evaluate", "map", "--old-image", "a.npz", "--new-image", "b.npz", "--report"),
+    "check": ("check", "sample", "-o"),
     "similarity": ("lab similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot"),
     "negatives": ("lab negatives", "captions.txt", "-o"),
     "reproduce": ("lab reproduce", "fig5", "--quick", "-o"),
@@ -192,10 +192,10 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         ("report dir sample", "Got no config.json"),
         ("check dir", "dir"),
         ("fit a.npz b.npz -o m --method pca", "--method pca"),
-        ("fit a.npz b.npz -o m --method cca --n-components 0", "--n-components 0"),
+        ("fit a.npz b.npz -o m --method cca --set n_components=0", "--set n_components=0"),
         ("lab similarity a.npz b.npz --permutations -1", "--permutations -1"),
         ("lab similarity a.npz b.npz --metric nonsense", "--metric nonsense"),
-        ("lab match a.npz b.npz --rows 900", "--rows 900"),
+        ("lab match a.npz b.npz --set rows=900", "--set rows=900"),
         ("train csa --pairs a.npz,b.npz -o m --set n_components=0", "--set n_components=0"),
         ("train nonsense --pairs a.npz,b.npz -o m", "nonsense"),
         ("embed hf:x caltech101 -o m", "--root"),
@@ -352,7 +352,7 @@ def broken(monkeypatch, tmp_path):
 )
 def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, broken, error):
     broken(error)
-    done = here("fit", "a.npz", "b.npz", "-o", "x", "--source-model", "hf_abcdefghijk")
+    done = here("fit", "a.npz", "b.npz", "-o", "x", "--set", "old_model=hf_abcdefghijk")
     said = one_sentence(done, 70)
     assert said.startswith(f"error: This is a bug in congruence ({type(error).__name__}")
     place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
@@ -478,7 +478,7 @@ def test_warnings_do_not_go_to_the_report_when_standard_error_is_closed(data, mo
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize(
     "command",
-    ["inspect map", "inspect map --json", "fit --help", "lab similarity a.npz b.npz --permutations 3 --halves 2"],
+    ["inspect map", "inspect map --json", "fit --help", "lab similarity a.npz b.npz --permutations 3 --set halves=2"],
 )
 def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     mapping = congruence.OrthogonalMap().fit(X, X @ Q)

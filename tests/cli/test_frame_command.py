@@ -36,7 +36,7 @@ def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
 
 
 def test_the_frame_is_the_one_of_the_library(here, files, tmp_path):
-    assert here("lab frame fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--shrinkage", "covered").code == 0
+    assert here("lab frame fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--set", "shrinkage=covered").code == 0
     ids = [f"i{k}" for k in range(60)]
     have = {"a": slice(40), "b": slice(20, 60), "c": slice(30, 60)}
     own = CanonicalFrame(shrinkage="covered").fit({k: Embeddings(files[k][s], ids[s]) for k, s in have.items()})
@@ -50,8 +50,8 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     rows[7] = 0
     np.savez(tmp_path / "failed.npz", v=rows, ids=np.array([f"i{k}" for k in range(40)]))
     for arguments in (("fit", "b.npz", "failed.npz", "-o", "f"), ("fit", "failed.npz", "b.npz", "-o", "f")):
-        here("lab frame", *arguments).refused("all zeros in 1 of 40 rows", "--allow-zero-rows")
-    assert here("lab frame fit", "b.npz", "failed.npz", "-o", "f", "--allow-zero-rows").code == 0
+        here("lab frame", *arguments).refused("all zeros in 1 of 40 rows", "--set allow_zero_rows=true")
+    assert here("lab frame fit", "b.npz", "failed.npz", "-o", "f", "--set", "allow_zero_rows=true").code == 0
     with pytest.raises(ZeroRowError):
         CanonicalFrame().fit({"a": rows, "b": files["b"][:40]})
 

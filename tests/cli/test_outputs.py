@@ -74,8 +74,10 @@ def test_a_folder_of_ones_own_parts_is_not_replaced(here, data):
 
 def test_a_file_beside_the_output_is_not_replaced_or_removed(here, data):
     (data / "out.npy.space.json").write_text('{"years": "of work"}')
-    for model in ((), ("--model", "m")):
-        here("transform", "map", "a.npz:v", "-o", "out.npy", "--no-check-space", *model).refused("out.npy.space.json")
+    for model in ((), ("--set", "model=m")):
+        here("transform", "map", "a.npz:v", "-o", "out.npy", "--set", "check=false", *model).refused(
+            "out.npy.space.json"
+        )
     assert (data / "out.npy.space.json").read_text() == '{"years": "of work"}'
     assert not (data / "out.npy").exists()
 

@@ -85,7 +85,7 @@ def test_fit_without_held_out_pairs_imports_neither_pydantic_nor_scores_nor_othe
 
 @pytest.mark.parametrize("arguments", [("--holdout", "0.2", "--seed", "3"), ("--holdout", "30"), ()], ids=str)
 def test_values_that_typer_need_not_convert_are_those_it_converts(arguments):
-    given = ["a.npy", "b.npy", "-o", "map", "--shrinkage-strength", "2", "--means", "text=t.npz", *arguments]
+    given = ["a.npy", "b.npy", "-o", "map", "--set", "shrinkage_strength=2", "--means", "text=t.npz", *arguments]
     programs = app, typer.main.get_command(as_typer_reads)
     seen = [program.get_command(None, "fit").make_context("fit", list(given)).params for program in programs]
     assert seen[0] == seen[1]

@@ -159,7 +159,7 @@ def files(tmp_path, mapping):
 
 def test_command(here, files):
     command = ["lab doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
-    result = here(*command, "--rows", "rows.csv").ends(0)
+    result = here(*command, "--out", "rows.csv").ends(0)
     assert "60 " in result.out
     assert "3 rows of 63 fit no known model" in result.out
     with open(files / "rows.csv", newline="") as lines:
@@ -181,10 +181,10 @@ def test_command(here, files):
         (["store.npz:v", "--known", "old.npy"], "Got --known old.npy; expected NAME=FILE"),
         (["store.npz:v", "--known", "a=old.npy", "--known", "a=new.npy"], "Got --known a=… twice"),
         (["store.npz:v", "--known", "a=none.npy"], "none.npy"),
-        (["store.npz:v", "--known", "a=old.npy", "--fdr", "0"], "Got --fdr 0"),
-        (["store.npz:v", "--rows", "rows.txt"], "Got --rows rows.txt; expected a .csv or .parquet file"),
-        (["store.npz:v", "--rows", "old.npy"], "expected a .csv or .parquet file"),
-        (["store.npz:v", "--known", "a=known.csv", "--rows", "known.csv", "--force"], "is the source known.csv"),
+        (["store.npz:v", "--known", "a=old.npy", "--set", "fdr=0"], "Got --set fdr=0"),
+        (["store.npz:v", "--out", "rows.txt"], "Got --out rows.txt; expected a .csv or .parquet file"),
+        (["store.npz:v", "--out", "old.npy"], "expected a .csv or .parquet file"),
+        (["store.npz:v", "--known", "a=known.csv", "--out", "known.csv", "--force"], "is the source known.csv"),
         (["store.npz:v", "--map", "old.npy"], "old.npy"),
     ],
 )

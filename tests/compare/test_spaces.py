@@ -147,7 +147,7 @@ def test_the_command(here, tmp_path):
     order = np.random.default_rng(0).permutation(120)
     np.savez(tmp_path / "a.npz", v=X, ids=names)
     np.savez(tmp_path / "b.npz", v=Y[order], ids=names[order])
-    few = ["--permutations", 20, "--halves", 2]
+    few = ["--permutations", 20, "--set", "halves=2"]
     result = here("lab similarity", "a.npz:v", "b.npz:v", *few, "--json").ends(0)
     data = json.loads(result.out)
     expected = compare_spaces(X, Y, permutations=20, halves=2)

@@ -198,7 +198,7 @@ def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, her
     MAP.save(tmp_path / "map")
     new = write_parts(tmp_path / "new", Y)
     ray = ("--engine", "ray", "--json")
-    sides = ("--source-image", parts, "--target-image", new)
+    sides = ("--old-image", parts, "--new-image", new)
     scores = [here("lab evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
     assert scores[0].code == 0, scores[0].err
     assert json.loads(scores[0].out) == json.loads(scores[1].out)

@@ -172,7 +172,7 @@ def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_
     said = here("lab plan", "1e9", "64", "--memory", "2").out
     assert "limits, the most heavily loaded first" in said
     assert "Quantize the index" in said
-    refused = here("lab plan", "1e9", "64", "--lost", "1")
+    refused = here("lab plan", "1e9", "64", "--set", "lost=1")
     assert refused.code == 2
     assert "--lost" in refused.err
 

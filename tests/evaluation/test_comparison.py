@@ -296,9 +296,9 @@ def test_evaluate_against_another_map(here, tmp_path):
     for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
         fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --no-check"
         assert here(*fit.split(), *extra).code == 0
-    common = "lab evaluate new --source-text both.npz:a --target-text both.npz:b --ids names"
+    common = "lab evaluate new --old-text both.npz:a --new-text both.npz:b --ids names"
     here(*common.split(), "--against", "old").refused(
-        "Got 100 of 160 text rows that new may have been fitted on", "Pass --fitted-rows drop to leave them out"
+        "Got 100 of 160 text rows that new may have been fitted on", "Pass --set fitted_rows=drop to leave them out"
     )
     common = [*common.split(), "--held-out"]
     plain = here(*common, "--against", "old", "--report", "page.html").ends(0)
@@ -310,4 +310,4 @@ def test_evaluate_against_another_map(here, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count("Comparison with other maps") == 1
     assert f"{lines['cosine']['wins']} / {lines['cosine']['losses']}" in page
-    assert "--groups without --against" in here(*common, "--groups", "none").err
+    assert "--set groups without --against" in here(*common, "--set", "groups=none").err

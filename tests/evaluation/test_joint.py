@@ -343,12 +343,14 @@ def files(data, tmp_path):
     return tmp_path
 
 
-FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--target-modality", "text", "-o", "map"]
+FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--set", "new_modality=text", "-o", "map"]
 
 
 def test_the_command_line_fits_carries_and_measures(here, files, data):
-    named = ["--source-model", "dino", "--target-model", "minilm"]
-    fitted = here(*FIT, *named, "--method", "cca", "--n-components", "8", "--ridge", "0.5", "--holdout", "60").ends(0)
+    named = ["--set", "old_model=dino", "--set", "new_model=minilm"]
+    fitted = here(
+        *FIT, *named, "--method", "cca", "--set", "n_components=8", "--set", "ridge=0.5", "--holdout", "60"
+    ).ends(0)
     assert "width of the joint space" in fitted.out
     assert "retrieval at 1, back" in fitted.out
     m = congruence.load(files / "map")
@@ -363,9 +365,9 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
         "ids",
         "--held-out",
         "--json",
-        "--source-image",
+        "--old-image",
         "i.npz:v",
-        "--target-text",
+        "--new-text",
     ]
     result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
@@ -389,16 +391,16 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
     assert here(*FIT, "--method", "procrustes").code == 0
     for arguments, words in (
         ((*FIT, "--force"), "--method cca"),
-        ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
+        ((*FIT, "--force", "--method", "procrustes", "--set", "ridge=1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
-        ((*FIT, "--force", "--method", "cca", "--n-components", "19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--n-components", "3"), "no such option"),
+        ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
+        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
         (("bridge export", "map", "-o", "x.vt"), "affine"),
         (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
-        (("lab evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
+        (("lab evaluate", "map", "--old-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
     ):
         here(*arguments).refused(words)
     assert not list(files.glob("x.*"))

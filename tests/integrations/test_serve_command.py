@@ -95,8 +95,8 @@ def secret(tmp_path):
         (["--api-key-env", "SHORT_KEY"], "Got a key of 5 characters in the variable SHORT_KEY; expected at least 16"),
         (["--port", "70000"], "Got --port 70000; expected 0 to 65535"),
         (["--space", "both"], "--space"),
-        (["--max-batch", "0"], "--max-batch"),
-        (["--timeout", "0"], "--timeout"),
+        (["--set", "max_batch=0"], "--max-batch"),
+        (["--set", "timeout=0"], "--timeout"),
         (["--encoder", "toy"], "Pass a name with one of these prefixes"),
         (["--modality", "smell"], "smell"),
     ],
@@ -129,7 +129,13 @@ def test_an_encoder_of_another_width_is_refused(here, folder, toy, monkeypatch):
             return new_model(items).repeat(2, axis=1)[:, :24]
 
     monkeypatch.setattr("toy_models.Toy", Wide)
-    for option in ((), ("--no-check-space",)):
+    for option in (
+        (),
+        (
+            "--set",
+            "check=false",
+        ),
+    ):
         result = here("bridge serve", folder, "--encoder", toy, "--port", "0", *option).ends(2)
     assert "24-d" in result.err
     assert "16-d" in result.err

@@ -261,7 +261,7 @@ def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
     make(tmp_path / "llama", transformers.LlamaModel(transformers.LlamaConfig(**words)), tokenizer=make_tokenizer())
     quiet = ["--layer", "all", "--device", "cpu"]
     for command in (
-        [f"hf:{tmp_path / 'dino'}", "val2017", "--pooling", "cls", "-o", "features/dino/images"],
+        [f"hf:{tmp_path / 'dino'}", "val2017", "--set", "pooling=cls", "-o", "features/dino/images"],
         [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "captions", "-o", "features/llama/captions"],
         [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "negatives", "-o", "features/llama/negatives"],
     ):

@@ -156,7 +156,7 @@ def test_the_command_writes_what_the_function_chooses(files, store, here):
     report = json.loads(done.out)
     assert report["ids"] == found.ids.tolist()
     assert report["covered"] == pytest.approx(found.covered.tolist())
-    assert report["next"] == "congruence fit s.npz:v NEW --ids name --target-ids id -o map"
+    assert report["next"] == "congruence fit s.npz:v NEW --ids name,id -o map"
     assert "</svg>" in (files / "a.svg").read_text()
     done = here("lab anchors", "s.npz:v", "-n", 12, "-o", "b.parquet", "--method", "balanced", "--labels", "s.npz:kind")
     assert "congruence fit b.parquet NEW -o map" in done.out

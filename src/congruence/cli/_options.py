@@ -32,6 +32,7 @@ Ids: TypeAlias = Annotated[
 ]
 
 #: What the values of ``--set`` are called in messages.
+_SWITCH = {"true": True, "yes": True, "false": False, "no": False}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -64,7 +65,7 @@ class Settings:
             )
         kind = self.known[name] if isinstance(self.known[name], type) else type(self.known[name])
         try:
-            return name, {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+            return name, _SWITCH[text.lower()] if kind is bool else kind(text)
         except (KeyError, ValueError):
             raise ParameterError(f"Got --set {entry}; expected {_KINDS[kind]}.") from None
 

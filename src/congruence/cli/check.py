@@ -1,169 +1,272 @@
-"""``congruence check``: recommend how to handle a change of models, from items encoded by both."""
+"""``congruence check``: recommend how to handle a change of models, and keep the map that was measured."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
-from congruence._utils.atomic import check_output
-from congruence._utils.optional import require
-from congruence.cli._base import number, print_json, print_table, progress, read, refuse_options, say
-from congruence.cli._engines import SampleOptions, read_sides
-from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
-from congruence.errors import IdError, InputError, ParameterError
+from congruence._utils.atomic import atomic_path, check_output
+from congruence.cli._base import (
+    ids_of,
+    number,
+    print_json,
+    print_table,
+    progress,
+    read,
+    refuse_options,
+    say,
+    split_named,
+    two_sides,
+)
+from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
+from congruence.cli.fit import find_ids, read_anchors
+from congruence.errors import IdError, InputError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from congruence.embeddings import Embeddings
+    from congruence.maps import Map
+    from congruence.upgrade.certify import Certificate, Estimate
 
     Sides: TypeAlias = tuple[dict[str, Embeddings], dict[str, Embeddings]]
-    from congruence.upgrade.certify import Certificate, Estimate
+
+#: What the folder contains.
+MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
+
+#: When a map is good enough; parameters of ``certify``; what the certificate calls the models.
+CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
+CERTIFY = {
+    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "center": False, "hubness": str},
+    **{"theory": "brief", "folds": 10, "repeats": 10, "rows": int, "encode_rate": float, "price": float},
+}
+NAMES = {"old_model": str, "new_model": str}
 
 
 @with_groups
 def command(
-    data: str | None = argument(
-        None, "Bundle (.parquet) of both models' embeddings, or a built-in sample: photos, emoji."
-    ),
+    old: str = argument(..., "Items in the old model: a file, or file:key. Or a bundle or sample: photos, emoji."),
+    new: str | None = argument(None, "The same items in the new model."),
     *,
-    source_image: str | None = option(None, "Anchor images in the source model: a file, or file:key."),
-    source_text: str | None = option(None, "Anchor texts in the source model."),
-    target_image: str | None = option(None, "The same images in the target model."),
-    target_text: str | None = option(None, "The same texts in the target model."),
-    query_source_image: str | None = option(None, "Held-out images in the source model."),
-    query_source_text: str | None = option(None, "Held-out texts in the source model."),
-    query_target_image: str | None = option(None, "Held-out images in the target model."),
-    query_target_text: str | None = option(None, "Held-out texts in the target model."),
-    ids: str | None = option(None, "Key, column or file of the ids, in all files."),
-    queries_text: str | None = option(
-        None, "Texts of any items in the target model: queries for the overlap with a re-embedded store."
+    store: str | None = option(None, "The database to migrate, for its size and for the next command."),
+    queries: str | None = option(None, "Texts of any items in the new model, as queries."),
+    old_queries: str | None = option(None, "The same texts in the old model, to include keeping it."),
+    also: list[str] | None = option(
+        None, "MODALITY=OLD,NEW: the items' rows of another modality, in one or both models. May be repeated."
     ),
-    queries_text_source: str | None = option(None, "The same texts in the source model, to include keeping it."),
-    labels: str | None = option(None, "file:column with the class of each image (or text, if there are no images)."),
-    query_labels: str | None = option(None, "file:column with the class of each held-out item."),
+    test: list[str] | None = option(
+        None, "OLD,NEW or MODALITY=OLD,NEW: held-out items; by default the anchors take turns. May be repeated."
+    ),
     anchors: str | None = option(
-        None, "Number of items to draw as anchors, or a file of their ids; the others are held-out queries."
+        None, "Number of items to draw as anchors, or a file of their ids; the others are held out."
     ),
-    method: str = option("auto", "Map to certify: auto (as congruence fit chooses), orthogonal or linear."),
-    single_modality: bool = option(
-        False, "Only one modality will be mapped: linear maps may be chosen.", "--single-modality"
-    ),
-    fitted: str | None = option(None, "Fit on image, text or both; by default on all that both models have."),
-    retention: float = option(0.95, "Smallest share of the target's own score that mapped vectors must reach."),
-    worth: float = option(0.01, "Smallest difference of scores that justifies a change."),
-    tie: float = option(0.03, "Advantage in score from which mapping the queries is preferred."),
-    most_anchors: int = option(5000, "Largest number of additional anchors that you could collect."),
-    must_move: bool = option(
-        False, "The source model will no longer be available, so it cannot be kept.", "--must-move"
-    ),
-    n_neighbors: int = option(10, "Length of the result lists whose overlap is measured."),
-    center: bool = option(False, "Search with queries and store each centered at its own mean.", "--center"),
-    hubness: str | None = option(None, "csls or qb_norm: search with a correction for hubs."),
-    theory: str = option("brief", "brief, or full, which adds κ; its linear programs take minutes."),
-    rows: int | None = option(None, "Number of rows of the store, to estimate costs."),
-    encode_rate: float | None = option(None, "Items per second that the target model encodes."),
-    price: float | None = option(None, "Price of encoding one item."),
-    source_model: str | None = option(None, "Name of the source model, for the certificate."),
-    target_model: str | None = option(None, "Name of the target model."),
-    folds: int = option(10, "Number of cross-validation folds of the anchors."),
-    repeats: int = option(10, "Number of random orders of the anchors for the learning curve."),
-    seed: Seed = 0,
-    runner: SampleOptions,
-    report: str | None = option(None, "HTML file to write the certificate to."),
-    force: Force = False,
+    labels: str | None = option(None, "file:column with the class of each item; after a comma, of each held-out one."),
+    modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
+    method: str = option("auto", "Map to check: auto (as congruence fit chooses), orthogonal or linear."),
+    ids: Ids = None,
+    out: str = option("checked", "Folder for the map and the certificate.", "--out", "-o"),
+    verbose: bool = option(False, "Print the whole certificate.", "--verbose", "-v"),
     exit_code: bool = option(False, "Exit with code 1 unless the verdict is to map.", "--exit-code"),
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(**CRITERIA, **CERTIFY, **NAMES, **SAMPLE),
+    seed: Seed = 0,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
+    """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map."""
     from congruence.upgrade.certify import Criteria, certify, split_anchors
 
-    if report is not None:  # checked before the work starts
-        check_output(report, force=force)
-        require("matplotlib", extra="plot")
-    thresholds = Criteria(retention, worth, tie, most_anchors, must_move)
-    models = {"source": source_model, "target": target_model}
-    anchor_specs = {
-        "source": {"image": source_image, "text": source_text},
-        "target": {"image": target_image, "text": target_text},
-    }
-    query_specs = {
-        "source": {"image": query_source_image, "text": query_source_text},
-        "target": {"image": query_target_image, "text": query_target_text},
-    }
-    specs = (*anchor_specs.values(), *query_specs.values())
-    files = [spec for side in specs for spec in side.values() if spec]
+    check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
+    runner = EngineOptions.of(engine, settings)
+    criteria = Criteria(**{name: settings.pop(name) for name in CRITERIA if name in settings})
+    models = tuple(settings.pop(name, None) for name in NAMES)
+    others, held = _by_modality(also, "--also"), _by_modality(test, "--test")
+    files = [old, *([new] if new else []), *(spec for sides in (*others.values(), *held.values()) for spec in sides)]
     by_fragments = runner.by_fragments(*files)
-
-    def read_models(specs: dict[str, dict[str, str | None]]) -> Sides:
-        sides = read_sides(
-            specs,
-            ids,
-            models,
-            runner=runner if by_fragments else None,
-            random_state=seed,
-            needs_rows={"--labels": labels, "--query-labels": query_labels},
-        )
-        return sides["source"], sides["target"]
-
-    bundle_classes = None
-    if data is None:
-        sides = read_models(anchor_specs)
-    elif by_fragments:
-        raise ParameterError(
-            f"Got a bundle, {data}, for --engine {runner.engine}; expected data sets.",
-            "Pass --source-image, --target-image and the like, or leave out --engine.",
-        )
+    classes = None
+    if new is None and not others:
+        refuse_options({"--engine": by_fragments, "--test": held}, "for a bundle", "Pass OLD and NEW.")
+        sides, classes = _from_bundle(old, models)
     else:
-        sides, bundle_classes = _from_bundle(data, models)
-    classes = _labels(labels, sides) or bundle_classes
-    queries = None
-    if any(spec for side in query_specs.values() for spec in side.values()):
-        queries = read_models(query_specs)
-    if queries is not None and classes is not None:
-        classes |= _labels(query_labels, queries) or {}
+        reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
+        sides = reader.read(old, new, modality, others)
+    class_file, _, held_file = (labels or "").partition(",")
+    classes = _labels(class_file or None, sides) or classes
+    heldout = None
+    if held:
+        main = held.pop("", (None, None))
+        heldout = reader.read(*main, next(iter(sides[0])), held)
+        if classes is not None:
+            classes |= _labels(held_file or None, heldout) or {}
     if anchors is not None:
-        if queries is not None:
-            raise ParameterError("Got --anchors and held-out queries; expected one of them.", "Leave out one.")
-        sides, queries = split_anchors(
+        if heldout is not None:
+            raise ParameterError("Got --anchors and --test; expected one of them.", "Leave out one.")
+        sides, heldout = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
-    with progress("certifying", (1 if queries else folds) + repeats, as_json) as callback:
+    if store is not None:
+        settings = {"rows": _rows_of(store, sides[0]), **settings}
+    folds, repeats = (settings.get(name, CERTIFY[name]) for name in ("folds", "repeats"))
+    with progress("checking", (1 if heldout else folds) + repeats, as_json) as callback:
         certificate = certify(
             *sides,
             method,
-            fitted=fitted,
-            queries=queries,
-            text_queries=_text_queries(queries_text_source, queries_text, models),
+            queries=heldout,
+            text_queries=_text_queries(old_queries, queries, models),
             labels=classes,
-            thresholds=thresholds,
-            n_neighbors=n_neighbors,
-            theory=theory,
-            folds=folds,
-            repeats=repeats,
+            thresholds=criteria,
             random_state=seed,
-            center=center,
-            hubness=hubness,
-            single_modality=single_modality,
-            rows=rows,
-            encode_rate=encode_rate,
-            price=price,
-            data=data or ", ".join(files),
+            data=", ".join(files),
             callback=callback,
+            **settings,
         )
-    if report is not None:
-        from congruence.report import render_certificate, write_page
-
-        write_page(report, render_certificate(certificate), force=force)
+    written = _write(out, certificate, certificate.fit(), force=force)
+    following = _next(certificate, old, new, out, store)
     if as_json:
-        print_json(certificate.to_dict())
+        print_json({**certificate.to_dict(), "output": out, "next": following})
     else:
-        print_certificate(certificate)
-        if report is not None:
-            say(f"Report: {report}")
+        if verbose:
+            print_certificate(certificate)
+        else:
+            verdict = certificate.verdict
+            sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
+            say(f"Verdict: {verdict.headline}{sure}")
+            say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+        say(f"Written to {out}: {', '.join(written)}")
+        if following is not None:
+            say(f"Next: {following}")
     if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
+
+
+def why_no_check(folder: Path) -> str | None:
+    """Return why a folder was not written by this command; None if it was."""
+    names = {path.name for path in folder.iterdir()}
+    if others := sorted(names - {MAP, FACTS, PAGE}):
+        return f"contains other files than a check ({', '.join(others[:3])})"
+    return None if {MAP, FACTS} <= names else f"contains no {FACTS}"
+
+
+def _write(out: str, certificate: Certificate, mapping: Map, *, force: bool) -> list[str]:
+    """Write the map and the certificate, as JSON and, if matplotlib is there to draw it, as a page."""
+    from importlib.util import find_spec
+
+    from congruence.report import render_certificate
+
+    with atomic_path(out, force=force, directory=True, foreign=why_no_check) as folder:
+        mapping.save(folder / MAP)
+        (folder / FACTS).write_text(json.dumps(certificate.to_dict(), indent=1) + "\n", encoding="utf-8")
+        if find_spec("matplotlib") is None:
+            return [MAP, f"{FACTS} ({PAGE} needs pip install 'congruence[plot]')"]
+        (folder / PAGE).write_text(render_certificate(certificate), encoding="utf-8")
+    return [MAP, FACTS, PAGE]
+
+
+def _next(certificate: Certificate, old: str, new: str | None, out: str, store: str | None) -> str | None:
+    """Return the command that the verdict leads to; None if there is nothing to do."""
+    files, verdict = [old, new or "NEW"], certificate.verdict
+    words = {
+        "map": ["migrate", store or "URL", "run", "--from", out],
+        "progressive": ["migrate", store or "URL", "run", "--from", out],
+        "queries": ["fit", *files[::-1], "-o", f"{out}-back"],
+        "collect": ["lab", "anchors", old, "-n", str(certificate.n_anchors + (verdict.more or 0)), "-o", "chosen.txt"],
+        "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
+    }.get(verdict.action)
+    return words and shlex.join(["congruence", *words])
+
+
+def _rows_of(store: str, old: Mapping[str, Embeddings]) -> int:
+    """Return the number of rows of a store, whose vectors have to be those of the old model."""
+    from contextlib import closing
+
+    from congruence._utils.process import hide_arguments
+    from congruence.databases import Address, open_database
+
+    hide_arguments(Address.parse(store).secrets)
+    with closing(open_database(store)) as database:
+        info = database.info()
+    width = next(iter(old.values())).dim
+    if info.dim != width:
+        raise InputError(
+            f"Got --store {Address.parse(store).shown} with vectors of {info.dim} components; OLD has {width}.",
+            "Pass the old model's vectors first, and the database that holds them.",
+        )
+    return info.rows
+
+
+def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, ...]]:
+    """Return the files of one or both models by modality, which is empty if an entry names none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries or []:
+        name, files = (
+            split_named(entry, flag, "MODALITY=OLD,NEW", "text=old.npy,new.npy") if "=" in entry else ("", entry)
+        )
+        if name in found:
+            raise ParameterError(f"Got {flag} twice for {name or 'OLD,NEW'}; expected it once.", "Leave out one.")
+        found[name] = (files,) if "," not in files else two_sides(files, flag) or ()
+    return found
+
+
+class _Reader:
+    """Reads the files of both models, or samples of large data sets."""
+
+    def __init__(
+        self,
+        ids: str | None,
+        models: tuple[str | None, ...],
+        runner: EngineOptions | None,
+        seed: int,
+        labels: str | None,
+    ) -> None:
+        self.ids, self.models, self.runner, self.seed, self.labels = ids, models, runner, seed, labels
+
+    def read(
+        self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
+    ) -> Sides:
+        """Return the rows of both models by modality; OLD and NEW are of the given one, or of that the files name."""
+        from congruence.embeddings import Space
+
+        if self.runner is not None:
+            specs = {name: {modality or "other": spec} for name, spec in (("source", old), ("target", new))}
+            for name, files in others.items():
+                specs["source"][name], specs["target"][name] = (*files, None)[:2]
+            models = dict(zip(specs, self.models, strict=True))
+            found = read_sides(
+                specs,
+                self.ids,
+                models,
+                runner=self.runner,
+                random_state=self.seed,
+                needs_rows={"--labels": self.labels},
+            )
+            return found["source"], found["target"]
+        spaces = [Space(model, modality=modality) for model in self.models]
+        sides: Sides = {}, {}
+        by_position = False
+        if old is not None and new is not None:
+            rows, paired_by = read_anchors((old, new), self.ids, (spaces[0], spaces[1]))
+            by_position = paired_by == "position"
+        else:
+            rows = () if old is None else (read(old, ids_of(self.ids)[0], spaces[0]),)
+        for side, one in zip(sides, rows, strict=False):
+            side[modality or one.space.modality or self._unknown(others)] = one
+        for name, files in others.items():
+            for side, spec, column, model in zip(sides, files, ids_of(self.ids), self.models, strict=False):
+                found_ids = False if by_position or column == "none" else column or find_ids(spec)[1]
+                side[name] = read(spec, found_ids, Space(model, modality=name))
+        return sides
+
+    @staticmethod
+    def _unknown(others: Mapping[str, object]) -> str:
+        if others:
+            raise ModalityError("The files do not say which modality OLD and NEW are of.", "Pass --modality image.")
+        return "other"
 
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
@@ -188,46 +291,45 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
 
 
 def _text_queries(
-    source: str | None, target: str | None, models: dict[str, str | None]
+    old: str | None, new: str | None, models: tuple[str | None, ...]
 ) -> tuple[Embeddings | None, Embeddings] | None:
     from congruence.embeddings import Space
 
-    if target is None:
-        refuse_options({"--queries-text-source": source}, "without --queries-text", "Pass --queries-text too.")
+    if new is None:
+        refuse_options({"--old-queries": old}, "without --queries", "Pass --queries too.")
         return None
-    old, new = (Space(model, modality="text") for model in models.values())
-    return None if source is None else read(source, None, old), read(target, None, new)
+    spaces = [Space(model, modality="text") for model in models]
+    return None if old is None else read(old, None, spaces[0]), read(new, None, spaces[1])
 
 
-def _from_bundle(data: str, models: dict[str, str | None]) -> tuple[Sides, dict[str, str] | None]:
+def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict[str, str] | None]:
     """Return both sides of a bundle, and the class of each image if the bundle has classes."""
     from dataclasses import replace
 
     from congruence.datasets import open_bundle
 
     bundle = open_bundle(data)
-    first, second = bundle.side("source"), bundle.side("target")
-    for side, model in zip((first, second), models.values(), strict=True):
+    sides = bundle.side("source"), bundle.side("target")
+    for side, model in zip(sides, models, strict=True):
         for modality, rows in side.items():
             if model is not None:
                 side[modality] = replace(rows, space=replace(rows.space, model=model))
-    return (first, second), bundle.classes.get("image")
+    return sides, bundle.classes.get("image")
 
 
 def _labels(spec: str | None, sides: Sides) -> dict[str, str] | None:
-    """Return the label of each item of the source by id; labels and items have the same order."""
+    """Return the label of each item of OLD by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
     from congruence.io import read_column
 
     if spec is None:
         return None
     column = read_column(spec)
-    stored = sides[0].get("image") or sides[0].get("text")
+    stored = next(iter(sides[0].values()), None)
     if stored is None or len(stored) != len(column):
         raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the "
-            "source's images (texts, if there are no images).",
-            f"Pass a file with as many labels as the source has rows, not {spec}.",
+            f"Got {len(column)} labels for {len(stored or ())} items of OLD; expected one label for each.",
+            f"Pass a file with as many labels as OLD has rows, not {spec}.",
         )
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 

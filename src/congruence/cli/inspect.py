@@ -58,7 +58,7 @@ def _of_bridge(bridge: Bridge) -> list[list[str]]:
     rows += [[name, _text(value)] for name, value in facts["parameters"].items()]
     fitted = bridge.thresholds
     if fitted is None:
-        return [*rows, ["thresholds", "none; congruence bridge evaluate with --queries-old and --out fits them"]]
+        return [*rows, ["thresholds", "none; congruence bridge evaluate with --old-queries and --out fits them"]]
     counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
     rows += [["thresholds", f"from {counts}"], ["known thresholds", f"{fitted.lowest:.4f} to {fitted.highest:.4f}"]]
     for rate, translation in fitted.at_rates(_RATES):

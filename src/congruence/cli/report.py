@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say
-from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
+from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PairOptions:
     """Options of joint-space maps."""
 
-    pairs: str | None = option(None, "Joint-space maps: SOURCE,TARGET, the files of the training, or others.")
+    pairs: str | None = option(None, "Joint-space maps: FIRST,SECOND, the files of the training, or others.")
     negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs.")
     groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key).")
     tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key).")
@@ -28,9 +28,7 @@ class PairOptions:
         None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
     )
     sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files.")
-    categories: str | None = option(None, "SugarCrepe's files to use, separated by commas; by default all.")
     pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups.")
-    note: str | None = option(None, "Joint-space maps: a sentence to show below the title.")
 
     def refuse(self, names: str, why: str, fix: str = "Leave it out.") -> None:
         """Refuse the first of these options that was given."""
@@ -44,6 +42,7 @@ def command(
     *,
     out: str = option("report.html", "HTML file to write.", "--out", "-o"),
     rows: PairOptions,
+    settings: dict[str, Any] = settable(categories=str, note=str),
     held_out: bool | None = option(
         None, "Only items that the map was not fitted on (default if it records them), or all.", "--held-out/--all"
     ),
@@ -75,14 +74,14 @@ def command(
         if data is not None or rows.pairs is None:
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
-                "Pass --pairs SOURCE,TARGET, as in the training.",
+                "Pass --pairs FIRST,SECOND, as in the training.",
             )
-        summary = summarize_files(mapping, rows, held_out=held_out, seed=seed)
+        summary = summarize_files(mapping, rows, settings, held_out=held_out, seed=seed)
         html = report.render_training(summary)
     else:
         from congruence.datasets import open_bundle
 
-        why = f"for a map into the target's space ({mapping.kind})"
+        why = f"for a map into the new model's space ({mapping.kind})"
         rows.refuse(" ".join(vars(rows)), why, "Leave it out, and pass DATA after the map.")
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
@@ -97,7 +96,9 @@ def command(
         say(f"Report: {out}")
 
 
-def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | None, seed: int) -> dict[str, Any]:
+def summarize_files(
+    mapping: HeadsMap, given: PairOptions, settings: dict[str, Any], *, held_out: bool | None, seed: int
+) -> dict[str, Any]:
     """Read the files and score the map."""
     from congruence.embeddings import Embeddings, Space
     from congruence.io import read_column
@@ -107,7 +108,7 @@ def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | N
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
-        given.refuse("categories", "without --sugarcrepe")
+        refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
     else:
         given.refuse("groups tasks texts", "together with --sugarcrepe, which has its own")
     if given.negatives is None:
@@ -126,9 +127,9 @@ def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | N
         groups=None if given.groups is None else read_column(given.groups),
         tasks=None if given.tasks is None else read_column(given.tasks),
         texts=texts,
-        items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, given.categories, Y),
+        items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, settings.get("categories"), Y),
         pictures=given.pictures,
-        note=given.note,
+        note=settings.get("note"),
         held_out=held_out,
         random_state=seed,
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import (
-    check_both,
     check_new,
     check_table_name,
     print_json,
     print_table,
     read,
     say,
+    two_sides,
     write_table,
 )
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 _PRINTED = 20
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a bridge or map from the new model to the old one.", metavar="MAP"),
     queries: str = option(..., "Queries in the new model."),
     old: str = option(..., "The rows that are still of the old model."),
     new: str = option(..., "The rows of the new model; an id in both parts counts as new."),
     k: int = option(10, "Number of hits per query.", "--k", "-k"),
-    merge: str = option("standardize", "How scores of both parts are put on one scale: standardize or none."),
-    background_old: str | None = option(
-        None, "Rows in the old model that set the scale; by default random rows of --old."
+    background: str | None = option(
+        None, "OLD,NEW: the same or similar items in both models, which set the scales; by default random rows."
     ),
-    background_new: str | None = option(None, "The same or similar items in the new model."),
+    settings: dict[str, Any] = settable(merge="standardize"),
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     seed: Seed = 0,
@@ -53,18 +53,14 @@ def command(
     from congruence.embeddings import Space
     from congruence.upgrade.bridge import search_mixed
 
-    check_both("--background-old", "--background-new", background_old, background_new)
-    check_hits_output(out, queries, old, new, background_old, background_new, force=force)
+    files = two_sides(background, "--background") or ()
+    check_hits_output(out, queries, old, new, *files, force=force)
     bridge = Bridge.load(map_path)
     id_column = False if ids == "none" else ids
     new_queries = read(queries, id_column, Space(modality=modality))
     old_rows, new_rows = read(old, id_column, Space()), read(new, id_column, Space())
-    background = None
-    if background_old is not None and background_new is not None:
-        background = read(background_old, False, Space()), read(background_new, False, Space())
-    mixed = search_mixed(
-        bridge, new_queries, old_rows, new_rows, k, merge=merge, background=background, random_state=seed
-    )
+    scale = (read(files[0], False, Space()), read(files[1], False, Space())) if files else None
+    mixed = search_mixed(bridge, new_queries, old_rows, new_rows, k, background=scale, random_state=seed, **settings)
     share = float(mixed.new.mean())
     notes = [f"{share:.1%} of the hits come from the new part."]
     if mixed.n_in_both:
@@ -72,7 +68,12 @@ def command(
             f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
     report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_old": len(old_rows)}
-    report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "merge": merge, "share_new": share}
+    report |= {
+        "n_new": len(new_rows),
+        "n_in_both": mixed.n_in_both,
+        "merge": settings.get("merge", "standardize"),
+        "share_new": share,
+    }
     title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
     hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
     print_hits(title, hits, report, notes, force=force, as_json=as_json)

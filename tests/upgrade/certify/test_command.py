@@ -16,7 +16,7 @@ from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 
-FEW = ["--repeats", "2", "--folds", "4"]
+FEW = ["--set", "repeats=2", "--set", "folds=4"]
 #: Which map is chosen is the subject of test_which_map.py.
 QUICK = [*FEW, "--method", "orthogonal"]
 
@@ -57,7 +57,7 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path):
 
 
 def test_each_way_stands_with_its_costs(folder):
-    cost = ["--rows", 20000, "--encode-rate", 10, "--price", 0.5]
+    cost = ["--set", "rows=20000", "--set", "encode_rate=10", "--set", "price=0.5"]
     out = run(*files(folder), "--ids", "ids", *cost, *QUICK).stdout
     table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
@@ -67,11 +67,13 @@ def test_each_way_stands_with_its_costs(folder):
     assert result["costs"][2]["items"] == round(20000 * result["costs"][2]["share"])
     assert len(result["progressive"]["value"]) == len(result["progressive"]["share"])
     with pytest.raises(CongruenceError, match="rows"):
-        run(*files(folder), "--ids", "ids", "--rows", 0, *QUICK)
+        run(*files(folder), "--ids", "ids", "--set", "rows=0", *QUICK)
 
 
 def test_the_way_to_search_is_an_option(folder):
-    found = json.loads(run(*files(folder), "--ids", "ids", "--center", "--hubness", "csls", "--json", *QUICK).stdout)
+    found = json.loads(
+        run(*files(folder), "--ids", "ids", "--set", "center=true", "--set", "hubness=csls", "--json", *QUICK).stdout
+    )
     assert any("transductive" in note for note in found["notes"])
     assert any("Centered" in note for note in found["notes"])
 
@@ -126,12 +128,12 @@ def test_text_queries_of_other_items(folder, tmp_path):
     p = upgrade_problem(60, 24, random_state=1)
     np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
     place, images = tmp_path / "texts.npz", files(folder, "image")
-    texts = ["--queries-text", f"{place}:new", "--queries-text-source", f"{place}:old"]
+    texts = ["--queries", f"{place}:new", "--old-queries", f"{place}:old"]
     # The files' column of ids names items of the store; these texts have none.
     data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
     assert data["task"] == "graded_text_overlap@10"
     assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
-    with pytest.raises(CongruenceError, match="--queries-text too"):
+    with pytest.raises(CongruenceError, match="--queries too"):
         run(*images, *texts[2:], *QUICK)
 
 
@@ -145,7 +147,7 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     quick = {"method": "orthogonal", "repeats": 1, "folds": 4, "draws": 50}
     said = next(e for e in certify(*sides(p), **quick).theory if e["theorem"] == "Def. 5.4")
     assert not calls
-    assert "--theory full" in said["sentence"]
+    assert "--set theory=full" in said["sentence"]
     full = next(e for e in certify(*sides(p), theory="full", **quick).theory if e["theorem"] == "Def. 5.4")
     assert calls
     assert full["numbers"]["kappa"][0] >= 1
@@ -158,9 +160,9 @@ def test_one_modality_with_labels(folder):
 
 
 def test_thresholds_and_exit_code(folder):
-    easy = ["--retention", "0.01", "--must-move", "--exit-code"]
+    easy = ["--set", "retention=0.01", "--set", "must_move=true", "--exit-code"]
     assert run(*files(folder), "--ids", "ids", *easy, *QUICK).exit_code == 0
-    hard = ["--worth", "0.9", "--exit-code"]
+    hard = ["--set", "worth=0.9", "--exit-code"]
     result = run(*files(folder), "--ids", "ids", *hard, *QUICK)
     assert result.exit_code == 1
     assert "keep the old model" in result.stdout
@@ -168,7 +170,7 @@ def test_thresholds_and_exit_code(folder):
 
 @pytest.mark.long
 def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--folds", "4", "--json").stdout)
+    data = json.loads(run("sample", "--anchors", "60", "--set", "repeats=1", "--set", "folds=4", "--json").stdout)
     assert data["n_anchors"] == 60
     assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
@@ -176,9 +178,9 @@ def test_the_sample_is_certified_by_name():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--retention", "2"], "retention=2"),
+        (["--set", "retention=2"], "retention=2"),
         (["--anchors", "160"], "--anchors 160 of 160"),
-        (["--fitted", "sound"], "fitted='sound'"),
+        (["--set", "fitted=sound"], "fitted='sound'"),
         (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
         (["--query-source-image", "nowhere.npy"], "nowhere.npy"),
     ],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    file: str | None = argument(None, "The store, in the source model: a file, file:key, or a folder of parts."),
+    file: str | None = argument(None, "The store, in the old model: a file, file:key, or a folder of parts."),
     n: int = option(..., "Number of anchors.", "--count", "-n"),
     out: str = option(
         ..., "File to write. .txt: one id, row number or text per line; else ids and vectors.", "--out", "-o"

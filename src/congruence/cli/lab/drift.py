@@ -33,7 +33,7 @@ def command(
                 f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now.",
                 "Pass the newest.",
             )
-        sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
+        sides, paired_by = read_anchors((reference, stream[0]), ids, (Space(), Space()))
         comparison = compare_canaries(*sides, tolerance=tolerance)
         changed = comparison.changed
         if as_json:

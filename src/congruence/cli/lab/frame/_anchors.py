@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import number, print_json, print_table, read
-from congruence.cli._options import AllowZeroRows, option
+from congruence.cli._options import Ids, option
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -22,13 +22,10 @@ class AnchorOptions:
     """How the anchors of models are read."""
 
     modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc.")
-    ids: str | None = option(
-        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
-    )
-    allow_zero_rows: AllowZeroRows = False
+    ids: Ids = None
 
 
-def read_anchors(specs: list[str], options: AnchorOptions) -> dict[str, Any]:
+def read_anchors(specs: list[str], options: AnchorOptions, allow_zero_rows: bool) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli.fit import find_ids
@@ -54,7 +51,7 @@ def read_anchors(specs: list[str], options: AnchorOptions) -> dict[str, Any]:
                 f"Write {name}:image=FILE and {name}:text=FILE, or give each model a name.",
             )
         space = Space(model=name if is_named else None, modality=rows_modality)
-        by_modality[rows_modality] = read(spec, column, space, options.allow_zero_rows)
+        by_modality[rows_modality] = read(spec, column, space, allow_zero_rows)
     out: dict[str, Any] = {}
     for name, by_modality in models.items():
         if None in by_modality and len(by_modality) > 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from congruence.cli._options import Force, Json, argument, option, with_groups
+from typing import Any
+
+from congruence.cli._options import Force, Json, argument, option, settable, with_groups
 from congruence.cli.lab.frame._anchors import MODELS, AnchorOptions, read_anchors, report
 
 
@@ -13,6 +15,7 @@ def command(
     *,
     out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
     anchors: AnchorOptions,
+    settings: dict[str, Any] = settable(allow_zero_rows=False),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -22,7 +25,7 @@ def command(
 
     check_map_output(out, force=force)
     frame = CanonicalFrame.load(frame_path)
-    for name, rows in read_anchors(models, anchors).items():
+    for name, rows in read_anchors(models, anchors, settings.get("allow_zero_rows", False)).items():
         frame.add(name, rows)
     frame.save(out, force=force)
     report(frame, out, as_json)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from congruence.cli._options import Force, Json, argument, option, with_groups
+from typing import Any
+
+from congruence.cli._options import Force, Json, argument, option, settable, with_groups
 from congruence.cli.lab.frame._anchors import MODELS, AnchorOptions, read_anchors, report
 
 
@@ -12,10 +14,7 @@ def command(
     *,
     out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
     anchors: AnchorOptions,
-    center: bool = option(True, "Map means to means."),
-    shrinkage: str = option(
-        "auto", "How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."
-    ),
+    settings: dict[str, Any] = settable(center=True, shrinkage="auto", allow_zero_rows=False),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -24,6 +23,7 @@ def command(
     from congruence.persist import check_map_output
 
     check_map_output(out, force=force)
-    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(read_anchors(models, anchors))
+    rows = read_anchors(models, anchors, settings.pop("allow_zero_rows", False))
+    frame = CanonicalFrame(**settings).fit(rows)
     frame.save(out, force=force)
     report(frame, out, as_json)

@@ -8,8 +8,8 @@ from congruence.cli._options import Force, Json, argument, option
 
 def command(
     frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
-    source: str = argument(..., "Name of the model to map from."),
-    target: str = argument(..., "Name of the model to map to."),
+    old: str = argument(..., "Name of the model to map from."),
+    new: str = argument(..., "Name of the model to map to."),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     modality: str | None = option(None, "Modality whose means the map uses by default."),
     force: Force = False,
@@ -20,15 +20,15 @@ def command(
     from congruence.persist import check_map_output
 
     check_map_output(out, force=force)
-    mapping = CanonicalFrame.load(frame_path).map(source, target, modality=modality)
+    mapping = CanonicalFrame.load(frame_path).map(old, new, modality=modality)
     mapping.save(out, force=force)
     if as_json:
         print_json({"output": out, **mapping.describe()})
         return
     facts = mapping.facts_
     rows = [
-        ["source", str(mapping.source_space_)],
-        ["target", str(mapping.target_space_)],
+        ["old model", str(mapping.source_space_)],
+        ["new model", str(mapping.target_space_)],
         ["modalities", ", ".join(facts["modalities"]) or "not specified"],
         ["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"],
         ["written to", out],
