@@ -30,11 +30,12 @@ def made(monkeypatch):
     return made
 
 
-def certify(folder, mapping, action="map", **facts):  # noqa: F811
+def certify(folder, mapping, action="map", modality="other", **facts):  # noqa: F811
     """Write what ``congruence check -o FOLDER`` writes."""
     mapping.save(folder / "map", force=True)
     verdict = {"action": action, "headline": f"{action} it", "reason": "so it is", "share": None}
-    (folder / "certificate.json").write_text(json.dumps({"verdict": {**verdict, **facts}, "facts": {}}))
+    content = {"verdict": {**verdict, **facts}, "facts": {"modality": modality}}
+    (folder / "certificate.json").write_text(json.dumps(content))
 
 
 @pytest.fixture
@@ -300,6 +301,10 @@ def test_a_modality_that_nothing_tells_is_asked_for(run, made, tmp_path, action)
     run(*action, "--from", "checked", "--modality", "audio").refused("audio")
     made.space = Space(modality="text")
     run(*action, "--from", "checked", "--modality", "image").refused("recorded as text", "--modality")
+    run(*action, "--from", "checked").ends(0)
+    run("discard", "--yes")
+    made.space = Space()
+    certify(tmp_path / "checked", both, modality="text")
     run(*action, "--from", "checked").ends(0)
     if action[0] == "run":
         (journal,) = tmp_path.glob("migration-*/journal.json")

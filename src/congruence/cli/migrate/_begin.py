@@ -113,8 +113,8 @@ class Beginning:
             raise ModalityError(
                 f"Got --modality {typed} for vectors that are recorded as {declared}.", "Leave out --modality."
             )
-        facts = (self.certificate or {}).get("facts", {})
-        return typed or declared or facts.get("modality") or None
+        certified = (self.certificate or {}).get("facts", {}).get("modality")
+        return typed or declared or (certified if certified != "other" else None)
 
     @property
     def kept(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def make_plan(
         differing = [
             f"{verdict[side]} (the map has {model})"
             for side, model in models.items()
-            if model and verdict[side] not in ("", model)
+            if model and verdict[side] and not verdict[side].startswith(model)
         ]
         if differing:
             note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
