@@ -21,9 +21,9 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
-from congruence.upgrade.certify.scoring import MapRecipe, overlap_of, score, vectors_of
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import Folds, Sheet, read_unmapped, score_heldout
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -163,22 +163,19 @@ def true_scores(case, mapping, population, size, ranking):
     return {name: float(np.mean(values)) for name, values in out.items()}
 
 
-def true_stored(case, mapping, task, population, size, ranking):
-    """Return the mean score of the mapped store by one measure, over disjoint galleries of the population."""
+def true_stored(case, mapping, population, size, ranking):
+    """Return the mean score of the mapped store by the deciding measure, over disjoint galleries of the population."""
     values = []
     for items in galleries(case, population, size, ranking):
-        rows = np.arange(items.tables.n)
-        if is_of_lists(task):
-            values.append(overlap_of(mapping, items, task, rows))
-        else:
-            hits = score(vectors_of(mapping, items, ("stored",)), items, rows, {task: items.tasks[task]})
-            values.append(hits[f"{task}/stored"].score.mean())
+        sheet = Sheet(items, Folds.none(items), only_task=True)
+        sheet.add(mapping)
+        values.append(sheet.read(read_unmapped(items)[0])[f"{items.task}/stored"].score.mean())
     return float(np.mean(values))
 
 
 def examine(case, n, rows, pool, population, thresholds, seed, way):
     source, target, labels = case.part(rows)
-    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed, **way)
+    said = certify(source, target, labels=labels, thresholds=thresholds, random_state=seed, **way)
     ranking = rankings(**way)[-1]
     tables = case.tables(rows, "anchors")
     recipe = MapRecipe(said.fitted, random_state=seed)
@@ -206,7 +203,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
             full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
             grown = recipe.fit(full, np.arange(n + more))
             part = population[: max(CURVE_POPULATION, n)]
-            curve[more] = true_stored(case, grown, task, part, min(n, len(part)), ranking)
+            curve[more] = true_stored(case, grown, part, min(n, len(part)), ranking)
         return curve[more]
 
     def gained(more):

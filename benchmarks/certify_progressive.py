@@ -93,7 +93,7 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
         for images, texts in zip((items.old, items.new), items.prompts, strict=True)
     ]
     labels = {one: names[k] for one, k in zip(ids, items.labels[here], strict=True)}
-    found = certify(*sides, labels=labels, repeats=3, draws=500, random_state=seed, rows=len(store))
+    found = certify(*sides, labels=labels, random_state=seed, rows=len(store))
     mapping = fit(items.old[here], items.new[here], modality="image", means={"text": items.prompts}, check=False)
     old, new, own = items.old[store], items.new[store], items.labels[store]
 
@@ -120,7 +120,7 @@ def emoji(seed: int) -> dict[str, Any]:
     def side(rows: np.ndarray) -> list[dict[str, Embeddings]]:
         return [{kind: Embeddings(v[rows], ids=[str(i) for i in rows]) for kind, v in m.items()} for m in models]
 
-    found = certify(*side(here), queries=side(asked), repeats=3, draws=500, random_state=seed, rows=len(store))
+    found = certify(*side(here), queries=side(asked), random_state=seed, rows=len(store))
     X, Y = (np.concatenate([model["image"][here], model["text"][here]]) for model in models)
     mapping = OrthogonalMap().fit(X, Y, modality=np.repeat(["image", "text"], len(here)))
     old, new = (model["image"][store] for model in models)

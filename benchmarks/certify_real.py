@@ -16,9 +16,9 @@ from machine_output import add_json, write_json
 FOUND: list[dict] = []
 
 
-def show(name, source, target, anchors, labels=None, repeats=5):
+def show(name, source, target, anchors, labels=None):
     given, held = split_anchors(source, target, anchors)
-    c = certify(*given, queries=held, labels=labels, repeats=repeats, draws=1000)
+    c = certify(*given, queries=held, labels=labels)
     confidence = ", ".join(f"{action} {share:.1%}" for action, share in c.verdict.confidence.items())
     print(f"\n{name}, {anchors} anchors: {confidence}\n{c.verdict.reason}")
     for measure, ways in c.strategies.items():
@@ -53,11 +53,11 @@ def main() -> None:
     if options.only in (None, "sample"):
         bundle = load_sample("emoji")
         for anchors in (200, 400, 800):
-            show("the sample's", bundle.side("source"), bundle.side("target"), anchors, repeats=10)
+            show("the sample's", bundle.side("source"), bundle.side("target"), anchors)
     if options.only in (None, "imagenet"):
         z = load("imagenet1000_unimodal")
         sides = (side(1000, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
-        show("EfficientNet-Lite0 to MobileNet-v2, ImageNet", *sides, 500, repeats=3)
+        show("EfficientNet-Lite0 to MobileNet-v2, ImageNet", *sides, 500)
     if options.only in (None, "lvis"):
         z = load("lvis1203_clip")
         for name in ("eva02_b16", "openai_vitb16"):
@@ -70,7 +70,7 @@ def main() -> None:
         n = len(z["label"])
         sides = (side(n, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
         labels = {str(i): str(label) for i, label in enumerate(z["label"])}
-        show("EfficientNet-Lite0 to MobileNet-v2, Caltech-101", *sides, 400, labels, repeats=3)
+        show("EfficientNet-Lite0 to MobileNet-v2, Caltech-101", *sides, 400, labels)
     write_json(options, FOUND)
 
 

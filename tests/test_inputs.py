@@ -124,10 +124,9 @@ def test_evaluate_and_similarity_take_them_too(form):
 
 
 def test_certify_takes_them_too():
-    quick = {"folds": 3, "repeats": 1, "draws": 20}
-    expected = congruence.certify({"other": Embeddings(X)}, {"other": Embeddings(Y)}, **quick)
-    assert congruence.certify(list(torch.tensor(X)), fixed(Y), **quick).to_dict() == expected.to_dict()
-    named = congruence.certify(pd.DataFrame(X), pd.DataFrame(Y).sample(frac=1), modality="text", **quick)
+    expected = congruence.certify({"other": Embeddings(X)}, {"other": Embeddings(Y)})
+    assert congruence.certify(list(torch.tensor(X)), fixed(Y)).to_dict() == expected.to_dict()
+    named = congruence.certify(pd.DataFrame(X), pd.DataFrame(Y).sample(frac=1), modality="text")
     assert named.fitted == ["text"]
     assert named.strategies["own@1"]["stored"].value == expected.strategies["own@1"]["stored"].value
 
@@ -312,7 +311,7 @@ def test_means_and_queries_take_arrays():
     mapping = congruence.fit(X, Y, modality="image", means={"text": (X + 1, None)})
     assert sorted(mapping.modality_means_) == ["image", "text"]
     queries = pd.DataFrame(X)[30:], pd.DataFrame(Y)[30:]
-    assert congruence.certify(X[:30], Y[:30], queries=queries, repeats=1, draws=20).n_queries == 30
+    assert congruence.certify(X[:30], Y[:30], queries=queries).n_queries == 30
 
 
 def test_columns_of_a_frame_that_a_map_was_not_fitted_on_are_refused():

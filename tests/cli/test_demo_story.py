@@ -7,7 +7,6 @@ import pytest
 
 from congruence.cli import _demo_photos
 from congruence.datasets import load_sample
-from congruence.upgrade.certify import certify
 
 pytestmark = pytest.mark.long
 
@@ -15,14 +14,6 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def photos():
     return load_sample("photos")
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Leave out the certificate's learning curve, which is no part of the story."""
-    monkeypatch.setattr(
-        "congruence.upgrade.certify.certify", lambda *sides, **given: certify(*sides, **given, repeats=1)
-    )
 
 
 def check(result, photos):
@@ -49,7 +40,7 @@ def check(result, photos):
 
 
 @pytest.mark.heavy
-def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path):
+def test_a_library_is_moved_and_the_page_tells_it(here, photos, tmp_path):
     pytest.importorskip("lancedb")
     pytest.importorskip("lance")
     done = here("demo", "--json", "-o", tmp_path / "p.html", "--save-map", tmp_path / "map").ends(0)

@@ -116,6 +116,6 @@ def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     refused = here("lab evaluate", "b", *sides[0], "--set", "sample=9", "--labels", "l.txt")
     assert refused.code == 2
     assert "--set sample=1200" in refused.err
-    said = [here("check", *side, "--folds", "3", "--repeats", "2", "--json") for side in sides]
+    said = [here("check", side[1], side[3], "-o", f"checked{k}", "--json") for k, side in enumerate(sides)]
     assert said[0].code == 0, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]

@@ -202,7 +202,7 @@ def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, her
     scores = [here("lab evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
     assert scores[0].code == 0, scores[0].err
     assert json.loads(scores[0].out) == json.loads(scores[1].out)
-    said = [here("check", *sides, "--folds", "3", "--repeats", "2", *how) for how in (ray, ("--json",))]
+    said = [here("check", parts, new, "-o", f"checked{k}", *how) for k, how in enumerate((ray, ("--json",)))]
     assert said[0].out, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
 

@@ -69,7 +69,7 @@ def is_map(path: Path) -> None:
 
 
 def is_check(path: Path) -> None:
-    holds(path, "map", "certificate.json", "certificate.html")
+    holds(path, "certificate.html", "certificate.json", "map")
     is_map(path / "map")
     is_page(path / "certificate.html")
 

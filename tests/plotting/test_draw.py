@@ -168,11 +168,11 @@ def test_strategies_have_intervals_and_controls():
 
 def test_the_learning_curve_goes_on_by_its_law():
     law = {"best": 0.9, "drop": 2.0, "exponent": 1.0}
-    curve = {"anchors": [10, 20, 40], "mean": [0.7, 0.8, 0.85], "sd": [0.1, 0.05, 0.0], "law": law, "repeats": 5}
+    curve = {"anchors": [10, 20, 40], "mean": [0.7, 0.8, 0.85], "error": [0.1, 0.05, 0.0], "law": law}
     data = {"task": "recall@1", "n_anchors": 50, "curve": curve, "re-embed": 0.95}
     ax = plotting.draw_learning_curve(data, axes())
     found = lines(ax)
-    assert found["mean of 5 draws"].tolist() == [[10, 0.7], [20, 0.8], [40, 0.85]]
+    assert found["measured"].tolist() == [[10, 0.7], [20, 0.8], [40, 0.85]]
     extrapolated = found["extrapolated"]
     assert (extrapolated[0, 0], extrapolated[-1, 0]) == (pytest.approx(40), pytest.approx(200))
     np.testing.assert_allclose(extrapolated[:, 1], 0.9 - 2 / extrapolated[:, 0])
@@ -240,7 +240,7 @@ def test_a_certificate_draws_what_it_holds():
     p = upgrade_problem(80, 12, random_state=0)
     models = (p.source_images, p.source_texts), (p.target_images, p.target_texts)
     sides = [{"image": Embeddings(images), "text": Embeddings(texts)} for images, texts in models]
-    certificate = certify(*sides, repeats=2, draws=50)
+    certificate = certify(*sides)
     overlap = next(task for task in certificate.strategies if task in certificate.controls)
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
@@ -251,8 +251,7 @@ def test_a_certificate_draws_what_it_holds():
     with pytest.raises(ParameterError, match="task='nonsense'"):
         certificate.plot(task="nonsense")
     curve = certificate.plot_learning_curve(axes())
-    repeats = certificate.curve["repeats"]
-    np.testing.assert_allclose(lines(curve)[f"mean of {repeats} draws"][:, 1], certificate.curve["mean"])
+    np.testing.assert_allclose(lines(curve)["measured"][:, 1], certificate.curve["mean"])
     assert lines(curve)["extrapolated"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
 
 

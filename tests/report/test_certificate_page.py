@@ -20,7 +20,7 @@ def page():
     ):
         rows = (("image", images), ("text", texts))
         sides.append({kind: Embeddings(X, space=Space(model, "2026-01", kind)) for kind, X in rows})
-    return render_certificate(certify(*sides, repeats=2, draws=200, random_state=7, data="shop/photos.parquet"))
+    return render_certificate(certify(*sides, random_state=7, data="shop/photos.parquet"))
 
 
 def test_models_data_date_and_seed_are_named(page):

@@ -44,7 +44,7 @@ MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
 CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
 CERTIFY = {
     **{"fitted": str, "single_modality": False, "n_neighbors": 10, "center": False, "hubness": str},
-    **{"theory": "brief", "folds": 10, "repeats": 10, "rows": int, "encode_rate": float, "price": float},
+    **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
 }
 NAMES = {"old_model": str, "new_model": str}
 
@@ -80,7 +80,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map."""
-    from congruence.upgrade.certify import Criteria, certify, split_anchors
+    from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
 
     check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
     runner = EngineOptions.of(engine, settings)
@@ -112,8 +112,7 @@ def command(
         )
     if store is not None:
         settings = {"rows": _rows_of(store, sides[0]), **settings}
-    folds, repeats = (settings.get(name, CERTIFY[name]) for name in ("folds", "repeats"))
-    with progress("checking", (1 if heldout else folds) + repeats, as_json) as callback:
+    with progress("checking", STEPS, as_json) as callback:
         certificate = certify(
             *sides,
             method,

@@ -92,6 +92,26 @@ class CrossMoments:
         self.weight = total
         self.rows += other.rows
 
+    @classmethod
+    def total(cls, parts: Sequence[CrossMoments]) -> CrossMoments:
+        """Return the moments of several disjoint sets of rows together, all with the Gram matrix or none."""
+        new = cls(*parts[0].cross.shape, gram=parts[0].gram is not None)
+        new.weight, new.rows = sum(part.weight for part in parts), sum(part.rows for part in parts)
+        weights = np.array([part.weight for part in parts])
+        x, y = (np.stack([part.source_mean for part in parts]), np.stack([part.target_mean for part in parts]))
+        new.source_mean, new.target_mean = weights @ x / new.weight, weights @ y / new.weight
+        x, y = x - new.source_mean, y - new.target_mean
+        new.cross += (x * weights[:, None]).T @ y
+        for part in parts:
+            new.cross += part.cross
+        if new.gram is not None:
+            new.gram += (x * weights[:, None]).T @ x
+            for part in parts:
+                new.gram += part.gram
+        new.source_scatter = sum(part.source_scatter for part in parts) + float(weights @ np.square(x).sum(axis=1))
+        new.target_scatter = sum(part.target_scatter for part in parts) + float(weights @ np.square(y).sum(axis=1))
+        return new
+
     def merge(self, other: CrossMoments) -> CrossMoments:
         """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
         if self.cross.shape != other.cross.shape:

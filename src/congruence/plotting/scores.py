@@ -226,26 +226,26 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
 def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the score by number of anchors, extrapolated to four times the present number.
 
-    ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``sd``, ``repeats`` and the power ``law``
+    ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``error`` and the power ``law``
     (``best``, ``drop``, ``exponent``); ``re-embed``, the score of re-embedding, or None.
     """
     with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
         curve, now = data["curve"], data["n_anchors"]
         sizes: list[float] = list(curve["anchors"])
-        mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
+        mean, error = np.array(curve["mean"]), np.array(curve["error"])
         law = curve["law"]
         more = np.geomspace(sizes[-1], 4 * now, 20)
         extrapolated = law["best"] - law["drop"] * more ** -law["exponent"]
         ax.axvline(now, color=COLOR["faint"], linestyle=(0, (4, 4)))
-        ax.fill_between(sizes, mean - sd, mean + sd, color=COLOR["after"], alpha=0.18, linewidth=0)
-        ax.plot(sizes, mean, "o-", color=COLOR["after"], label=f"mean of {curve['repeats']} draws")
+        ax.fill_between(sizes, mean - error, mean + error, color=COLOR["after"], alpha=0.18, linewidth=0)
+        ax.plot(sizes, mean, "o-", color=COLOR["after"], label="measured")
         ax.plot(more, extrapolated, color=COLOR["faint"], linestyle=(0, (4, 4)), label="extrapolated")
         if data["re-embed"] is not None:
             ax.axhline(data["re-embed"], color=COLOR["target"], linewidth=1.6, label="re-embed")
         ax.set_xscale("log")
         ax.set(
             xlim=(sizes[0] / 1.08, 4.8 * now),
-            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(extrapolated.max()), float((mean + sd).max()))),
+            ylim=(min(0.0, float((mean - error).min())), max(1.0, float(extrapolated.max()), float((mean + error).max()))),
             xlabel="anchors (logarithmic)",
             ylabel=words(data["task"]),
         )

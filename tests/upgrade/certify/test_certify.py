@@ -13,11 +13,12 @@ from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.design import EvaluationSet
-from congruence.upgrade.certify.scoring import MapRecipe, score, vectors_of
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import score_heldout
 from congruence.upgrade.certify.verdict import ACTIONS
 
 #: Which map it is is the subject of test_which_map.py.
-QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
+QUICK = {"method": "orthogonal"}
 
 
 def embed(rows, ids=None, **space):
@@ -66,9 +67,9 @@ def test_estimates_are_near_what_other_items_show():
     own = np.arange(300)
     mapping = MapRecipe(certificate.fitted, random_state=0).fit(tables(p, own), own)
     others = [EvaluationSet(tables(p, own + k, what="queries")) for k in range(300, 2100, 300)]
-    found = [score(vectors_of(mapping, other), other, own) for other in others]
+    found = [score_heldout(mapping, other).scores for other in others]
     for way, estimate in certificate.strategies["recall@1"].items():
-        truth = np.mean([scores[f"recall@1/{way}"].score.mean() for scores in found])
+        truth = np.mean([scores[f"recall@1/{way}"].mean() for scores in found])
         assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, way
 
 
@@ -198,7 +199,7 @@ def test_float16_and_rows_in_another_order_change_nothing_much():
     assert a.cosines["image"].value == pytest.approx(b.cosines["image"].value, abs=2e-3)
 
 
-BAD = {"folds": 2, "repeats": 0, "fitted": "audio", "draws": 0}
+BAD = {"n_neighbors": 0, "fitted": "audio", "theory": "long", "rows": 0}
 
 
 def test_bad_input():

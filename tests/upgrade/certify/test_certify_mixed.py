@@ -35,7 +35,7 @@ def certified(p, n, **options):
     images, texts = sides(p, slice(0, n), ("image",)), [Embeddings(rows, ids=names) for rows in prompts(p)]
     both = [image | {"text": text} for image, text in zip(images, texts, strict=True)]
     labels = {str(i): names[k] for i, k in enumerate(p.labels[:n])}
-    return certify(*both, labels=labels, **{"method": "orthogonal", "repeats": 2, "draws": 200, "folds": 5, **options})
+    return certify(*both, labels=labels, **{"method": "orthogonal", **options})
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def test_without_the_stores_size_no_costs_are_made_up():
 @pytest.mark.parametrize("retention", [0.8, 0.999])
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
     level = Criteria(retention=retention)
-    found = certified(big, 160, thresholds=level)
+    found = certified(big, 200, thresholds=level)
     monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", lambda *given: None)
-    before = certified(big, 160, thresholds=level)
+    before = certified(big, 200, thresholds=level)
     share = dict(found.verdict.confidence)
     share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
     assert {name: value for name, value in share.items() if value} == pytest.approx(before.verdict.confidence)
@@ -143,7 +143,7 @@ def test_shares_are_whole_percents_upwards():
 @pytest.mark.parametrize("kind", ["pairs", "labels", "lists", "queries"])
 def test_each_form_of_data_has_its_forecast(kind):
     p = problem(150)
-    options = {"method": "orthogonal", "repeats": 2, "draws": 100, "folds": 4}
+    options = {"method": "orthogonal"}
     if kind == "labels":
         options["labels"] = {str(i): str(k) for i, k in enumerate(p.labels)}
     if kind == "queries":
@@ -181,7 +181,7 @@ def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
 def test_a_large_store_has_more_rows_to_refit_on():
     p = problem(120, shear=0.8, source_noise=0.1, target_noise=0.1)
     images = [{"image": Embeddings(rows)} for rows in (p.source_images, p.target_images)]
-    options = {"method": "orthogonal", "repeats": 1, "draws": 50, "folds": 4}
+    options = {"method": "orthogonal"}
     few, many = (certify(*images, rows=rows, **options).progressive["value"] for rows in (100, 100_000))
     assert few[0] == many[0]  # nothing is re-embedded
     assert many[1] > few[1] + 0.01  # on 2 rows of the small store nothing is refitted
@@ -196,7 +196,7 @@ def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
         return measure_mixed(*given)
 
     monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", spy)
-    certified(problem(300, source_noise=0.8), 60, repeats=1, draws=50)
+    certified(problem(300, source_noise=0.8), 60)
     question, measured, task, *rest = asked[0]
     base = f"{task}/stored"
 

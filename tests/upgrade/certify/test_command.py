@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from certify_data import sides
 
+import congruence
 from congruence.cli import app
 from congruence.errors import CongruenceError
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 
-FEW = ["--set", "repeats=2", "--set", "folds=4"]
 #: Which map is chosen is the subject of test_which_map.py.
-QUICK = [*FEW, "--method", "orthogonal"]
+QUICK = ["--method", "orthogonal"]
 
 
 @pytest.fixture(scope="module")
@@ -32,33 +32,39 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def run(*arguments, command="check"):
-    """Run the command, whose options are read once; errors pass."""
+    """Run the command in a folder whose outputs it may replace; errors pass."""
+    if command == "check":
+        arguments = (*arguments, "--force")
     with redirect_stdout(io.StringIO()) as out:
         code = app.main([*command.split(), *map(str, arguments)], standalone_mode=False)
     return SimpleNamespace(stdout=out.getvalue(), exit_code=code or 0)
 
 
 def files(folder, *modalities):
-    return [
-        part
-        for side, file in (("source", "old"), ("target", "new"))
-        for name in modalities or ("image", "text")
-        for part in (f"--{side}-{name}", f"{folder / file}.npz:{name}")
-    ]
+    first, *others = modalities or ("image", "text")
+    words = [f"{folder}/{side}.npz:{first}" for side in ("old", "new")] + ["--modality", first]
+    for name in others:
+        words += ["--also", f"{name}={folder}/old.npz:{name},{folder}/new.npz:{name}"]
+    return words
 
 
 def test_two_modalities_end_in_a_verdict(folder, tmp_path):
-    out = run(*files(folder), "--ids", "ids", "--report", tmp_path / "c.html", *QUICK).stdout
+    out = run(*files(folder), "--ids", "ids", "-o", tmp_path / "c", "--verbose", *QUICK).stdout
     assert out.startswith("Verdict: ")
     for words in ("Share of draws", "map the queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
         assert words in out
-    assert (tmp_path / "c.html").exists()
+    assert (tmp_path / "c/certificate.html").exists()
 
 
 def test_each_way_stands_with_its_costs(folder):
     cost = ["--set", "rows=20000", "--set", "encode_rate=10", "--set", "price=0.5"]
-    out = run(*files(folder), "--ids", "ids", *cost, *QUICK).stdout
+    out = run(*files(folder), "--ids", "ids", *cost, "-v", *QUICK).stdout
     table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
@@ -79,9 +85,9 @@ def test_the_way_to_search_is_an_option(folder):
 
 
 def test_json_holds_what_the_library_returns(folder):
-    data = json.loads(run(*files(folder), "--ids", "ids", "--json", *FEW).stdout)
+    data = json.loads(run(*files(folder), "--ids", "ids", "--json").stdout)
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
-    same = certify(*sides(p), repeats=2, folds=4).to_dict()
+    same = certify(*sides(p)).to_dict()
     assert data["verdict"]["action"] == same["verdict"]["action"]
     ours, theirs = (one["strategies"]["recall@1"]["stored"]["value"] for one in (data, same))
     assert ours == pytest.approx(theirs)
@@ -109,7 +115,7 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
 
 
 def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", *FEW).stdout
+    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", "-v").stdout
     assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
     assert "can be too high" in " ".join(found.split())  # for anchors that are not random
 
@@ -144,7 +150,7 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     real = theorems.kappa
     monkeypatch.setattr(theorems, "kappa", lambda *a, **k: calls.append(1) or real(*a, **k))
     p = upgrade_problem(60, 4, random_state=0)
-    quick = {"method": "orthogonal", "repeats": 1, "folds": 4, "draws": 50}
+    quick = {"method": "orthogonal"}
     said = next(e for e in certify(*sides(p), **quick).theory if e["theorem"] == "Def. 5.4")
     assert not calls
     assert "--set theory=full" in said["sentence"]
@@ -170,7 +176,7 @@ def test_thresholds_and_exit_code(folder):
 
 @pytest.mark.long
 def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--set", "repeats=1", "--set", "folds=4", "--json").stdout)
+    data = json.loads(run("sample", "--anchors", "60", "--json").stdout)
     assert data["n_anchors"] == 60
     assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
@@ -182,7 +188,8 @@ def test_the_sample_is_certified_by_name():
         (["--anchors", "160"], "--anchors 160 of 160"),
         (["--set", "fitted=sound"], "fitted='sound'"),
         (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
-        (["--query-source-image", "nowhere.npy"], "nowhere.npy"),
+        (["--test", "nowhere.npy,nowhere.npy"], "nowhere.npy"),
+        (["--also", "text=nowhere.npy"], "Got --also twice for text"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, arguments, words):
@@ -190,12 +197,34 @@ def test_bad_input_is_one_sentence(folder, arguments, words):
         run(*files(folder), "--ids", "ids", *arguments, *QUICK)
 
 
-def test_an_existing_report_is_not_replaced(folder, tmp_path):
-    page = tmp_path / "c.html"
-    page.write_text("mine")
-    with pytest.raises(CongruenceError, match="exists"):
-        run(*files(folder), "--ids", "ids", "--report", page, *QUICK)
-    assert page.read_text() == "mine"
+def test_a_folder_of_other_files_is_not_replaced(folder, tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/mine.txt").write_text("mine")
+    with pytest.raises(CongruenceError, match="mine.txt"):
+        run(*files(folder), "--ids", "ids", "-o", tmp_path / "c", *QUICK)
+    assert (tmp_path / "c/mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("modalities", [("image",), ("image", "text")])
+def test_the_map_that_was_measured_is_kept(folder, tmp_path, modalities):
+    data = json.loads(run(*files(folder, *modalities), "--ids", "ids", "--json").stdout)
+    mapping = congruence.load(tmp_path / "checked/map")
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
+    same = certify(*sides(p, modalities=modalities)).fit()
+    for name in modalities:
+        rows = p.source_images if name == "image" else p.source_texts
+        np.testing.assert_allclose(mapping.transform(rows, modality=name), same.transform(rows, modality=name))
+    kept = json.loads((tmp_path / "checked/certificate.json").read_text())
+    assert kept["verdict"] == data["verdict"]
+
+
+def test_two_files_paired_by_position_are_enough(tmp_path):
+    p = upgrade_problem(80, 12, random_state=0)
+    np.save("old.npy", p.source_images)
+    np.save("new.npy", p.target_images)
+    *_, written, following = run("old.npy", "new.npy", *QUICK).stdout.splitlines()
+    assert written.startswith("Written to checked: map")
+    assert following.startswith("Next: congruence ")
 
 
 @pytest.mark.long
@@ -203,7 +232,7 @@ def test_the_page_is_whole_and_self_contained():
     p = upgrade_problem(80, 12, random_state=0)
     source, target = sides(p)
     for parts in ((source, target), sides(p, modalities=("text",)), (source, {"text": target["text"]})):
-        certificate = certify(*parts, method="orthogonal", repeats=2, folds=4, draws=200)
+        certificate = certify(*parts, method="orthogonal")
         page = render_certificate(certificate)
         assert not re.search(r"(?:src|href)=[\"']?(?!#|data:)[^\"'> ]", page)
         assert "<script" not in page

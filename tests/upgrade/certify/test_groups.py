@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from congruence import Embeddings
-from congruence.upgrade.certify.cross_fit import cross_fit
 from congruence.upgrade.certify.design import EvaluationSet, deal, make_tables, near_duplicates, shuffle
 from congruence.upgrade.certify.intervals import mean_interval
-from congruence.upgrade.certify.scoring import MapRecipe, cosines, score, vectors_of
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import cosines, cross_fit, score_heldout
 
 
 def tables(source, target):
@@ -68,10 +68,10 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
         items = EvaluationSet(anchors, groups=groups, random_state=seed)
-        got = cross_fit(items, MapRecipe(["image"], "orthogonal"), folds=10)
+        got = cross_fit(items, MapRecipe(["image"], "orthogonal"))
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
         model = MapRecipe(["image"], "orthogonal").fit(anchors, np.arange(120))
-        truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
+        truth = cosines(model, EvaluationSet(tables(*others)), "image", np.arange(400)).mean()
         low, high = mean_interval(values.mean(), influence, groups=groups)
         heldout.append(low <= truth <= high)
         wrong.append(values.mean() - truth)
@@ -97,12 +97,11 @@ def test_a_twin_among_the_anchors_lends_no_score():
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
     recipe = MapRecipe(["image"], "orthogonal")
-    apart = cross_fit(EvaluationSet(whole, groups=groups), recipe, folds=10)
-    split = cross_fit(EvaluationSet(whole), recipe, folds=10)
+    apart = cross_fit(EvaluationSet(whole, groups=groups), recipe)
+    split = cross_fit(EvaluationSet(whole), recipe)
     model = recipe.fit(whole, np.arange(240))
     parts = [EvaluationSet(tables(source[k : k + 240], target[k : k + 240])) for k in range(240, 1200, 240)]
-    found = [score(vectors_of(model, part), part, np.arange(240)) for part in parts]
-    truth = np.mean([scores["own@1/stored"].score.mean() for scores in found])
+    truth = np.mean([score_heldout(model, part).scores["own@1/stored"].mean() for part in parts])
     cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]
     assert apart.scores["own@1/stored"].mean() == pytest.approx(truth, abs=0.03)
     assert cosine[0] < 0.1 < 0.3 < cosine[1]

@@ -7,13 +7,12 @@ from certify_data import tables
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
-from congruence.upgrade.certify import certify, cross_fit
-from congruence.upgrade.certify.cross_fit import score_heldout
+from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.design import EvaluationSet
-from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.scoring import MapRecipe, compare_lists
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import compare_lists, cross_fit, score_heldout
 
-QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
+QUICK = {"method": "orthogonal"}
 
 
 def by_hand(near, judge, k, role, gone=None):
@@ -113,25 +112,11 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
         parts = [tables(p, np.arange(k, k + 60), ("image",), "queries") for k in range(0, 540, 60)]
         recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
-        got = Measured()
-        cross_fit.cross_fit_lists(EvaluationSet(parts[0]), recipe, got)
+        got = cross_fit(EvaluationSet(parts[0]), recipe)
         truth = [score_heldout(model, EvaluationSet(part)).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
     assert abs(np.mean(errors)) < 0.05, errors
-
-
-def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
-    asked = []
-    for name in ("similarities", "sides"):
-        real = getattr(cross_fit, name)
-        spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
-        monkeypatch.setattr(cross_fit, name, spy)
-    p = upgrade_problem(40, 8, random_state=0)
-    items = EvaluationSet(tables(p, np.arange(40), ("image",)), n_neighbors=5)
-    cross_fit.cross_fit_lists(items, MapRecipe(["image"], "orthogonal"), Measured())
-    assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
-    assert asked.count("stored") == 28 + 6  # once for each two parts
 
 
 def test_texts_of_other_items_search_both_stores():

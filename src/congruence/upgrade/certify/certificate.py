@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +20,14 @@ from congruence.compare.pairing import check_pairing
 from congruence.embeddings import by_modality
 from congruence.errors import ProjectionWarning
 from congruence.evaluation import rankings
+from congruence.maps import Map
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
-from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, gains, measure_curves, score_heldout
-from congruence.upgrade.certify.design import Design, EvaluationSet
-from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.curve import curve_of, gains
+from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.mixed import measure_mixed
-from congruence.upgrade.certify.scoring import MapRecipe, measure_controls
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Criteria, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice
@@ -33,6 +35,9 @@ from congruence.upgrade.progressive.meter import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+DRAWS = 2000  # of the true scores and curve, which determine the verdict's confidence
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +66,15 @@ class Certificate(PlainData):
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
+    make_map: InitVar[Callable[[], Map]] = field(kw_only=True)
+
+    def __post_init__(self, make_map: Callable[[], Map]) -> None:
+        object.__setattr__(self, "_make_map", make_map)  # not a field, since it is no plain data
+
+    def fit(self) -> Map:
+        """Return the map that was certified, fitted on all anchors and ready to be saved."""
+        made: Map = vars(self)["_make_map"]()
+        return made
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
         """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
@@ -119,9 +133,6 @@ def certify(
     thresholds: Criteria | None = None,
     n_neighbors: int = 10,
     theory: str = "brief",
-    folds: int = 10,
-    repeats: int = 10,
-    draws: int = 2000,
     random_state: int = 0,
     data: str = "",
     center: bool = False,
@@ -165,9 +176,6 @@ def certify(
         Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
         ``"full"`` also computes κ of Definition 5.4, by linear programs that take minutes.
-    folds, repeats, draws : int, default=10, 10, 2000
-        Number of parts of the anchors that are scored in turn (at least 3), of random orders of the anchors for the
-        learning curve, and of draws of the true scores and curve, which determine the verdict's confidence.
     random_state : int, default=0
     data : str, optional
         Name of the data, shown in the certificate.
@@ -183,7 +191,7 @@ def certify(
     encode_rate, price : float, optional
         Items per second that the target model encodes, and price of encoding one.
     callback : callable, optional
-        Called with 1 after each of ``folds + repeats`` steps (with ``queries``, the folds are a single step).
+        Called with 1 after each number of anchors that maps are fitted on, at most ``STEPS`` times.
     **parameters
         Parameters of the method, as for ``congruence.fit``.
 
@@ -199,9 +207,7 @@ def certify(
     check_seed(random_state)
     thresholds = thresholds or Criteria()
     ranking = rankings(center, hubness)[-1]
-    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
-        check_positive(value, name, integer=True)
-    check_positive(folds - 2, "folds - 2", integer=True)
+    check_positive(n_neighbors, "n_neighbors", integer=True)
     for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price")):
         if given is not None:
             check_positive(given, name, integer=name == "rows")
@@ -221,23 +227,23 @@ def certify(
         mapping = recipe.fit(anchors, everything, choice)
         rotation = recipe.about_means(anchors, everything, mapping)
         if design.heldout:
-            measured = score_heldout(mapping, items)
-            if callback:
-                callback(1)
+            measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
-            measured = cross_fit(items, recipe, folds=folds, callback=callback)
-            cross_fit_lists(items, recipe, measured)
-        task = _deciding_task(items, measured)
-        curve, cosine_curve = measure_curves(design, recipe, measured, task, repeats=repeats, callback=callback)
-        mixed = measure_mixed(items, measured, task, rows)
+            measured = cross_fit(items, recipe, callback)
+        mixed = measure_mixed(items, measured, items.task, rows)
         controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(
         anchors.source[first], anchors.target[first], ids=anchors.ids[first], random_state=random_state
     )
-    strategies = measured.estimates(task)
-    retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
+    task = items.task
+    strategies, cosines = measured.estimates(task), measured.cosines()
+    levels = strategies[task]["stored"].value, cosines[items.tables.shown].value
+    curve, cosine_curve = (
+        curve_of(measured, name, design.n_anchors, level) for name, level in zip(items.curved, levels, strict=True)
+    )
+    retention, drawn = measured.retention(task, list(strategies[task]), DRAWS, rng)
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
@@ -245,11 +251,11 @@ def certify(
         verdict=verdict,
         task=task,
         n_anchors=design.n_anchors,
-        n_queries=items.tables.n,
+        n_queries=strategies[task]["stored"].n,
         fitted=design.fitted,
         strategies=strategies,
         retention=retention,
-        cosines=measured.cosines(),
+        cosines=cosines,
         curve=curve.to_dict(),
         cosine_curve=cosine_curve.to_dict(),
         gains=gains(curve, cosine_curve),
@@ -281,6 +287,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
+        make_map=partial(recipe.fit_map, anchors, choice, design.spaces),
     )
 
 
@@ -302,13 +309,3 @@ def _map_notes(recipe: MapRecipe, choice: Choice, of_folds: list[str]) -> list[s
             "choosing and fitting together."
         )
     return notes
-
-
-def _deciding_task(items: EvaluationSet, measured: Measured) -> str:
-    """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
-    if items.tables.store_modality == items.tables.query_modality and items.tables.classes is None:
-        for measure in ("graded_text_overlap@", "graded_overlap@"):
-            for name in measured.scores:
-                if name.startswith(measure) and name.endswith("/stored"):
-                    return name.split("/")[0]
-    return next(iter(items.tasks))

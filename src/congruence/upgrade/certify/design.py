@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
-from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
+from congruence.embeddings import Embeddings, Pairs, Space, as_embeddings, as_pair, by_modality, normalize_rows
 from congruence.errors import (
     IdError,
     InputError,
@@ -212,21 +212,22 @@ def describe_model(side: Mapping[str, Embeddings]) -> str:
 
 PLAIN = Ranking()  # cosine similarity, without centering or a correction for hubs
 
-#: Largest number of stored rows whose result lists are compared: every one of them is compared with all others.
+#: Largest number of stored rows that search each other: every one of them is compared with all others.
 MOST_COMPARED = 2000
 
 _MOST_TEXTS = 2000  # largest number of text queries that are used
 
 
 @dataclass(frozen=True, eq=False)
-class ListSearch:
-    """Queries in both models that search the store."""
+class Search:
+    """Queries in both models that search stored rows."""
 
-    name: str  # prefix of its measures: "overlap" or "text_overlap"
+    name: str  # prefix of the measures of its lists: "overlap" or "text_overlap"
     modality: str
     source: np.ndarray | None  # (m, d_source), if available
     target: np.ndarray  # (m, d_target)
     role: str  # "items" (not in their own lists), "captions", "classes", or "apart": texts of other items
+    rows: np.ndarray  # numbers of the stored rows that are searched
 
     @property
     def paired(self) -> bool:
@@ -234,13 +235,14 @@ class ListSearch:
         return self.role in ("items", "captions")
 
     @property
-    def strategies(self) -> tuple[str, ...]:
-        """Strategies whose result lists can be compared with those of re-embedding."""
-        return ("stored",) if self.source is None else ("keep", "stored", "queries")
+    def queries(self) -> np.ndarray:
+        """The numbers of the queries: those of the rows that are searched, if they are the same items."""
+        return self.rows if self.paired else np.arange(len(self.target))
 
-    def queries_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of the queries that are used if only these stored rows are searched: their own, or all."""
-        return rows if self.paired else np.arange(len(self.target))
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Strategies that the available vectors allow, without re-embedding."""
+        return ("stored",) if self.source is None else ("keep", "stored", "queries")
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,42 +255,70 @@ class EvaluationSet:
     groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
     n_neighbors: int = 10  # length of the lists that are compared
     ranking: Ranking = PLAIN  # search variant of all strategies
-    random_state: int = 0  # of the rows whose lists are compared, and of the folds
+    random_state: int = 0  # of the rows that are compared, and of the folds
 
     @cached_property
     def tasks(self) -> dict[str, int]:
-        """The tasks that can be measured, the decisive one first, with the number of results that each considers."""
+        """The hits that can be measured, the decisive one first, with the number of results that each considers."""
         if self.tables.by_class:
             return {"zero_shot": 1, "zero_shot@5": 5}
         if self.tables.store_modality != self.tables.query_modality:
             return {"recall@1": 1, "recall@10": 10}
         return {"own@1": 1} if self.tables.classes is None else {"same_class@1": 1}
 
+    @property
+    def finds_itself(self) -> bool:
+        """Whether an item can only look for itself: one modality without labels."""
+        return "own@1" in self.tasks
+
+    @property
+    def judged(self) -> bool:
+        """Whether the store can be re-embedded, so that result lists can be compared with its lists."""
+        return self.tables.store_modality in self.tables.target
+
     @cached_property
-    def searches(self) -> list[ListSearch]:
-        """Searches whose lists can be compared with those of the re-embedded store, if the target has its vectors."""
+    def searches(self) -> list[Search]:
+        """Everything that searches the store; an item searches only a store that can be re-embedded."""
         source, target = self.tables.source, self.tables.target
-        stored, query = self.tables.store_modality, self.tables.query_modality
-        if stored not in target:
-            return []
-        found = [ListSearch("overlap", stored, source[stored], target[stored], "items")]
+        stored, query, every = self.tables.store_modality, self.tables.query_modality, np.arange(self.tables.n)
+        found = []
+        if self.judged:
+            found = [Search("overlap", stored, source[stored], target[stored], "items", self.compared)]
         if query != stored:
-            role = "classes" if self.tables.by_class else "captions"
-            found.append(ListSearch("text_overlap", query, source[query], target[query], role))
+            role, rows = ("classes", every) if self.tables.by_class else ("captions", self.compared)
+            found.append(Search("text_overlap", query, source[query], target[query], role, rows))
         elif self.texts is not None:
             ours, theirs = self.texts
             ours = None if ours is None else ours[:_MOST_TEXTS]
-            found.append(ListSearch("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart"))
+            found.append(Search("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart", self.compared))
         return found
 
-    def search_of(self, measure: str) -> ListSearch:
-        """Return the search that a measure of overlap compares, such as ``"graded_overlap@10"``."""
+    @cached_property
+    def task(self) -> str:
+        """The measure that determines the verdict: without captions and labels, the overlap of result lists."""
+        k = self.list_length(len(self.compared))
+        return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself and k > 0 else next(iter(self.tasks))
+
+    def search_of(self, measure: str) -> Search:
+        """Return the search that a measure is read from, such as ``"recall@1"`` or ``"graded_overlap@10"``."""
         name = measure.split("@")[0].removeprefix("graded_")
+        if measure in self.tasks:
+            name = "overlap" if self.tables.store_modality == self.tables.query_modality else "text_overlap"
         return next(search for search in self.searches if search.name == name)
+
+    def units_of(self, score: str) -> tuple[str | None, np.ndarray]:
+        """Return the modality (None for texts of other items) and the numbers of the rows that have this score."""
+        measure, _, rest = score.partition("/")
+        if measure == "cosine":
+            return rest, np.arange(len(self.tables.ids[rest]))
+        search = self.search_of(measure)
+        if measure in self.tasks and self.tables.by_class:
+            return self.tables.store_modality, search.rows
+        return None if search.role == "apart" else search.modality, search.queries
 
     @cached_property
     def compared(self) -> np.ndarray:
-        """The stored rows whose result lists are compared: all, or a random sample of ``MOST_COMPARED``."""
+        """The stored rows that are compared with each other: all, or a random sample of ``MOST_COMPARED``."""
         n = self.tables.n
         if n <= MOST_COMPARED:
             return np.arange(n)
@@ -301,6 +331,21 @@ class EvaluationSet:
     def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
         """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
         return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
+
+    @property
+    def curved(self) -> tuple[str, str]:
+        """The scores whose learning curves are measured: the mapped store's, and the cosine."""
+        return f"{self.task}/stored", f"cosine/{self.tables.shown}"
+
+    def is_paired(self, score: str) -> bool:
+        """Whether the rows that have a score are also what it is about, so that both leave a sample together."""
+        return score.startswith("cosine/") or self.search_of(score.split("/")[0]).paired
+
+    def groups_of_units(self, score: str, groups: np.ndarray | None) -> np.ndarray | None:
+        """Return the groups of the rows that have a score, given those of the stored items."""
+        modality, rows = self.units_of(score)
+        own = modality == self.tables.store_modality or (modality is not None and not self.tables.by_class)
+        return groups[rows] if groups is not None and own else None
 
     def take(self, rows: np.ndarray) -> EvaluationSet:
         """Return some of the stored items."""
@@ -522,6 +567,7 @@ class Design:
     items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
     models: tuple[str, str]  # name and width of both
+    spaces: tuple[Space, Space]
 
     @classmethod
     def of(
@@ -556,7 +602,8 @@ class Design:
         texts = None if text_queries is None else join_texts(text_queries, anchors)
         items = EvaluationSet(scored, texts, groups, n_neighbors, ranking, random_state)
         names = choose_fitted(anchors, fitted, together=method != "linear")
-        return cls(anchors, items, names, (describe_model(source), describe_model(target)))
+        spaces = source[names[0]].space, target[names[0]].space
+        return cls(anchors, items, names, (describe_model(source), describe_model(target)), spaces)
 
     @property
     def heldout(self) -> bool:
@@ -576,7 +623,7 @@ class Design:
             notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
         notes.append(
             "Scores are over a gallery of "
-            f"{len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} "
+            f"{len(scored.ids[scored.query_modality]) if scored.by_class else len(self.items.compared)} "
             f"{'classes' if scored.by_class else 'items'}; in a larger one all strategies score lower."
         )
         if groups is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -134,14 +135,24 @@ class Measured:
     groups: dict[str, np.ndarray] = field(default_factory=dict)  # items whose errors depend on each other
     maps: list[str] = field(default_factory=list)  # chosen in each fold
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
-    mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on one fold less
+    mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
+    sizes: list[float] = field(default_factory=list)  # shares of the anchors that maps were fitted on
+    #: Scores (parts, s) by maps of these sizes, on parts of the items or by maps of different anchors.
+    curves: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
-        """Add the scores of items and their influence; groups are ignored if they are those of other items."""
+        """Add the scores of items and their influence."""
         self.scores[name], self.influence[name] = score, influence
-        if groups is not None and len(groups) == len(score):
+        if groups is not None:
             self.groups[name] = groups
+
+    def add_size(self, share: float, scores: Mapping[str, Sequence[float]]) -> None:
+        """Add scores of maps fitted on this share of the anchors to the curves."""
+        self.sizes.append(share)
+        for name, values in scores.items():
+            column = np.array(values)[:, None]
+            self.curves[name] = np.hstack([self.curves[name], column]) if name in self.curves else column
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
         """Return the score of each strategy by task, with this task first."""

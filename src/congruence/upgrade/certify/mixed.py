@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
 from congruence.upgrade.certify.design import EvaluationSet, deal
 from congruence.upgrade.certify.intervals import Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.scoring import correction, hits_of, influence_of, list_hits, rows_to_rank
+from congruence.upgrade.certify.scoring import ComparedSide, influence_of, read, similarities
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
@@ -136,8 +135,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
-    of_lists = "overlap@" in task
-    rows = items.compared if of_lists else np.arange(tables.n)
+    found = items.search_of(task)
+    rows = found.rows
     plain = measured.mapped[rows]
     native, raw = (side[tables.store_modality][rows] for side in (tables.target, tables.source))
     old, texts = normalize_rows(raw, dtype=np.float64), _texts(items, rows)
@@ -166,13 +165,20 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
 
     again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
-    search = (_lists if of_lists else _hits)(items, task)
+    judge = similarities("re-embed", None, items, found)
+    queries = ComparedSide(found.target).unit(items.ranking, found.queries)
+
+    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and pseudo-values of the target model's queries in a store of these rows."""
+        near = queries @ ComparedSide(store).unit(items.ranking, np.arange(len(store))).T
+        hits = read(items, found, "stored", near, judge)[base]
+        return hits.score, influence_of(hits, found.paired)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
         new = [first_rows(ranks, shuffled, share)[:, None] for share in SHARES]
-        found = [search(np.where(which, native, store)) for which, store in zip(new, stores, strict=True)]
-        return [np.stack(side, axis=1) for side in zip(*found, strict=True)]
+        pairs = [search(np.where(which, native, store)) for which, store in zip(new, stores, strict=True)]
+        return [np.stack(side, axis=1) for side in zip(*pairs, strict=True)]
 
     first = [mapped] * len(SHARES)
     values, influence = along([mapped if not count else again[count] for count in counts])
@@ -193,7 +199,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         np.stack([measured.influence[f"{task}/{name}"] for name in names], axis=1),
         names,
         measured.groups.get(base),
-        int(task.split("@")[1]) if of_lists else 1,
+        int(task.split("@")[1]) if "overlap@" in task else 1,
     )
 
 
@@ -228,34 +234,3 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
         facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
     view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *facts)
     return name, ORDERS[name](view)
-
-
-_Search: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-def _hits(items: EvaluationSet, task: str) -> _Search:
-    """Return a function that searches a store with the target model's queries: their scores and pseudo-values."""
-    tables, ranking = items.tables, items.ranking
-    queries = rows_to_rank(tables.target[tables.query_modality], ranking)
-
-    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        store = rows_to_rank(store, ranking)
-        of_hubs = correction(items, queries, store)
-        hits = hits_of((queries, store), items, np.arange(tables.n), items.tasks[task], of_hubs)
-        return hits.score, hits.influence
-
-    return search
-
-
-def _lists(items: EvaluationSet, task: str) -> _Search:
-    """Return a function that compares a store's results with the re-embedded store's: scores and pseudo-values."""
-    found, tables, rows, ranking = items.search_of(task), items.tables, items.compared, items.ranking
-    queries = rows_to_rank(found.target[found.queries_of(rows)], ranking)
-    judge = queries @ rows_to_rank(tables.target[tables.store_modality][rows], ranking).T
-
-    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        near = queries @ rows_to_rank(store, ranking).T
-        hits = list_hits(found, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
-        return hits.score, influence_of(hits, found)
-
-    return search

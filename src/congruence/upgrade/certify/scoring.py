@@ -1,4 +1,9 @@
-"""The certified map, and the scores of the strategies with it: hits of queries, overlap of result lists, and controls.
+"""Scores by maps that have seen neither the query nor the row it is compared with; all numbers are read from them.
+
+The anchors are divided into folds, and for every two of them a map is fitted without both: it compares queries of one
+with rows of the other. So every similarity of a query and a stored row is one between items that are no anchors. Hits,
+overlaps of result lists and cosines are read from these similarities; the same with maps of fewer folds shows what
+anchors add, which corrects the scores for the folds left out, and is the learning curve.
 
 A gallery is a sample, as the queries are. Removing item i from it removes its query, and also a distractor or a
 relevant item of other queries: its jackknife pseudo-value is h_i − p_i, where h_i is its hit and p_i the number of hits
@@ -7,208 +12,49 @@ among the *other* queries that its removal would add.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
-from congruence.errors import ModalityError, ParameterError
 from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
-from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
-from congruence.metrics import Hubness, nearest
-from congruence.metrics.hubness import HubnessCorrection
+from congruence.maps import AffineMap, OrthogonalMap
+from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
-from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables
-from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
+from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
+from congruence.upgrade.certify.intervals import Measured, covariance
+from congruence.upgrade.certify.recipe import AnchorFolds, MapRecipe, TwoWay
+from congruence.upgrade.choose import Choice
 
+#: Folds of the anchors. Pairs of coarse folds, of two each, are left out of the maps fitted on at most half of the
+#: anchors; and the kind of map is chosen once for each such pair, without it.
+FOLDS, COARSE = 8, 4
 
-class TwoWay:
-    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted the other way.
+#: Numbers of folds that maps are fitted on, for the learning curve; the last two determine the scores.
+SIZES = (1, 2, 3, FOLDS - 4, FOLDS - 2)
 
-    ``backward`` fits that map on first use; ``anchors`` returns the source rows, for ``covered_share``.
-    """
+#: The error is roughly inversely proportional to the number of anchors, so all folds would add this multiple of what
+#: the last two sizes differ by.
+AHEAD = (1 / SIZES[-1] - 1 / FOLDS) / (1 / SIZES[-2] - 1 / SIZES[-1])
 
-    def __init__(
-        self,
-        forward: OrthogonalMap | LinearMap,
-        backward: Callable[[], LinearMap] | None = None,
-        anchors: Callable[[], np.ndarray] | None = None,
-    ) -> None:
-        self.forward = forward
-        self._backward, self._anchors = backward, anchors
-        self._fitted_backward: LinearMap | None = None
-        self._inverses: dict[str | None, AffineMap] = {}
+#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share
+#: anchors, so their errors do not average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same
+#: simulation.
+SHARED_FOLDS = 1.2
 
-    def to_target(self, modality: str | None) -> AffineMap:
-        """Return the map for stored vectors of a modality."""
-        found = self.forward.for_modality(modality)
-        assert isinstance(found, AffineMap)
-        return found
+#: Largest number of held-out rows on which a curve is measured; all of them determine its level afterwards
+#: (``LearningCurve.lifted``).
+MOST_TESTED = 1000
 
-    def to_source(self, modality: str | None) -> AffineMap:
-        """Return the map for the target model's queries of a modality."""
-        if isinstance(self.forward, OrthogonalMap):
-            if modality not in self._inverses:
-                self._inverses[modality] = self.forward.for_modality(modality).inverse()
-            return self._inverses[modality]
-        if self._fitted_backward is None:
-            assert self._backward is not None
-            self._fitted_backward = self._backward()
-        return self._fitted_backward
+FEWEST = 6  # fewest anchors that a point of the learning curve is fitted on
 
-    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
-        """Return the map with the means of a further modality; the same map if it keeps no means."""
-        if isinstance(self.forward, OrthogonalMap):
-            return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
-        return self
+STEPS = len(SIZES)  # calls of a callback
 
-    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
-        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
-        if isinstance(self.forward, OrthogonalMap):
-            return self.forward.for_modality(modality).covered_share(rows)
-        assert self._anchors is not None
-        anchors = self._anchors() - self.forward.source_mean_
-        _, s, basis = np.linalg.svd(anchors, full_matrices=False)
-        centered = rows - self.forward.source_mean_
-        inside = np.square(centered @ basis[s > 1e-8 * s[0]].T).sum(axis=1)
-        total = np.einsum("ij,ij->i", centered, centered)
-        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
-
-
-#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries
-#: too.
-CERTIFIED = ("auto", "orthogonal", "linear")
-
-
-@dataclass(frozen=True)
-class MapRecipe:
-    """How a map is chosen and fitted on anchors."""
-
-    fitted: Sequence[str]  # modalities
-    method: str = "auto"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    single_modality: bool = False  # linear maps may be chosen
-    random_state: int = 0
-
-    def check(self, tables: PairedTables) -> None:
-        """Refuse methods and modalities that cannot be fitted or certified."""
-        if self.method not in CERTIFIED:
-            known = "a one-sided linear method" if self.method in METHODS else "a method"
-            raise ParameterError(
-                argument="method",
-                got=self.method,
-                expected=f"{known} out of {', '.join(CERTIFIED)}",
-                fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
-            )
-        if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
-            got = (
-                f"method={self.method!r}"
-                if self.method != "auto"
-                else f"{tables.store_modality} and {tables.query_modality} rows"
-            )
-            raise ModalityError(f"Got `single_modality=True` and {got}; expected one modality.", "Leave it out.")
-        if self.method == "linear" and len(self.fitted) > 1:
-            raise ModalityError(
-                f"A linear map takes one modality: {' and '.join(self.fitted)}.", f"Pass `fitted={self.fitted[0]!r}`."
-            )
-
-    def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
-        """Choose the map from the given rows (t,) of the fitted modality only, as ``congruence.fit`` would.
-
-        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
-        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
-        """
-        if self.method != "auto":
-            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-            kind, default = {
-                "orthogonal": ("rotation", " about the means"),
-                "linear": ("linear map", ", ridge regression"),
-            }[self.method]
-            name = kind + (f" with {given}" if given else default)
-            evidence = f"method={self.method!r} was given, so nothing was compared"
-            return Choice(name, self.method, dict(self.parameters), evidence)
-        first = self.fitted[0]
-        others = []
-        for name in tables.source if not tables.by_class else ():
-            if name != first:
-                known = tables.target.get(name)
-                mean = None if known is None else known[train].mean(axis=0, dtype=np.float64)
-                others.append(Other(name, np.arange(len(train)), tables.source[name][train], mean))
-        return choose_map(
-            tables.source[first][train],
-            tables.target[first][train],
-            others=others,
-            fixed=self.parameters,
-            single_modality=self.single_modality,
-            rotations_only=len(self.fitted) > 1,
-            random_state=self.random_state,
-        )
-
-    def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
-        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
-        choice = self.choose(tables, train) if choice is None else choice
-        if choice.method == "linear":
-            first = self.fitted[0]
-            source, target = tables.source[first], tables.target[first]
-            return TwoWay(
-                LinearMap(**choice.parameters).fit(source[train], target[train]),
-                lambda: LinearMap(**choice.parameters).fit(target[train], source[train]),
-                lambda: source[train],
-            )
-        model = OrthogonalMap(**choice.parameters)
-        X = np.concatenate([tables.source[name][train] for name in self.fitted])
-        Y = np.concatenate([tables.target[name][train] for name in self.fitted])
-        several = len(self.fitted) > 1
-        model.fit(X, Y, modality=np.repeat(list(self.fitted), len(train)) if several else self.fitted[0])
-        offset = OFFSET if self.method == "auto" else 1.0
-        for name, rows in tables.source.items():
-            if name not in self.fitted:
-                seen = slice(None) if tables.by_class else train
-                known = tables.target.get(name)
-                mean = None if known is None else known[seen].mean(axis=0)
-                model = model.recenter(rows[seen].mean(axis=0), mean, modality=name, offset=offset)
-        return TwoWay(model)
-
-    def in_words(self, tables: PairedTables, choice: Choice) -> str:
-        """Return how to fit this map: a command, or a Python call if no command can."""
-        given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
-        if len(self.fitted) > 1:
-            return (
-                f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows "
-                "together"
-            )
-        words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
-        words += " --single-modality" if self.single_modality else ""
-        words += f" on the {self.fitted[0]} anchors"
-        words += f", with {given}" if self.parameters else ""
-        other = next((name for name in tables.source if name != self.fitted[0]), None)
-        if other is not None and self.method != "linear":
-            words += f", with --means {other}=…"
-        return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
-
-    def about_means(self, tables: PairedTables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
-        """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
-        if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
-            return certified.forward
-        found = MapRecipe(self.fitted, "orthogonal").fit(tables, train).forward
-        assert isinstance(found, OrthogonalMap)
-        return found
-
-
-#: The vectors that a strategy compares: the queries, shape (m, d), and the store, shape (n, d).
-Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
-
-
-def rows_to_rank(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
-    """Return rows of unit norm, minus a mean (by default their own) if the ranking is centered."""
-    if ranking.center:
-        rows = rows - (rows.mean(axis=0) if mean is None else mean)
-    return np.asarray(normalize_rows(rows))
+MAPPED = ("stored", "queries")  # strategies whose scores depend on the map
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,83 +64,42 @@ class ComparedSide:
     rows: np.ndarray
     map: AffineMap | None = None
 
-    def unit(self, ranking: Ranking, some: np.ndarray | None = None) -> np.ndarray:
-        """Return all rows, or some, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
-        rows = self.rows if some is None else self.rows[some]
-        mapped = rows if self.map is None else self.map.transform(rows)
-        if some is None or not ranking.center:
-            return rows_to_rank(mapped, ranking)
-        mean = self.rows.mean(axis=0, keepdims=True)
-        return rows_to_rank(
-            mapped, ranking, mean if self.map is None else self.map.transform(mean)
-        )  # the map is affine
-
-
-def strategies_of(tables: PairedTables) -> list[str]:
-    """Return the strategies that the available vectors allow."""
-    return ["keep", "stored", "queries"] + (["re-embed"] if tables.store_modality in tables.target else [])
+    def unit(self, ranking: Ranking, some: np.ndarray) -> np.ndarray:
+        """Return some rows, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
+        picked = self.rows[some]
+        mapped = picked if self.map is None else self.map.transform(picked)
+        if ranking.center:
+            mean = self.rows.mean(axis=0, keepdims=True)
+            mapped = mapped - (mean if self.map is None else self.map.transform(mean))  # the map is affine
+        return np.asarray(normalize_rows(mapped))
 
 
 def sides(
-    strategy: str, model: TwoWay, tables: PairedTables, search: ListSearch | None = None
+    strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search
 ) -> tuple[ComparedSide, ComparedSide]:
-    """Return what a strategy compares: queries and store; by default the queries' modality searches the store."""
-    store_modality, query_modality = tables.store_modality, tables.query_modality
-    if search is not None:
-        query_modality, ours, theirs = search.modality, search.source, search.target
-    else:
-        ours, theirs = tables.source[query_modality], tables.target[query_modality]
+    """Return what a strategy compares: queries and store."""
+    stored, rows = items.tables.store_modality, items.tables.source[items.tables.store_modality]
     if strategy == "re-embed":
-        return ComparedSide(theirs), ComparedSide(tables.target[store_modality])
+        return ComparedSide(search.target), ComparedSide(items.tables.target[stored])
+    if strategy == "keep":
+        assert search.source is not None
+        return ComparedSide(search.source), ComparedSide(rows)
+    assert model is not None
     if strategy == "stored":
-        return ComparedSide(theirs), ComparedSide(tables.source[store_modality], model.to_target(store_modality))
-    if strategy == "queries":
-        return ComparedSide(theirs, model.to_source(query_modality)), ComparedSide(tables.source[store_modality])
-    assert ours is not None  # else the search does not allow "keep"
-    return ComparedSide(ours), ComparedSide(tables.source[store_modality])
+        return ComparedSide(search.target), ComparedSide(rows, model.to_target(stored))
+    return ComparedSide(search.target, model.to_source(search.modality)), ComparedSide(rows)
 
 
-def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None = None) -> dict[str, Vectors]:
-    """Return by strategy the queries (m, d) and store (n, d) that it compares."""
-    out = {}
-    for strategy in strategies_of(items.tables):
-        if only is None or strategy in only:
-            queries, store = sides(strategy, model, items.tables)
-            out[strategy] = queries.unit(items.ranking), store.unit(items.ranking)
-    return out
-
-
-def similarities(
-    strategy: str, model: TwoWay, items: EvaluationSet, search: ListSearch, rows: np.ndarray | None = None
-) -> np.ndarray:
+def similarities(strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search) -> np.ndarray:
     """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
-    rows = items.compared if rows is None else rows
-    queries, store = sides(strategy, model, items.tables, search)
-    return np.asarray(queries.unit(items.ranking, search.queries_of(rows)) @ store.unit(items.ranking, rows).T)
+    queries, store = sides(strategy, model, items, search)
+    return np.asarray(queries.unit(items.ranking, search.queries) @ store.unit(items.ranking, search.rows).T)
 
 
-def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
-    """Return the component (r, d_source) of stored rows, scaled to unit norm, that mapped queries can match.
-
-    A mapped query is q B + b, so its product with x depends only on the projection of x on the rows of B and on b.
-    Anchors lie entirely in this subspace, other rows do not; each row is therefore scored by a map fitted without it.
-    """
-    tables, ranking = items.tables, items.ranking
-    whole = tables.source[tables.store_modality]
-    store = rows_to_rank(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
-    back = model.to_source(tables.query_modality)
-    met = back.matrix.T if ranking.center else np.column_stack([back.matrix.T, back.offset])
-    # Pivoted QR determines the rank as well as a singular value decomposition, in a tenth of the time.
-    basis, remains, _ = scipy.linalg.qr(met, mode="economic", pivoting=True, check_finite=False)
-    size = np.abs(np.diagonal(remains))
-    basis = basis[:, : len(size)][:, size > 1e-8 * size[0]]
-    return np.asarray((store @ basis) @ basis.T)
-
-
-def cosines(model: TwoWay, tables: PairedTables, modality: str, rows: np.ndarray) -> np.ndarray:
+def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray) -> np.ndarray:
     """Return the cosine of each mapped row and the target's own row."""
-    mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
-    own = normalize_rows(tables.target[modality][rows])
+    mapped = normalize_rows(model.to_target(modality).transform(items.tables.source[modality][rows]))
+    own = normalize_rows(items.tables.target[modality][rows])
     return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
 
 
@@ -311,38 +116,18 @@ class Hits:
     score: np.ndarray
     pull: np.ndarray | None = None
 
-    @property
-    def influence(self) -> np.ndarray:
-        """The pseudo-value of each item, of a gallery whose items are the queries' own."""
-        return self.score if self.pull is None else self.score - PULL * self.pull
 
+def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> Hits:
+    """Return for each query whether one of its k best rows has its code, given similarities (n, n).
 
-def recall(
-    queries: np.ndarray,
-    gallery: np.ndarray,
-    query_class: np.ndarray,
-    gallery_class: np.ndarray,
-    k: int,
-    *,
-    own: np.ndarray | None = None,
-    find_own: bool = True,
-    correction: HubnessCorrection | None = None,
-) -> Hits:
-    """Return for each query (m, d) whether one of its k nearest gallery rows (n, d) is of its class.
-
-    ``own`` (m,): gallery row that is the same item, and is removed with it; without it the gallery is not a sample, and
-    there is no ``pull``. The effect of removing an item on the correction is not included.
+    Query i and row i are one item, and leave the gallery together; without ``find_own`` the row is not in the query's
+    list (−inf). The effect of removing an item on a correction for hubs is not included.
     """
-    n = len(gallery)
+    n, own = len(table), np.arange(len(table))
     depth = min(k + 1, n - (not find_own))
-    left_out = None if find_own else own
-    if correction is not None:
-        queries, gallery = correction.as_inner_products(queries, gallery, left_out=left_out)
-    near = nearest(queries, depth, gallery, left_out=left_out)
-    right = gallery_class[near] == query_class[:, None]
+    near = top_k(table, depth)
+    right = codes[near] == codes[:, None]
     hit = right[:, :k].any(axis=1)
-    if own is None:
-        return Hits(hit.astype(np.float64))
     pull = np.zeros(n)
     among = right.sum(axis=1)
     for place in range(min(k, depth)):
@@ -353,66 +138,16 @@ def recall(
     return Hits(hit.astype(np.float64), pull)
 
 
-def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> HubnessCorrection | None:
-    """Return the correction for hubs by these queries, or by the stored items if they search for their class."""
-    hubness, tables = items.ranking.hubness, items.tables
-    if hubness is None:
-        return None
-    if tables.by_class:
-        return hubness.of(store, queries)
-    return hubness.of(queries, store, exclude_self=tables.classes is not None)
-
-
-def hits_of(
-    vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: HubnessCorrection | None = None
-) -> Hits:
-    """Return for each test row of the store whether it is assigned to its class, or found by its query."""
-    queries, store = vectors
-    tables = items.tables
+def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
+    """Return for each stored row whether it is assigned to its class, or found by its query."""
+    tables, hubness = items.tables, items.ranking.hubness
     if tables.by_class:
         assert tables.classes is not None
-        codes = np.arange(len(queries))
-        return recall(
-            store[test], queries, tables.classes[test], codes, min(depth, len(queries) - 1), correction=correction
-        )
-    same = np.arange(tables.n) if tables.classes is None else tables.classes
-    return recall(
-        queries[test],
-        store,
-        same[test],
-        same,
-        min(depth, tables.n - 1),
-        own=test,
-        find_own=tables.classes is None,
-        correction=correction,
-    )
-
-
-def score(
-    vectors: Mapping[str, Vectors],
-    items: EvaluationSet,
-    test: np.ndarray,
-    tasks: Mapping[str, int] | None = None,
-    corrections: Mapping[str, HubnessCorrection] | None = None,
-) -> dict[str, Hits]:
-    """Score test rows of the store (or, by row, their queries), by ``"<task>/<strategy>"``.
-
-    Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
-    model alone have no score.
-    """
-    tables = items.tables
-    finds_itself = tables.store_modality == tables.query_modality and tables.classes is None
-    out = {}
-    for strategy, (queries, store) in vectors.items():
-        if finds_itself and strategy in ("keep", "re-embed"):
-            continue
-        if corrections is not None:
-            of_hubs: HubnessCorrection | None = corrections[strategy]
-        else:
-            of_hubs = correction(items, queries, store[test] if tables.by_class else store)
-        for task, depth in (items.tasks if tasks is None else tasks).items():
-            out[f"{task}/{strategy}"] = hits_of((queries, store), items, test, depth, of_hubs)
-    return out
+        found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
+        return Hits((found == tables.classes[:, None]).any(axis=1).astype(np.float64))
+    n, finds_own = len(near), tables.classes is None
+    codes = np.arange(n) if tables.classes is None else tables.classes[items.compared]
+    return recall(ranked(near, not finds_own, hubness), codes, min(depth, n - 1), find_own=finds_own)
 
 
 def compare_lists(
@@ -469,18 +204,30 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
     return table if hubness is None else hubness.of_matrix(table).correct(table)
 
 
-def list_hits(
-    search: ListSearch, near: np.ndarray, judge: np.ndarray, k: int, hubness: Hubness | None = None
+def read(
+    items: EvaluationSet, search: Search, strategy: str, near: np.ndarray, judge: np.ndarray | None
 ) -> dict[str, Hits]:
-    """Compare the lists of a search by measure, such as ``"overlap@10"`` or ``"graded_text_overlap@10"``."""
-    found = compare_lists(near, judge, k, search.role, hubness)
-    return {f"{name.replace('overlap', search.name)}@{k}": hits for name, hits in found.items()}
+    """Read all scores of a strategy from similarities (queries, rows), by measure.
+
+    Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
+    model alone have no such score.
+    """
+    found: dict[str, Hits] = {}
+    if items.search_of(next(iter(items.tasks))) is search and (strategy in MAPPED or not items.finds_itself):
+        found = {f"{task}/{strategy}": task_hits(items, near, depth) for task, depth in items.tasks.items()}
+    k = items.list_length(len(search.rows))
+    if judge is not None and k > 0 and strategy != "re-embed":
+        for name, hits in compare_lists(near, judge, k, search.role, items.ranking.hubness).items():
+            found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = hits
+    return found
 
 
-def influence_of(hits: Hits, search: ListSearch) -> np.ndarray:
+def influence_of(hits: Hits, paired: bool) -> np.ndarray:
     """Return the pseudo-value of each query, which includes the uncertainty due to the rows it may find."""
-    if search.paired or hits.pull is None:
-        return hits.influence
+    if hits.pull is None:
+        return hits.score
+    if paired:
+        return np.asarray(hits.score - PULL * hits.pull)
     # Queries and rows are two samples: scale the queries' deviations so that their variance includes that of the rows.
     m, n = len(hits.score), len(hits.pull)
     of_queries = float(np.var(hits.score, ddof=1)) / m if m > 1 else 0.0
@@ -489,42 +236,233 @@ def influence_of(hits: Hits, search: ListSearch) -> np.ndarray:
     return np.asarray(hits.score.mean() + scale * (hits.score - hits.score.mean()))
 
 
-def overlap_of(model: TwoWay, items: EvaluationSet, measure: str, rows: np.ndarray) -> float:
-    """Return one measure of mapped stored vectors, with some rows as items and store; NaN if they are too few."""
-    k = items.list_length(len(rows))
-    if k <= 0:
-        return float("nan")
-    search = items.search_of(measure)
-    near, judge = (similarities(strategy, model, items, search, rows) for strategy in ("stored", "re-embed"))
-    hits = list_hits(search, near, judge, k, items.ranking.hubness)
-    return float(hits[f"{measure.split('@')[0]}@{k}"].score.mean())
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """The fold of each anchor, (n,), and of the scored rows by modality; −1 for rows that no map is fitted on."""
+
+    anchors: np.ndarray
+    rows: Mapping[str, np.ndarray]
+
+    @classmethod
+    def deal(cls, items: EvaluationSet, fitted: Sequence[str]) -> Folds:
+        """Divide anchors that are scored themselves; the rows of an item share its fold, or that of its class."""
+        tables, groups = items.tables, items.groups_of(fitted)
+        units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
+        fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
+        rows = dict.fromkeys(tables.source, fold)
+        if tables.by_class:
+            assert tables.classes is not None
+            on_items = tables.store_modality in fitted
+            rows[tables.store_modality] = fold if on_items else fold[tables.classes]
+            rows[tables.query_modality] = np.full(len(tables.ids[tables.query_modality]), -1) if on_items else fold
+        return cls(fold, rows)
+
+    @classmethod
+    def none(cls, items: EvaluationSet) -> Folds:
+        """Return the folds of items that are no anchors."""
+        return cls(np.empty(0, np.intp), {name: np.full(len(ids), -1) for name, ids in items.tables.ids.items()})
+
+    def of(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
+        """Return the folds of some rows; texts of other items, modality None, have none."""
+        return np.full(len(rows), -1) if modality is None else self.rows[modality][rows]
 
 
-def with_texts(model: TwoWay, items: EvaluationSet) -> TwoWay:
-    """Return the map with the means of texts that are not anchors."""
+class Sheet:
+    """What maps fitted on equally many folds show: similarities by search and strategy, cosines, the mapped store."""
+
+    def __init__(self, items: EvaluationSet, folds: Folds, *, only_task: bool = False) -> None:
+        self._items, self._folds, tables = items, folds, items.tables
+        searches = [items.search_of(items.task)] if only_task else items.searches
+        self._near = {
+            (search, strategy): np.zeros((len(search.queries), len(search.rows)))
+            for search in searches
+            for strategy in (MAPPED[:1] if only_task else MAPPED)
+            if strategy in search.strategies
+        }
+        self._cosines = {name: np.zeros((2, len(tables.ids[name]))) for name in tables.target}  # sums, and their terms
+        self.mapped = np.zeros((tables.n, next(iter(tables.target.values())).shape[1]))
+
+    def add(self, model: TwoWay, cells: Sequence[tuple[int, int]] = ((-1, -1),), each: int = 1) -> None:
+        """Compare queries and rows of pairs of folds, ``each`` of which count as one, by a map fitted on neither."""
+        items, folds, stored = self._items, self._folds, self._items.tables.store_modality
+        for search in items.searches:
+            if search.role == "apart" and search.source is not None:  # texts that are no anchors have their own means
+                model = model.recentered(search.source, search.target, search.modality)
+        for (search, strategy), near in self._near.items():
+            queries, store = sides(strategy, model, items, search)
+            of_row = folds.of(stored, search.rows) // each
+            of_query = folds.of(None if search.role == "apart" else search.modality, search.queries) // each
+            for a, b in cells:
+                i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
+                if len(i) and len(j):
+                    left = queries.unit(items.ranking, search.queries[i])
+                    near[np.ix_(i, j)] = left @ store.unit(items.ranking, search.rows[j]).T
+        for name, (total, terms) in self._cosines.items():
+            rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
+            if len(rows):
+                total[rows] += cosines(model, items, name, rows)
+                terms[rows] += 1
+        rows = np.flatnonzero(np.isin(folds.rows[stored] // each, [b for a, b in cells if a == -1]))
+        if len(rows):
+            self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
+
+    def read(self, judges: Mapping[str, np.ndarray]) -> dict[str, Hits]:
+        """Return all scores, by ``"<measure>/<strategy>"`` or ``"cosine/<modality>"``."""
+        found: dict[str, Hits] = {}
+        for (search, strategy), near in self._near.items():
+            found |= read(self._items, search, strategy, near, judges.get(search.name))
+        return found | {f"cosine/{name}": Hits(total / terms) for name, (total, terms) in self._cosines.items()}
+
+
+def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str, Hits]]:
+    """Return the re-embedded store's similarities by search, and the scores of the strategies without a map."""
+    judges: dict[str, np.ndarray] = {}
+    found: dict[str, Hits] = {}
     for search in items.searches:
-        if search.role == "apart" and search.source is not None:
-            model = model.recentered(search.source, search.target, search.modality)
-    return model
+        if items.judged:
+            judges[search.name] = similarities("re-embed", None, items, search)
+            found |= read(items, search, "re-embed", judges[search.name], None)
+        if "keep" in search.strategies:
+            near = similarities("keep", None, items, search)
+            found |= read(items, search, "keep", near, judges.get(search.name))
+    return judges, found
+
+
+def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
+    """Score items that are not anchors."""
+    judges, found = read_unmapped(items)
+    sheet = Sheet(items, Folds.none(items))
+    sheet.add(model)
+    out = Measured(mapped=sheet.mapped)
+    for name, hits in (found | sheet.read(judges)).items():
+        out.add(name, hits.score, influence_of(hits, items.is_paired(name)), items.groups_of_units(name, items.groups))
+    return out
+
+
+def measure_heldout(
+    design: Design, recipe: MapRecipe, model: TwoWay, choice: Choice, callback: Callable[[int], None] | None = None
+) -> Measured:
+    """Score items that are not anchors; for the curve, by maps of consecutive folds of the anchors."""
+    out, items = score_heldout(model, design.items), design.items
+    rng = np.random.default_rng(items.random_state)
+    if items.tables.n > MOST_TESTED:
+        items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
+    anchors = AnchorFolds(recipe, design.anchors, rng.permutation(design.n_anchors) % FOLDS)
+    judges, _ = read_unmapped(items)
+    for size in sizes_of(design.n_anchors // FOLDS):
+        found = []
+        for first in range(FOLDS):
+            sheet = Sheet(items, Folds.none(items), only_task=True)
+            sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
+            found.append(sheet.read(judges))
+        out.add_size(size / FOLDS, {name: [hits[name].score.mean() for hits in found] for name in items.curved})
+        if callback:
+            callback(1)
+    return out
+
+
+def sizes_of(fewest: int) -> list[int]:
+    """Return the numbers of folds to fit on, if the smallest fold has this many different anchors."""
+    return [size for size in SIZES if size in SIZES[-2:] or size * fewest >= FEWEST]
+
+
+def cross_fit(items: EvaluationSet, recipe: MapRecipe, callback: Callable[[int], None] | None = None) -> Measured:
+    """Score anchors by maps that have seen neither them nor what they are compared with.
+
+    The scores of the two largest sizes are extrapolated to all anchors. The kind of map is chosen without the coarse
+    folds that are left out, so that the optimism of choosing on the same rows is not included.
+    """
+    tables, groups = items.tables, items.groups_of(recipe.fitted)
+    folds = Folds.deal(items, recipe.fitted)
+    anchors = AnchorFolds(recipe, tables, folds.anchors)
+    coarse = folds.anchors // (FOLDS // COARSE)
+    choices = {
+        pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
+    }
+    judges, unmapped = read_unmapped(items)
+    out = Measured(maps=[choice.name for choice in choices.values()], ahead=AHEAD)
+    units = np.arange(len(folds.anchors)) if groups is None else groups
+    fewest = min(len(np.unique(units[folds.anchors == fold])) for fold in range(FOLDS))
+    more: dict[str, Hits] = {}
+    for size in sizes_of(fewest):
+        sheet = Sheet(items, folds, only_task=size not in SIZES[-2:])
+        for kept, cells, each, pair in _left_out(size):
+            sheet.add(anchors.fit(kept, choices[pair]), cells, each)
+        fewer, more = more, sheet.read(judges)
+        out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
+        parts = {name: _part_of(items, folds, name) for name in items.curved}
+        out.add_size(
+            size / FOLDS,
+            {name: [more[name].score[part == k].mean() for k in np.unique(part)] for name, part in parts.items()},
+        )
+        if callback:
+            callback(1)
+    for name, hits in (unmapped | more).items():  # strategies without a map score the same with fewer anchors
+        score = hits.score + AHEAD * (hits.score - fewer.get(name, hits).score)
+        influence = influence_of(Hits(score, hits.pull), items.is_paired(name))
+        inside = items.groups_of_units(name, groups)
+        if name.partition("/")[0] not in items.tasks or hits.pull is None:
+            influence = _widened(influence, inside, _part_of(items, folds, name))
+        out.add(name, score, influence, inside)
+    return out
+
+
+def _left_out(size: int) -> Iterator[tuple[np.ndarray, list[tuple[int, int]], int, tuple[int, int]]]:
+    """Yield the folds to fit a map on, without each two folds, or each two coarse folds if ``size`` leaves so many out.
+
+    With them, the pairs of folds (query, −1 for no anchor, row) that the map compares, of how many folds these consist,
+    and the coarse folds whose choice of a map has not seen them. Queries and rows of one fold, and queries that are no
+    anchors, are compared by the map fitted without the row's fold and the next one.
+    """
+    parts = FOLDS if size == SIZES[-1] else COARSE
+    each = FOLDS // parts
+    for a, b in combinations(range(parts), 2):
+        cells = [(a, b), (b, a)]
+        for row, following in ((a, b), (b, a)):
+            if (row + 1) % parts == following:
+                cells += [(row, row), (-1, row)]
+        kept = np.flatnonzero(~np.isin(np.arange(FOLDS) // each, (a, b)))
+        one, other = (part * COARSE // parts for part in (a, b))
+        if one == other:
+            other = (one + 1) % COARSE
+        yield np.roll(kept, a + b)[:size], cells, each, (min(one, other), max(one, other))
+
+
+def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
+    """Return the fold of each row that has a score; rows that are no anchors are divided as well."""
+    part = folds.of(*items.units_of(name))
+    return np.where(part < 0, np.arange(len(part)) % FOLDS, part)
+
+
+def _widened(influence: np.ndarray, groups: np.ndarray | None, part: np.ndarray) -> np.ndarray:
+    """Return deviations from the mean, enlarged because maps of different folds share anchors, and items a map.
+
+    The second adds what the means of folds vary more than their items explain.
+    """
+    within, between = (float(covariance(influence[:, None], codes)[0, 0]) for codes in (groups, part))
+    excess = max(between / within - 1, 0.0) if within > 0 else 0.0
+    return np.asarray(np.sqrt(SHARED_FOLDS**2 + excess) * (influence - influence.mean()))
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
-    tables, rows, ranking = items.tables, items.compared, items.ranking
-    k = items.list_length(len(rows))
+    tables, ranking, stored = items.tables, items.ranking, items.tables.store_modality
     out: dict[str, dict[str, float]] = {}
-    for search in items.searches if k > 0 else ():
-        own = search.role == "items"
-        there = rotation.for_modality(tables.store_modality)
-        d_source, d_target = rotation.rotation_.shape
-        turn = random_rotation(d_source, d_target, random_state=items.random_state)
-        store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
-        judge = similarities("re-embed", model, items, search)
-        near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ rows_to_rank(store, ranking).T
-        chance = k / (len(rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
-        found = list_hits(search, near, judge, k, ranking.hubness)
+    for search in items.searches if items.judged else ():
+        k, own = items.list_length(len(search.rows)), search.role == "items"
+        if k <= 0:
+            continue
+        there = rotation.for_modality(stored)
+        turn = random_rotation(*rotation.rotation_.shape, random_state=items.random_state)
+        store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
+        judge = similarities("re-embed", None, items, search)
+        queries, gallery = ComparedSide(search.target), ComparedSide(store)
+        near = queries.unit(ranking, search.queries) @ gallery.unit(ranking, search.rows).T
+        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
+        found = compare_lists(near, judge, k, search.role, ranking.hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
-            out[measure] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
+            name = f"{measure.replace('overlap', search.name)}@{k}"
+            out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
     for name, target in tables.target.items():
         known = cosine_controls(model.to_target(name), tables.source[name], target, random_state=items.random_state)
         out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}

@@ -13,7 +13,7 @@ from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.embeddings import UNNAMED
 from congruence.errors import ParameterError
-from congruence.upgrade.certify.cross_fit import LearningCurve
+from congruence.upgrade.certify.curve import LearningCurve
 from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached
 from congruence.upgrade.progressive.meter import Estimate
 

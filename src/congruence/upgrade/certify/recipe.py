@@ -1,0 +1,232 @@
+"""The certified map: how it is chosen, and how it is fitted on anchors without some of their folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import UNNAMED, Space, has_unit_rows
+from congruence.errors import ModalityError, ParameterError
+from congruence.linalg.moments import CrossMoments
+from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
+from congruence.upgrade.certify.design import PairedTables
+from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
+
+
+@dataclass(eq=False)
+class TwoWay:
+    """A fitted map and its reverse: the inverse or, of a linear map, the same method fitted the other way."""
+
+    forward: OrthogonalMap | LinearMap
+    sums: tuple[CrossMoments, CrossMoments] | None = None  # of a linear map's anchors, and with the sides exchanged
+    _inverses: dict[str | None, AffineMap] = field(default_factory=dict)
+
+    def to_target(self, modality: str | None) -> AffineMap:
+        """Return the map for stored vectors of a modality."""
+        return self.forward.for_modality(modality)
+
+    def to_source(self, modality: str | None) -> AffineMap:
+        """Return the map for the target model's queries of a modality."""
+        if isinstance(self.forward, OrthogonalMap):
+            if modality not in self._inverses:
+                self._inverses[modality] = self.forward.for_modality(modality).inverse()
+            return self._inverses[modality]
+        return self._backward
+
+    @cached_property
+    def _backward(self) -> LinearMap:
+        assert isinstance(self.forward, LinearMap)
+        assert self.sums is not None
+        return LinearMap.from_moments(self.sums[1], **self.forward.get_params())
+
+    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
+        """Return the map with the means of a further modality; the same map if it keeps no means."""
+        if isinstance(self.forward, OrthogonalMap):
+            return TwoWay(self.forward.recenter(source, target, modality=modality))
+        return self
+
+    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
+        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
+        if isinstance(self.forward, OrthogonalMap):
+            return self.forward.for_modality(modality).covered_share(rows)
+        assert self.sums is not None
+        gram = self.sums[0].gram if self.forward.center else self.sums[0].uncentered_gram()
+        values, vectors = np.linalg.eigh(gram)
+        basis = vectors[:, values > len(values) * np.finfo(np.float64).eps * values[-1]]
+        centered = rows - self.forward.source_mean_
+        inside = np.square(centered @ basis).sum(axis=1)
+        total = np.einsum("ij,ij->i", centered, centered)
+        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
+
+
+#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries
+#: too.
+CERTIFIED = ("auto", "orthogonal", "linear")
+
+
+@dataclass(frozen=True)
+class MapRecipe:
+    """How a map is chosen and fitted on anchors."""
+
+    fitted: Sequence[str]  # modalities
+    method: str = "auto"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    single_modality: bool = False  # linear maps may be chosen
+    random_state: int = 0
+
+    def check(self, tables: PairedTables) -> None:
+        """Refuse methods and modalities that cannot be fitted or certified."""
+        if self.method not in CERTIFIED:
+            known = "a one-sided linear method" if self.method in METHODS else "a method"
+            raise ParameterError(
+                argument="method",
+                got=self.method,
+                expected=f"{known} out of {', '.join(CERTIFIED)}",
+                fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
+            )
+        if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
+            got = (
+                f"method={self.method!r}"
+                if self.method != "auto"
+                else f"{tables.store_modality} and {tables.query_modality} rows"
+            )
+            raise ModalityError(f"Got `single_modality=True` and {got}; expected one modality.", "Leave it out.")
+        if self.method == "linear" and len(self.fitted) > 1:
+            raise ModalityError(
+                f"A linear map takes one modality: {' and '.join(self.fitted)}.", f"Pass `fitted={self.fitted[0]!r}`."
+            )
+
+    def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
+        """Choose the map from the given rows (t,) of the fitted modality only, as ``congruence.fit`` would.
+
+        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
+        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
+        """
+        if self.method != "auto":
+            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+            kind, default = {
+                "orthogonal": ("rotation", " about the means"),
+                "linear": ("linear map", ", ridge regression"),
+            }[self.method]
+            name = kind + (f" with {given}" if given else default)
+            evidence = f"method={self.method!r} was given, so nothing was compared"
+            return Choice(name, self.method, dict(self.parameters), evidence)
+        first = self.fitted[0]
+        others = []
+        for name in tables.source if not tables.by_class else ():
+            if name != first:
+                known = tables.target.get(name)
+                mean = None if known is None else known[train].mean(axis=0, dtype=np.float64)
+                others.append(Other(name, np.arange(len(train)), tables.source[name][train], mean))
+        return choose_map(
+            tables.source[first][train],
+            tables.target[first][train],
+            others=others,
+            fixed=self.parameters,
+            single_modality=self.single_modality,
+            rotations_only=len(self.fitted) > 1,
+            random_state=self.random_state,
+        )
+
+    def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
+        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
+        choice = self.choose(tables, train) if choice is None else choice
+        fold = np.full(len(tables.ids[self.fitted[0]]), -1)
+        fold[train] = 0
+        return AnchorFolds(self, tables, fold).fit([0], choice)
+
+    def fit_map(self, tables: PairedTables, choice: Choice, spaces: tuple[Space, Space]) -> OrthogonalMap | LinearMap:
+        """Fit the chosen map on all rows, as ``congruence.fit`` does, with what it is fitted on and why."""
+        several = len(self.fitted) > 1
+        X, Y = (np.concatenate([side[name] for name in self.fitted]) for side in (tables.source, tables.target))
+        model: OrthogonalMap | LinearMap
+        if choice.method == "linear":
+            model = LinearMap(**choice.parameters).fit(X, Y)
+        else:
+            names = np.repeat(self.fitted, len(X) // len(self.fitted)) if several else self.fitted[0]
+            model = OrthogonalMap(**choice.parameters).fit(X, Y, modality=names)
+        modality = None if several or self.fitted[0] == UNNAMED else self.fitted[0]
+        model.source_space_, model.target_space_ = (
+            replace(space, modality=modality, dim=rows.shape[1], normalized=has_unit_rows(rows))
+            for space, rows in zip(spaces, (X, Y), strict=True)
+        )
+        if isinstance(model, OrthogonalMap):
+            model = self._with_other_means(model, tables, slice(None), use=False)
+        model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
+        return model
+
+    def _with_other_means(
+        self, model: OrthogonalMap, tables: PairedTables, seen: np.ndarray | slice, *, use: bool = True
+    ) -> OrthogonalMap:
+        """Return the rotation with the means of the modality that it is not fitted on."""
+        seen = slice(None) if tables.by_class else seen  # the descriptions of all classes are known
+        for name, rows in tables.source.items():
+            if name not in self.fitted:
+                known = tables.target.get(name)
+                offset = OFFSET if self.method == "auto" else 1.0
+                theirs = None if known is None else known[seen]
+                model = model.recenter(rows[seen], theirs, modality=name, offset=offset, use=use)
+        return model
+
+    def in_words(self, tables: PairedTables, choice: Choice) -> str:
+        """Return how to fit this map: a command, or a Python call if no command can."""
+        given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
+        if len(self.fitted) > 1:
+            return (
+                f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows "
+                "together"
+            )
+        words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
+        words += " --single-modality" if self.single_modality else ""
+        words += f" on the {self.fitted[0]} anchors"
+        words += f", with {given}" if self.parameters else ""
+        other = next((name for name in tables.source if name != self.fitted[0]), None)
+        if other is not None and self.method != "linear":
+            words += f", with --means {other}=…"
+        return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
+
+    def about_means(self, tables: PairedTables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
+        """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
+        if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
+            return certified.forward
+        found = MapRecipe(self.fitted, "orthogonal").fit(tables, train).forward
+        assert isinstance(found, OrthogonalMap)
+        return found
+
+
+class AnchorFolds:
+    """Sums over the anchors of each fold, from which maps without some folds are fitted; fold (n,) is −1 for none."""
+
+    def __init__(self, recipe: MapRecipe, tables: PairedTables, fold: np.ndarray) -> None:
+        self._recipe, self._tables, self._fold = recipe, tables, fold
+        self._sums: dict[tuple[str, bool, bool], list[CrossMoments]] = {}
+
+    def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
+        """Fit on the anchors of these folds."""
+        fitted, parameters = self._recipe.fitted, choice.parameters
+        if choice.method == "linear":
+            sums = [self._total(fitted[0], kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
+            return TwoWay(LinearMap.from_moments(sums[0], **parameters), (sums[0], sums[1]))
+        seen = np.isin(self._fold, kept)
+        if parameters.get("shrinkage") == "cv":  # needs the rows
+            X, Y = (
+                np.concatenate([side[name][seen] for name in fitted])
+                for side in (self._tables.source, self._tables.target)
+            )
+            model = OrthogonalMap(**parameters).fit(X, Y, modality=np.repeat(fitted, np.count_nonzero(seen)))
+        else:
+            model = OrthogonalMap.from_moments({name: self._total(name, kept) for name in fitted}, **parameters)
+        return TwoWay(self._recipe._with_other_means(model, self._tables, seen))
+
+    def _total(self, name: str, kept: Sequence[int], *, linear: bool = False, exchanged: bool = False) -> CrossMoments:
+        key = name, linear, exchanged
+        if key not in self._sums:
+            sides = self._tables.source[name], self._tables.target[name]
+            X, Y = sides[::-1] if exchanged else sides
+            each = [self._fold == part for part in range(int(self._fold.max()) + 1)]
+            self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=linear) for rows in each]
+        return CrossMoments.total([self._sums[key][part] for part in kept])
