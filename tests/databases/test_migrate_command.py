@@ -281,13 +281,18 @@ def test_a_folder_without_a_certificate_is_refused(run, made, tmp_path, damage):
     run("run", "--from", "checked", "--yes").refused("certificate.json", "congruence check OLD NEW -o FOLDER")
 
 
-def test_maps_that_do_not_fit_the_rows_are_refused_before_anything_is_printed(run, made, mapping, tmp_path):  # noqa: F811
+def test_maps_that_do_not_fit_the_rows_are_refused(run, made, mapping, tmp_path):  # noqa: F811
     mapping.inverse().save(tmp_path / "back")
     OrthogonalMap().fit(np.eye(9), np.eye(9)).save(tmp_path / "narrow")
     for name, words in (("back", "congruence check OLD NEW -o FOLDER"), ("narrow", "expected 9-d")):
         for action in (("plan",), ("run", "--yes")):
             run(*action, "--map", name).refused(words)
+    old, new = pairs("image", 200, 1)
+    OrthogonalMap().fit(unit(new[:, :D]), old, modality="image").save(tmp_path / "swapped")
+    for action in (("plan",), ("run", "--yes")):  # the same width, but the other model's mean
+        assert "new model's" in run(*action, "--map", "swapped", "--modality", "image").ends(2).err
     assert made.made is None
+    assert not list(tmp_path.glob("migration-*"))
 
 
 @pytest.mark.parametrize("action", [("plan",), ("run", "--yes")])

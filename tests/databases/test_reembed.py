@@ -294,8 +294,13 @@ def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_pa
     np.save(tmp_path / "new.npy", np.stack([truth[str(one)] for one in names]))
     mapping.save(tmp_path / "map")
     np.savez(tmp_path / "new.npz", vectors=np.load(tmp_path / "new.npy"), ids=np.array(names).astype(str))
+    (tmp_path / "checked").mkdir()
+    mapping.save(tmp_path / "checked" / "map")
+    verdict = {"action": "progressive", "headline": "re-embed some", "reason": "so it is", "share": 0.2}
+    (tmp_path / "checked" / "certificate.json").write_text(json.dumps({"verdict": verdict, "facts": {}}))
+    words = ("run", "--from", "checked", "--set", "ids=ids.txt", "--modality", "image", "--yes")
+    assert "Next: congruence migrate old.npy reembed" in here("migrate", "old.npy", *words).ends(0).out
     for words in (
-        ("run", "--map", "map", "--set", "ids=ids.txt", "--modality", "image", "--yes"),
         ("reembed", "--encode", "new.npz", "--budget", 40, "--set", "batch=20"),
         ("verify",),
         ("switch",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._base import number, print_facts, print_table, say, unit_rows
 from congruence.cli._options import Json, option
 from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges
-from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
+from congruence.errors import DirectionError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,11 +92,6 @@ class Beginning:
 
     def __call__(self, info: DatabaseInfo, begun: Journal | None) -> dict[str, Any]:
         """Return the arguments of ``Migration``."""
-        if begun is not None and begun.state == "dropped" and self.mapping is not None:
-            raise MigrationError(
-                f"The last migration of {begun.place} is complete, and its journal is still there.",
-                "Remove that folder, or pass --journal with another one.",
-            )
         if self.mapping is None and begun is None:
             raise ParameterError(
                 "Got neither --from nor --map, and no migration of this database has begun here.",

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ class Step:
     migration: Migration
     url: str
     journal: str | None  # as typed, because the next command then needs it too
-    kept: Mapping[str, str]
+    kept: dict[str, str]
 
     def command(self, action: str, *words: str) -> str:
         """Return the shell command of another step."""
@@ -91,14 +91,15 @@ class Step:
         from congruence.upgrade.migrate.journal import make_folder
 
         texts = {name: str(value) for name, value in options.items() if value is not None}
-        kept = {**self.kept, **{name: text for name, text in texts.items() if redact(text) == text}}
-        kept["url"] = _identity(self.url)
+        self.kept.update({name: text for name, text in texts.items() if redact(text) == text}, url=_identity(self.url))
         make_folder(self.migration.folder)
-        Location.of(self.migration.folder / KEPT).write(json.dumps(kept, indent=1).encode() + b"\n")
+        Location.of(self.migration.folder / KEPT).write(json.dumps(self.kept, indent=1).encode() + b"\n")
 
     def forget(self) -> None:
-        """Remove the options of a migration that has ended or never began."""
+        """Remove the options of a migration that has ended or never began, and the folder if nothing else is there."""
         (self.migration.folder / KEPT).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.migration.folder.rmdir()
 
     def report(self, action: str, result: Mapping[str, Any], lines: list[str], as_json: bool) -> None:
         """Report what was done, and the next command."""
@@ -152,6 +153,11 @@ def opened(
                 f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
             )
         arguments = {} if begin is None else begin(info, begun)
+        if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:
+            raise MigrationError(
+                f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
+                "Remove that folder, or pass --journal with another one.",
+            )
         engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
         migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
         yield Step(migration, url, journal, kept)
