@@ -124,20 +124,22 @@ class Beginning:
         return {name: getattr(self.options, name) or name in step.kept for name in _FLAGS}
 
     def plan(self, step: Step) -> Plan:
-        """Return the plan. Raises an error if the map does not fit the rows."""
+        """Return the plan. Raises an error if the map cannot be applied to the rows."""
         from congruence.upgrade.migrate.plan import SAMPLE
 
         migration = step.migration
-        for sample in migration.database.scan("old", batch=SAMPLE):
+        sample = next(iter(migration.database.scan("old", batch=SAMPLE)), None)
+        if sample is not None:
             try:
                 migration.mapper.check(migration.info, sample)
             except DirectionError as error:
                 error.fix = ("Pass the model of these rows first: congruence check OLD NEW -o FOLDER",)
                 raise
-            migration.mapper(sample.ids, sample.vectors, sample.modalities)
-            break
         rate, price = self.given.get("encode_rate"), self.given.get("price")
-        return migration.plan(certificate=self.certificate, encode_rate=rate, price=price, **self.flags(step))
+        planned = migration.plan(certificate=self.certificate, encode_rate=rate, price=price, **self.flags(step))
+        if sample is not None and any(one["check"] == "rows" and one["outcome"] == "bad" for one in planned.checks):
+            migration.mapper(sample.ids, sample.vectors, sample.modalities)  # raises what the plan has noted
+        return planned
 
 
 def print_plan(planned: Plan) -> None:
