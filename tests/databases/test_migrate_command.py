@@ -183,6 +183,8 @@ def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa:
     (kept,) = tmp_path.glob("migration-*/options.json")
     assert "s3cret" not in kept.read_text()
     here("migrate", "postgresql://me@host/db", "switch").ends(0)
+    other = here("migrate", "postgresql://me:s3cret@host/other", "status", "--journal", kept.parent).ends(2)
+    assert "s3cret" not in other.err
     command = f"{sys.executable} -c 1 --api-key=s3cret {{ids}} {{out}}"
     here("migrate", url, "reembed", "--encode", command, "--share", 0.1, "--modality", "image").refused()
     assert "s3cret" not in kept.read_text()

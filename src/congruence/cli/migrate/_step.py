@@ -179,7 +179,7 @@ def _as_commands(url: str, journal: str | None) -> Iterator[None]:
 
 
 def _identity(url: str) -> str:
-    """Return an address in a form that does not depend on passwords or on how a path is written."""
+    """Return an address without its password, and independent of how a path is written."""
     from congruence.databases import Address
 
     address = Address.parse(url)
@@ -191,10 +191,10 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
     in the current folder the one with this address and these options.
     """
     if journal is not None:
-        kept = _read_kept(Path(journal))
-        if kept.get("url", _identity(url)) != _identity(url):
+        kept, own = _read_kept(Path(journal)), _identity(url)
+        if kept.get("url", own) != own:
             raise MigrationError(
-                f"{journal} is the journal of {kept['url']}, not of {url}.",
+                f"{journal} is the journal of {kept['url']}, not of {own}.",
                 f"Type: {shell_command(kept['url'], 'status', '--journal', journal)}",
             )
         return Path(journal), kept
