@@ -293,8 +293,8 @@ def test_two_maps_into_joint_spaces():
 def test_evaluate_against_another_map(here, tmp_path):
     problem = rigid_problem(n=160, d_source=12, noise=0.4, random_state=0)
     np.savez(tmp_path / "both.npz", a=problem.X, b=problem.Y, names=[f"item {k}" for k in range(160)])
-    for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
-        fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --no-check"
+    for name, extra in (("new", []), ("old", ["--set", "shrinkage=soft", "--set", "shrinkage_strength=3"])):
+        fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --set check=false"
         assert here(*fit.split(), *extra).code == 0
     common = "lab evaluate new --old-text both.npz:a --new-text both.npz:b --ids names"
     here(*common.split(), "--against", "old").refused(

@@ -187,8 +187,8 @@ def test_the_command_reports_and_advises(here, tmp_path, problem):
         "theirs.npz:v",
         "--ids",
         "ids",
-        "--draws",
-        "2",
+        "--set",
+        "draws=2",
         "--pairs",
         "12",
     ]
@@ -216,8 +216,8 @@ def test_the_command_reads_labels_and_names_what_is_wrong(here, tmp_path, proble
         "ids",
         "--pairs",
         "30",
-        "--draws",
-        "1",
+        "--set",
+        "draws=1",
     ]
     done = here(*command, "--labels", "mine.npz:label", "--json").ends(0)
     (line,) = json.loads(done.out)["exposure"]

@@ -380,7 +380,7 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     row = next(r for r in classes["rows"] if r["metric"] == "zero_shot")
     assert row["n"] == 60
     assert row["after"] > 0.8
-    for name, side in (("i", "source"), ("t", "target")):
+    for name, side in (("i", "first"), ("t", "second")):
         assert here("transform", "map", f"{name}.npz:v", "-o", f"{name}.npy", "--side", side).code == 0
     np.testing.assert_allclose(np.load(files / "t.npy"), m.transform_target(data.texts.vectors), atol=1e-9)
     assert here("transform", "map", "t.npz:v", "-o", "again.npy").code == 0  # the width tells the side
@@ -395,8 +395,8 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
         (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "second"), "Pass --side first"),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "first or second"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
         (("bridge export", "map", "-o", "x.vt"), "affine"),
         (("report", "map", "sample", "-o", "x.html"), "joint-space map"),

@@ -45,7 +45,7 @@ def test_faiss_around_an_index(here, data):
         ("orthogonal", (), "source", "auto"),
         ("orthogonal", ("--normalize", "no"), "source", False),
         ("mlp", ("--normalize", "yes"), "source", True),
-        ("heads", ("--side", "target"), "target", "auto"),
+        ("heads", ("--side", "second"), "target", "auto"),
     ],
 )
 def test_onnx(here, data, name, arguments, side, normalize):
@@ -106,12 +106,12 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
         ("bridge --to torch -o x", "Call congruence.load(MAP).to_torch() in Python"),
         ("bridge --to tensorrt -o x", "'faiss', 'onnx', 'sentence-transformers'"),
         ("bridge --to onnx --index old.faiss -o x", "Leave out --index"),
-        ("bridge --side target -o x", "for onnx or sentence-transformers only"),
+        ("bridge --side second -o x", "for onnx or sentence-transformers only"),
         ("bridge --to sentence-transformers -o x", "Got no --model"),
         ("bridge --to onnx --modality audio -o x", "audio"),
         ("bridge --inverse -o x", "Got --inverse for a bridge"),
         ("mlp -o x", "expected an affine map"),
-        ("orthogonal --to onnx --side target -o x", "Leave out --side"),
+        ("orthogonal --to onnx --side second -o x", "Leave out --side"),
         ("bridge --index bridge/config.json -o x", "which FAISS cannot read"),
         ("bridge --index none -o x", "Pass --index"),
         ("cut --to onnx -o x", "error: Got"),

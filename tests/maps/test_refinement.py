@@ -197,7 +197,7 @@ def test_the_command_refines_and_says_what_it_did(here, tmp_path):
     result = here(*command, "--unpaired", "u.npy,v.npy").ends(0)
     assert "matches of unpaired rows" in result.out
     assert retrieval(congruence.load(tmp_path / "map")) > 0.95
-    lone = here(*command, "--unpaired-source", "u.npy").ends(2)
-    assert "Pass --unpaired-target too." in lone.err
+    lone = here(*command, "--unpaired", "u.npy").ends(2)
+    assert "expected OLD,NEW" in lone.err
     wrong = here(*command, "--method", "linear", "--unpaired", "u.npy,v.npy")
-    assert "leave out --unpaired-source and --unpaired-target" in wrong.err
+    assert "leave out --unpaired" in wrong.err

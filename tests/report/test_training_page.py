@@ -632,7 +632,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
         (["report", "one-sided", "--pairs", "d.npz:v,d.npz:t"], "Got --pairs for a map into"),
         (["report", "one-sided", "sample", "--set", "note=x"], "Got --set note for a map into"),
         ([*REPORT, "--sugarcrepe", "s"], "--groups together with --sugarcrepe"),
-        ([*REPORT, "--set", "categories=swap_att"], "--set categories=without"),
+        ([*REPORT, "--set", "categories=swap_att"], "--set categories without"),
         ([*REPORT, "--texts", "pairs.csv:caption"], "--texts"),
         ([*REPORT, "--pictures", "nowhere"], "nowhere"),
         ([*REPORT[:6], "--pictures", "."], "--pictures without --groups"),

@@ -279,7 +279,7 @@ def test_the_command(here, tmp_path):
     data = json.loads(result.out)
     expected = distribution_shift(X, A, Y, B, n_projections=20, repeats=3, max_rows=45).to_dict()
     assert {key: data[key] for key in expected} == expected
-    assert data["rows"] == {"unpaired": 45, "paired": 40, "unpaired_text": 45, "paired_text": 45}
+    assert data["rows"] == {"first": 45, "second": 40, "first_texts": 45, "second_texts": 45}
     table = here("lab shift", "a.npz:image", "b.npz:image", *texts, *few).out
     assert all(word in table for word in ("images", "texts", "total", "floor", f"{expected['total']['value']:.4f}"))
     alone = here("lab shift", "a.npz:image", "b.npz:image", *few, "--set", "variant=linear").out
@@ -292,7 +292,7 @@ def test_the_command_refuses(here, tmp_path):
     for arguments, words in (
         (("a.npz:unit", "a.npz:long"), "--normalize"),
         (("a.npz:unit", "a.npz:wide"), "widths 4 of"),
-        (("a.npz:unit", "a.npz:unit", "--paired-text", "a.npz:wide"), "paired side only"),
+        (("a.npz:unit", "a.npz:unit", "--texts", "a.npz:wide"), "expected FIRST,SECOND"),
         (("a.npz:unit", "a.npz:unit", "--set", "variant=round"), "round"),
         (("a.npz:unit", "none.npy"), "No file"),
     ):

@@ -154,18 +154,18 @@ _SIDES = {"first": "source", "second": "target"}
 
 def in_python(side: str | None) -> str | None:
     """Return the argument of the library for ``first`` or ``second``."""
-    from congruence._utils.validation import check_choice
+    if side is not None and side not in _SIDES:
+        raise ParameterError(f"Got --side {side}; expected first or second.", "Pass --side first, or leave it out.")
+    return None if side is None else _SIDES[side]
 
-    return None if side is None else _SIDES[check_choice(side, tuple(_SIDES), "side")]
 
-
-def two_sides(text: str | None, flag: str) -> tuple[str, str] | None:
-    """Split ``OLD,NEW``. Raises ParameterError for another form."""
+def two_sides(text: str | None, flag: str, form: str = "OLD,NEW") -> tuple[str, str] | None:
+    """Split ``OLD,NEW``, or a pair of another form. Raises ParameterError for any other text."""
     if text is None:
         return None
     old, comma, new = text.partition(",")
     if not (old and comma and new) or "," in new:
-        raise ParameterError(f"Got {flag} {text}; expected OLD,NEW.", f"Pass {flag} old.npy,new.npy, for example.")
+        raise ParameterError(f"Got {flag} {text}; expected {form}.", f"Pass {flag} {form}, two files with a comma.")
     return old, new
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say
+from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
@@ -82,7 +82,9 @@ def command(
         from congruence.datasets import open_bundle
 
         why = f"for a map into the new model's space ({mapping.kind})"
-        rows.refuse(" ".join(vars(rows)), why, "Leave it out, and pass DATA after the map.")
+        fix = "Leave it out, and pass DATA after the map."
+        rows.refuse(" ".join(vars(rows)), why, fix)
+        refuse_options({f"--set {name}": value for name, value in settings.items()}, why, fix)
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
@@ -104,7 +106,7 @@ def summarize_files(
     from congruence.io import read_column
     from congruence.report import summarize_training
 
-    X, Y = (read(file, None, Space()) for file in _two_files(given.pairs, "--pairs"))
+    X, Y = (read(file, None, Space()) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
@@ -117,7 +119,7 @@ def summarize_files(
         given.refuse("pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
     texts = None
     if given.texts is not None:
-        caption, wrong = _two_files(given.texts, "--texts")
+        caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")
         texts = read_column(caption), read_column(wrong)
     return summarize_training(
         mapping,
@@ -133,16 +135,6 @@ def summarize_files(
         held_out=held_out,
         random_state=seed,
     )
-
-
-def _two_files(spec: str | None, option: str) -> list[str]:
-    """Split ``FIRST,SECOND``. Raises ParameterError for another form."""
-    parts = (spec or "").split(",")
-    if len(parts) != 2 or not all(parts):
-        raise ParameterError(
-            f"Got {option} {spec!r}; expected two files, with a comma between them.", f"Pass {option} FIRST,SECOND."
-        )
-    return parts
 
 
 def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:

@@ -75,7 +75,7 @@ def command(
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
         for side, modality in (("first", "image"), ("second", "text"))
     )
-    pools = [two_sides(files, "--unpaired") or ("", "") for files in unpaired or []]
+    pools = [two_sides(files, "--unpaired", "FIRST,SECOND") or ("", "") for files in unpaired or []]
     changes: dict[str, object] = {
         "method": method,
         "pairs": None if pairs is None else pairs.split(","),

@@ -245,7 +245,10 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
         ax.set_xscale("log")
         ax.set(
             xlim=(sizes[0] / 1.08, 4.8 * now),
-            ylim=(min(0.0, float((mean - error).min())), max(1.0, float(extrapolated.max()), float((mean + error).max()))),
+            ylim=(
+                min(0.0, float((mean - error).min())),
+                max(1.0, float(extrapolated.max()), float((mean + error).max())),
+            ),
             xlabel="anchors (logarithmic)",
             ylabel=words(data["task"]),
         )

@@ -54,7 +54,7 @@ def command(
             raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
         corrected = {f"--set {name}": settings.get(name) for name in ("center", "hubness")}
         refuse_options(corrected, "with --threshold, which is for plain cosines")
-    classes = two_sides(labels, "--labels")
+    classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
         check_map_output(out, force=force)  # checked before the work starts
     bridge = Bridge.load(map_path)

@@ -73,7 +73,7 @@ def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str 
         return f"congruence fit {shlex.quote(out)} NEW -o map"
     if not anchors.has_ids:
         return None
-    id_options = "" if ids is None else f" --ids {shlex.quote(ids)} --target-ids id"
+    id_options = "" if ids is None else f" --ids {shlex.quote(f'{ids},id')}"
     return f"congruence fit {shlex.quote(file)} NEW{id_options} -o map"
 
 

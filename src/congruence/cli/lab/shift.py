@@ -29,7 +29,7 @@ def command(
         return read(spec, None, Space()).vectors
 
     images = vectors(first), vectors(second)
-    captions = tuple(map(vectors, two_sides(texts, "--texts") or ()))
+    captions = tuple(map(vectors, two_sides(texts, "--texts", "FIRST,SECOND") or ()))
     options = {"variant": "circular", "n_projections": 500, "max_rows": 100_000, "repeats": 20, **settings}
     with progress("drawing", options["repeats"], as_json) as callback:
         shift = distribution_shift(
