@@ -54,7 +54,7 @@ def next_command(done):
     return words[3:]
 
 
-def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, tmp_path):
+def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, mapping, tmp_path):  # noqa: F811
     before = bits(made.old)
     planned = run("plan", "--from", "checked", "--modality-column", "kind", "--table", "t", "--set", "price=0.001")
     planned.ends(0)
@@ -93,6 +93,9 @@ def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, t
     assert "nothing" in run("status").out
     for action in ("plan", "run"):
         run(action, "--map", "map").refused("--journal")
+    mapping.inverse().save(tmp_path / "back")
+    run("run", "--map", "back", "--journal", "j", "--yes").ends(0)
+    run("switch").ends(0)  # the migration that has not ended
 
 
 @pytest.mark.parametrize("action", ["discard", "finish"])

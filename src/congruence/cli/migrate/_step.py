@@ -188,8 +188,10 @@ def _identity(url: str) -> str:
 
 def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tuple[Path | None, dict[str, str]]:
     """Return the folder of a database's journal, and what is kept there: of the folder that is named, or else of those
-    in the current folder the one with this address and these options.
+    in the current folder the one with this address and these options, that has not ended.
     """
+    from congruence.upgrade.migrate.journal import Journal
+
     if journal is not None:
         kept, own = _read_kept(Path(journal)), _identity(url)
         if kept.get("url", own) != own:
@@ -204,6 +206,10 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
         same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
         if kept.get("url") == _identity(url) and same:
             found.append((folder, kept))
+    if len(found) > 1:
+        journals = [Journal.read(folder) for folder, _ in found]
+        ended = [journal is not None and journal.state == "dropped" for journal in journals]
+        found = [one for one, over in zip(found, ended, strict=True) if not over] or found[:1]
     if len(found) > 1:
         names = [str(folder) for folder, _ in found]
         raise ParameterError(
