@@ -102,7 +102,7 @@ def test_the_readmes_commands_run_as_printed(here, tmp_path):
     (script,) = blocks(ROOT / "README.md", "bash")
     said, wrong = run_script(here, script)
     assert not [line for line in wrong if line.startswith(("error", "warning"))]
-    assert (tmp_path / "checked" / "certificate.html").exists()
+    assert (tmp_path / "checked/certificate.html").exists()
     printed = "".join(said)
     assert "verified" in printed
     assert "10.0 % re-embedded" in printed

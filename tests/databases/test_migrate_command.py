@@ -1,10 +1,8 @@
 """``congruence migrate`` as a user types it, on the in-memory reference database."""
 
-import inspect
 import json
 import shlex
 import sys
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from congruence.cli.migrate import ACTIONS
 from congruence.cli.migrate._step import shell_command
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
-from congruence.io import open_sink, read_embeddings
+from congruence.io import open_sink
 
 
 @pytest.fixture
@@ -397,19 +395,3 @@ def test_an_address_shows_no_secret():
     local = ("milvus:///a/my.db", "qdrant:///folder", "sqlite:////abs/x.db", "chroma://./folder", "postgresql:///db")
     for text in local:
         assert Address.parse(text).shown == text  # the next command is printed with it
-
-
-@pytest.mark.long
-def test_the_examples_in_the_help_run(here, tmp_path):
-    """From the certificate's folder, on a LanceDB table, in an order in which each is possible."""
-    lance = pytest.importorskip("lance")
-    here("demo", "--files", "library").ends(0)
-    (tmp_path / "checked").mkdir()
-    sides = (read_embeddings(tmp_path / "library" / f"{side}-photos.parquet") for side in ("old", "new"))
-    certify(tmp_path / "checked", OrthogonalMap().fit(*sides))
-    order = ("plan", "run", "status", "verify", "switch", "reembed", "rollback", "discard", "run", "finish", "run")
-    for action in (*order, "switch", "drop-old"):
-        words = inspect.getdoc(import_module(f"congruence.cli.migrate.{action.replace('-', '_')}").command).splitlines()
-        (line,) = [line for line in words if line.startswith("Example: ")]
-        here(line.removeprefix("Example: congruence ")).ends(0)
-    assert "embedding__congruence_old" not in lance.dataset(tmp_path / "library/photos.lance").schema.names

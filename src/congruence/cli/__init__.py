@@ -7,11 +7,14 @@ docs/reliability.md.
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -36,6 +39,7 @@ from congruence.cli._ending import (
     stoppable,
 )
 from congruence.cli._options import PlainValues
+from congruence.errors import ParameterError
 
 __all__ = [
     "app",
@@ -72,6 +76,23 @@ class _Group(PlainValues, TyperGroup):
         """Return the names of the commands."""
         return [*(name for names in self.panels.values() for name in names), *self.added]
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words name. An old word, or one of another group, is answered with the command to
+        type.
+        """
+        if args[0] in self.list_commands(ctx) or args[0][:1] == "-" or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        path = ctx.command_path.split()[1:]
+        meant = _MEANT.get(" ".join([*path, args[0]])) or next(iter(_same_name(args[0])), None)
+        if meant is None:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1)
+            meant = " ".join([*path, *near]) if near else ""
+        rest = shlex.join(args[1:]) if meant else "--help"
+        raise ParameterError(
+            f"There is no command {' '.join(['congruence', *path, args[0]])}.",
+            f"Type: {' '.join(filter(None, ['congruence', meant, rest]))}",
+        )
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command of that name, or None."""
         for panel, names in self.panels.items():
@@ -80,8 +101,36 @@ class _Group(PlainValues, TyperGroup):
         return _command(cmd_name, self.added[cmd_name].load()) if cmd_name in self.added else None
 
 
+#: What earlier versions called the sides.
+_SIDES = {"source": "old_", "target": "new_"}
+
+
 class _Command(PlainValues, TyperCommand):
     """A command whose messages name its flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
+        known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
+        settable = getattr(self.callback, "settable", ())
+        for word in args[: args.index("--")] if "--" in args else args:
+            flag = word.partition("=")[0]
+            if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
+                continue
+            name = flag.removeprefix("--").replace("-", "_")
+            off = name.removeprefix("no_")
+            ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
+            says = None
+            if name in settable or ours in settable:
+                says = f"--set {name if name in settable else ours}=VALUE"
+            elif off in settable:
+                says = f"--set {off}=false"
+            elif (new := f"--{ours}".replace("_", "-")) in known:
+                says = new
+            elif name == "target_ids" and "--ids" in known:
+                says = "--ids OLD,NEW"
+            if says is not None:
+                raise ParameterError(f"There is no option {flag} of {ctx.command_path}.", f"Type: {says}")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -115,9 +164,13 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Switch a search index to another embedding model without re-encoding everything.
+    """Change the embedding model of a vector index without encoding everything again.
 
-    For a demonstration, run: congruence demo.
+    Example: congruence demo
+
+    Reports go to standard output (as JSON with --json), progress and messages to standard error; NO_COLOR=1 turns off
+    colors. Exit codes: 0 success; 1 a negative verdict or check; 2 invalid input or a failure of the machine, said in
+    one sentence with what to type; 70 a bug. For tab completion, run: congruence --install-completion
     """
 
 
@@ -128,6 +181,18 @@ PANELS = {
     "Building blocks": ("fit", "transform", "inspect", "search", "train", "report"),
     "Measurements and research": ("lab",),
 }
+
+
+#: What words of earlier versions are now.
+_MEANT = {"certify": "check", "serve": "bridge serve", "export": "bridge export", "bridge index": "bridge search"}
+
+
+def _same_name(name: str) -> Iterator[str]:
+    """Yield the commands of groups that have this name."""
+    program = _program(complete=False)
+    for group in ("lab", "bridge", "migrate URL"):
+        if name in program.get_command(None, group.split()[0]).list_commands(None):
+            yield f"{group} {name}"
 
 
 def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:

@@ -79,7 +79,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map."""
+    """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map.
+
+    Example: congruence check photos --anchors 200 --store library/photos.lance
+    """
     from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
 
     check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts

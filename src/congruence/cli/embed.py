@@ -37,6 +37,8 @@ def command(
 ) -> None:
     """Encode images or texts; after an interruption, run the same command again to resume.
 
+    Example: congruence embed sentence-transformers:all-MiniLM-L6-v2 titles.txt -o titles.parquet
+
     With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads
     the encoder once.
     """

@@ -74,7 +74,11 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit a map from an old model's vectors to a new model's, on items that both have encoded."""
+    """Fit a map from an old model's vectors to a new model's, on items that both have encoded.
+
+    Example: congruence fit library/old-texts.parquet library/new-texts.parquet --means
+    image=library/old-photos.parquet -o map
+    """
     import congruence
     from congruence.embeddings import Space
     from congruence.persist import check_map_output

@@ -21,7 +21,10 @@ _RATES = (0.1, 0.01, 0.001)
 def command(
     map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"), as_json: Json = False
 ) -> None:
-    """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds."""
+    """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds.
+
+    Example: congruence inspect map
+    """
     mapping, bridge = load_map(map_path)
     facts = mapping.describe()
     singular = getattr(mapping, "singular_values_", None)

@@ -50,7 +50,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
+    """Score a map on both models' embeddings, and write a page of scores, plots and examples.
+
+    Example: congruence report map photos
+    """
     from congruence.maps import HeadsMap
 
     check_page(out, force=force)

@@ -47,6 +47,9 @@ def command(
 ) -> None:
     """Search an index that is half migrated with a new model's queries, with one ranked list of hits.
 
+    Example: congruence search back --queries library/new-texts.parquet --old library/old-photos.parquet --new
+    library/new-photos.parquet
+
     An index that is wholly of the old model is searched by ``congruence bridge search``.
     """
     from congruence import Bridge

@@ -59,7 +59,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Train heads that map two unrelated models into a joint space."""
+    """Train heads that map two unrelated models into a joint space.
+
+    Example: congruence train procrustes --pairs library/old-photos.parquet,library/new-photos.parquet -o heads
+    """
     from functools import partial
 
     from congruence.embeddings import Space

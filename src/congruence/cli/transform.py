@@ -36,6 +36,8 @@ def command(
 ) -> None:
     """Map a file of vectors of the old model to the new one (with a joint-space map, of either), in bounded memory.
 
+    Example: congruence transform map library/old-photos.parquet --modality image -o mapped.parquet
+
     A table keeps all its columns; the output must not be the input. With --engine ray, or for URLs, Parquet and Lance
     data sets are mapped fragment by fragment; after an interruption, run the same command again to resume.
     """

@@ -42,6 +42,9 @@ def command(
 ) -> None:
     """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated
     thresholds.
+
+    Example: congruence bridge evaluate back --queries library/new-texts.parquet --index library/old-photos.parquet
+    --labels library/new-texts.parquet:class,library/old-photos.parquet:class
     """
     from congruence import Bridge
     from congruence.embeddings import Space

@@ -33,6 +33,8 @@ def command(
 ) -> None:
     """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
 
+    Example: congruence bridge export map --modality image -o map.index
+
     FAISS: a new or existing index with the map and normalization in front of it, or a LinearTransform alone. ONNX: a
     graph that maps vectors. sentence-transformers: a model whose encode method returns mapped vectors. PyTorch has no
     pickle-free format for modules: call congruence.load(MAP).to_torch() in Python instead.

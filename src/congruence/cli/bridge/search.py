@@ -18,7 +18,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Search an old model's index with a new model's queries."""
+    """Search an old model's index with a new model's queries.
+
+    Example: congruence bridge search back --queries library/new-texts.parquet --index library/old-photos.parquet
+    """
     import numpy as np
 
     from congruence import Bridge

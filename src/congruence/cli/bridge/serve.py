@@ -33,7 +33,10 @@ def command(
     settings: dict[str, Any] = settable(**LIMITS, batch_size=32, check=True, **MODEL),
     as_json: Json = False,
 ) -> None:
-    """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
+    """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM.
+
+    Example: congruence bridge serve back --encoder sentence-transformers:all-MiniLM-L6-v2
+    """
     from congruence._utils.validation import check_choice
     from congruence.encoders import load_encoder
     from congruence.integrations.process import check_host, listen, read_key, serve

@@ -10,4 +10,7 @@ ENTRY_POINTS = "congruence.commands"
 
 
 def command() -> None:
-    """Measure models, spaces and stores; repeat the papers' experiments."""
+    """Measure models, spaces and stores; repeat the papers' experiments.
+
+    Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
+    """

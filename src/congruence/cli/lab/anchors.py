@@ -30,7 +30,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Choose the items to encode with both models, the most informative first."""
+    """Choose the items to encode with both models, the most informative first.
+
+    Example: congruence lab anchors library/old-photos.parquet -n 200 -o chosen.parquet
+    """
     if texts == (file is not None):
         raise ParameterError(
             f"Got {'--texts and ' + repr(file) if texts else 'no FILE'}; expected either a file of vectors or --texts. "

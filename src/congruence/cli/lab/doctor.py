@@ -51,7 +51,11 @@ def command(
     exit_code: bool = option(False, "Exit with code 1 unless all rows fit the same known model.", "--exit-code"),
     as_json: Json = False,
 ) -> None:
-    """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit."""
+    """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit.
+
+    Example: congruence lab doctor library/old-photos.parquet --known old=library/old-photos.parquet --known
+    new=library/new-photos.parquet
+    """
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
     from congruence.io import open_source

@@ -20,7 +20,10 @@ def command(
     exit_code: bool = option(False, "Exit with code 1 if the encoder has changed.", "--exit-code"),
     as_json: Json = False,
 ) -> None:
-    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors."""
+    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors.
+
+    Example: congruence lab drift library/old-photos.parquet library/new-photos.parquet --canaries
+    """
     from congruence._utils.validation import RowNames, check_rows
     from congruence.cli.fit import read_anchors
     from congruence.compare.drift import DriftMonitor, compare_canaries

@@ -37,7 +37,11 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
+    """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone.
+
+    Example: congruence lab evaluate map --old-image library/old-photos.parquet --new-image
+    library/new-photos.parquet
+    """
     import congruence
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap

@@ -26,7 +26,10 @@ def command(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure how many stored vectors can be matched to their text with a few known pairs, and what reduces this."""
+    """Measure how many stored vectors can be matched to their text with a few known pairs, and what reduces this.
+
+    Example: congruence lab exposure library/old-photos.parquet --texts library/new-photos.parquet
+    """
     from congruence._utils.ids import id_texts
     from congruence.embeddings import Space
     from congruence.evaluation.exposure import measure_exposure

@@ -12,6 +12,8 @@ def command(
 ) -> None:
     """Show versions, extras, threads, memory and devices, to paste into a bug report.
 
+    Example: congruence lab info
+
     Contains no user, host or path names.
     """
     from congruence.system import system_info

@@ -24,6 +24,8 @@ def command(
 ) -> None:
     """Compare scores of matching pairs with those of noise, unrelated texts and hard negatives (Yoon et al., section
     2).
+
+    Example: congruence lab match library/old-photos.parquet library/new-photos.parquet
     """
     import numpy as np
 

@@ -30,6 +30,8 @@ def command(
 ) -> None:
     """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and
     the bottleneck.
+
+    Example: congruence lab plan 1e9 768
     """
     from congruence._utils.validation import check_choice, check_positive
     from congruence.engines.planning import Machines, measure_rates, plan_rows

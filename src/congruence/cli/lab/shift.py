@@ -21,7 +21,10 @@ def command(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure the sliced Wasserstein distance between two collections on the sphere."""
+    """Measure the sliced Wasserstein distance between two collections on the sphere.
+
+    Example: congruence lab shift library/old-photos.parquet library/new-photos.parquet
+    """
     from congruence.embeddings import Space
     from congruence.transport import distribution_shift
 

@@ -45,7 +45,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
+    """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows.
+
+    Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
+    """
     if plot is not None:
         check_plot(plot, force=force)
     compare: Callable[..., tuple[Any, dict[str, object]]] = _compare_layers if options.layers else _compare_spaces

@@ -4,4 +4,7 @@ ACTIONS = ("fit", "add", "map")
 
 
 def command() -> None:
-    """Fit one coordinate frame for many models, add models, and extract maps."""
+    """Fit one coordinate frame for many models, add models, and extract maps.
+
+    Example: congruence lab frame fit old=library/old-texts.parquet new=library/new-texts.parquet -o models.frame
+    """

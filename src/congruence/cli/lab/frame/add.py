@@ -19,7 +19,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Add models to a frame; maps between models already in it do not change."""
+    """Add models to a frame; maps between models already in it do not change.
+
+    Example: congruence lab frame add models.frame next=library/new-texts.parquet -o larger.frame
+    """
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 

@@ -18,7 +18,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit one coordinate frame for many models, whose anchors may overlap only partly."""
+    """Fit one coordinate frame for many models, whose anchors may overlap only partly.
+
+    Example: congruence lab frame fit old=library/old-texts.parquet new=library/new-texts.parquet -o models.frame
+    """
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 

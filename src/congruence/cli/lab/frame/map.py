@@ -15,7 +15,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write the map from one model of a frame to another."""
+    """Write the map from one model of a frame to another.
+
+    Example: congruence lab frame map models.frame old new -o old-to-new
+    """
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
