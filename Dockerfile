@@ -1,7 +1,7 @@
-# A server of mapped embeddings, `congruence serve`. Built from the repository:
+# A server of mapped embeddings, `congruence bridge serve`. Built from the repository:
 #   docker build -t congruence --build-arg EXTRAS=serve,onnx .
 #   docker run -p 8000:8000 -v ./bridge:/srv/bridge:ro -v ./model:/srv/model:ro -v ./key:/run/secrets/key:ro \
-#     congruence serve bridge --encoder onnx:model --host 0.0.0.0 --api-key-file /run/secrets/key
+#     congruence bridge serve bridge --encoder onnx:model --host 0.0.0.0 --api-key-file /run/secrets/key
 FROM python:3.13-slim AS build
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./

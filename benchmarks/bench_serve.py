@@ -1,4 +1,4 @@
-"""Cost of the bridge in ``congruence serve``: 64 concurrent clients, with and without it, through one encoder in one
+"""Cost of the bridge in ``congruence bridge serve``: 64 concurrent clients, with and without it, through one encoder in one
 process.
 
 ``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to

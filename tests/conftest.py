@@ -119,13 +119,14 @@ def cli(tmp_path):
 def here(monkeypatch, tmp_path, capsys):
     """Return a function that runs the command in this process, which costs no new interpreter.
 
-    It takes the words of the command, or one text of all words.
+    It takes the words of the command, of which the first may hold several, or one text of all words.
     """
     from congruence.cli import main
 
     def run(*arguments: object) -> Result:
         monkeypatch.chdir(tmp_path)
-        words = shlex.split(arguments[0]) if len(arguments) == 1 else map(str, arguments)
+        first, *others = map(str, arguments) if arguments else [""]
+        words = [*(first.split() if others else shlex.split(first)), *others]
         monkeypatch.setattr(sys, "argv", ["congruence", *words])
         code = 0
         with warnings.catch_warnings():  # pytest turns our warnings into errors; users see them as warnings

@@ -130,7 +130,7 @@ def run_demo(python: Path, folder: Path) -> None:
     """Run the first commands that a new user runs, with the installed library."""
     folder.mkdir()
     program = python.parent / ("congruence.exe" if os.name == "nt" else "congruence")
-    for arguments in (["--version"], ["info", "--no-devices"], ["demo"]):
+    for arguments in (["--version"], ["lab", "info", "--no-devices"], ["demo"]):
         print(run(program, *arguments, cwd=folder).strip()[-400:], flush=True)
     pages = sorted(path.name for path in folder.glob("*.html"))
     assert pages, "the demo wrote no page"

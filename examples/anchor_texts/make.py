@@ -1,4 +1,4 @@
-"""Make the texts of ``congruence anchors --texts``: sentences from our own word lists, ordered so that every prefix
+"""Make the texts of ``congruence lab anchors --texts``: sentences from our own word lists, ordered so that every prefix
 covers much variance.
 
     python examples/anchor_texts/make.py src/congruence/datasets/data/anchor_texts.txt

@@ -1,4 +1,4 @@
-"""Find the rigid motion between two embedding spaces, and map vectors across it.
+"""Change the embedding model of a vector index without encoding everything again.
 
 Each name is imported when it is first used, so ``import congruence`` is fast and never imports torch.
 """

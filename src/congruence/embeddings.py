@@ -30,7 +30,7 @@ MODALITIES = ("image", "text", "audio", "video", "other")
 
 @dataclass(frozen=True)
 class Space:
-    """Identity of an embedding space: its model and version, and its vectors' modality, width and normalization.
+    """Identity of an embedding space: its model and version, and its vectors' modality, width, norm and prompt.
 
     Parameters
     ----------
@@ -44,6 +44,8 @@ class Space:
         Width of the vectors.
     normalized : bool, optional
         Whether all rows have unit norm.
+    prompt : str, optional
+        Text that the encoder puts before each text.
     """
 
     model: str | None = None
@@ -51,6 +53,7 @@ class Space:
     modality: str | None = None
     dim: int | None = None
     normalized: bool | None = None
+    prompt: str | None = None
 
     def __post_init__(self) -> None:
         if self.modality is not None:

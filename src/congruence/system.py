@@ -64,7 +64,7 @@ class SystemInfo:
     variables: dict[str, str]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain data, as ``congruence info --json`` prints it."""
+        """Return plain data, as ``congruence lab info --json`` prints it."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tables and figures of three papers, recomputed with congruence on the data at hand; adds ``congruence reproduce``."""
+"""Tables and figures of three papers, recomputed on the data at hand; adds ``congruence lab reproduce``."""
 
 from __future__ import annotations
 

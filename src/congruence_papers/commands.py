@@ -73,7 +73,10 @@ def reproduce(
     force: Annotated[bool, _FORCE] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Recompute a figure or table of a paper; without a name, list all of them."""
+    """Recompute a figure or table of a paper; without a name, list all of them.
+
+    Example: congruence lab reproduce table2 --models sample --quick -o table2
+    """
     from congruence.persist import atomic_path
     from congruence_papers.figure import why_no_experiment, write_files
     from congruence_papers.running import find, run
@@ -197,13 +200,16 @@ def datasets(
     ] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """List the known image data sets, or describe and download one."""
+    """List the known image data sets, or describe and download one.
+
+    Example: congruence lab datasets
+    """
     from congruence_papers.core import check_choice
     from congruence_papers.image_sets import DATASETS, download_dataset
 
     if name is None:
         if download:
-            raise ParameterError("Got --download without a data set.", "Write congruence datasets NAME --download.")
+            raise ParameterError("Got --download without a data set.", "Write congruence lab datasets NAME --download.")
         facts = [_facts(entry, root) for entry in DATASETS.values()]
         if as_json:
             print_json({"root": root, "datasets": facts})
@@ -304,7 +310,10 @@ def negatives(
     force: Annotated[bool, _FORCE] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Create hard negatives of captions: replace a word, swap two words, or add a word."""
+    """Create hard negatives of captions: replace a word, swap two words, or add a word.
+
+    Example: congruence lab negatives captions.csv --column caption -o wrong.csv
+    """
     from congruence.cli import check_not_input
     from congruence.embed import open_items
     from congruence.io import read_column

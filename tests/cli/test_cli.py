@@ -21,7 +21,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def fitted(here, data):
-    sides = "a.npz:v b.npz:v --ids names --source-model A --target-model B"
+    sides = "a.npz:v b.npz:v --ids names --set old_model=A --set new_model=B"
     here(f"fit {sides} --modality image --means text=a.npz:w,b.npz:w --holdout 60 -o map").ends(0)
     return data / "map"
 
@@ -44,8 +44,8 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     assert facts["scores"]["held_out_pairs"] == 303
     assert facts["scores"]["pairing"]["looks_paired"]
     assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
-    sides = ("--source-image", images, "--source-text", texts[0], "--target-text", texts[1])
-    result = here("evaluate", "map", *sides, *common, "--held-out", "--json").ends(0)
+    sides = ("--old-image", images, "--old-text", texts[0], "--new-text", texts[1])
+    result = here("lab evaluate", "map", *sides, *common, "--held-out", "--json").ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     row = rows["zero_shot_centered", "aligned image", "target text"]
     assert row["n"] == 303
@@ -73,12 +73,16 @@ def test_fit_reports_for_people_and_for_programs(here, data):
 @pytest.mark.parametrize(
     ("options", "kind", "parameters"),
     [
-        ("--no-center --shrinkage full", "orthogonal", {"center": False, "shrinkage": "full"}),
-        ("--shrinkage soft --shrinkage-strength 0.01", "orthogonal", {"shrinkage": "soft", "shrinkage_strength": 0.01}),
-        ("--shrinkage cv", "orthogonal", {"shrinkage": "cv"}),
-        ("--no-reflection", "orthogonal", {"allow_reflection": False}),
-        ("--method linear --ridge 0.5", "linear", {"ridge": 0.5}),
-        ("--method linear --ridge cv", "linear", {"ridge": "cv"}),
+        ("--set center=false --set shrinkage=full", "orthogonal", {"center": False, "shrinkage": "full"}),
+        (
+            "--set shrinkage=soft --set shrinkage_strength=0.01",
+            "orthogonal",
+            {"shrinkage": "soft", "shrinkage_strength": 0.01},
+        ),
+        ("--set shrinkage=cv", "orthogonal", {"shrinkage": "cv"}),
+        ("--set allow_reflection=false", "orthogonal", {"allow_reflection": False}),
+        ("--method linear --set ridge=0.5", "linear", {"ridge": 0.5}),
+        ("--method linear --set ridge=cv", "linear", {"ridge": "cv"}),
         ("--method mlp", "mlp", {}),
     ],
 )
@@ -91,7 +95,7 @@ def test_every_method_and_option_reaches_the_map(here, data, options, kind, para
 
 
 def test_pairs_are_joined_by_id(here, data):
-    result = here("fit a.npz:v b.npz:v --ids other --target-ids names -o map --json --no-check")
+    result = here("fit a.npz:v b.npz:v --ids other,names -o map --json --set check=false")
     assert json.loads(result.out)["n_pairs"] == 300
     # `other` names each source row by the next one's name, so the rows no longer belong together.
     assert json.loads(result.out)["alignment"] < 0.5
@@ -101,9 +105,9 @@ def test_shuffled_anchors_warn_and_strict_refuses(here, data):
     result = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "map").ends(0)
     assert "The 300 anchors do not look paired" in result.err
     assert "NO" in result.out
-    here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--strict").ends(2)
+    here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--set", "strict=true").ends(2)
     assert not (data / "strict").exists()
-    assert here("fit", "a.npz:v", "b.npz:shuffled", "-o", "quiet", "--no-check").err == ""
+    assert here("fit", "a.npz:v", "b.npz:shuffled", "-o", "quiet", "--set", "check=false").err == ""
 
 
 def test_single_wrong_pairs_are_named(here, data):
@@ -121,8 +125,8 @@ BAD_FITS = {
     "missing key": ("a.npz:z b.npz:v", "'z'"),
     "unknown suffix": ("a.pkl b.npz:v", "one of .npy"),
     "rows differ": ("a.npz:half b.npz:v", "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),
-    "no common id": ("a.npz:v b.npz:v --ids names --target-ids strangers.txt", "no id in common"),
-    "lone ids": ("a.npz:v c.npz:v --ids names --missing error", "only in the source"),
+    "no common id": ("a.npz:v b.npz:v --ids names,strangers.txt", "no id in common"),
+    "lone ids": ("a.npz:v c.npz:v --ids names --set missing=error", "only in the source"),
     "duplicate ids": ("a.npz:v b.npz:v --ids twice.txt", "duplicate ids"),
     "nan": ("nan.npy b.npz:v", "NaN or inf"),
     "zero row": ("zero.npz:v b.npz:v --ids names", "'item 7'"),
@@ -134,12 +138,15 @@ BAD_FITS = {
     "corrupt": ("corrupt.npy b.npz:v", "truncated"),
     "unknown method": ("a.npz:v b.npz:v --method magic", "'orthogonal', 'linear', 'mlp'"),
     "unknown modality": ("a.npz:v b.npz:v --modality smell", "'image', 'text'"),
-    "unknown shrinkage": ("a.npz:v b.npz:v --shrinkage pink", "'auto', 'full'"),
-    "option of another method": ("a.npz:v b.npz:v --ridge 1", "no such option"),
-    "switch of another method": ("a.npz:v b.npz:v --method linear --no-reflection", "--no-reflection for"),
-    "other switch of another method": ("a.npz:v b.npz:v --method mlp --no-center", "--no-center for"),
-    "ridge": ("a.npz:v b.npz:v --method linear --ridge big", "a number or cv"),
-    "means": ("a.npz:v b.npz:v --modality image --means text", "MODALITY=SOURCE"),
+    "unknown shrinkage": ("a.npz:v b.npz:v --set shrinkage=pink", "'auto', 'full'"),
+    "option of another method": ("a.npz:v b.npz:v --set ridge=1", "no such option"),
+    "switch of another method": (
+        "a.npz:v b.npz:v --method linear --set allow_reflection=false",
+        "--set allow_reflection for",
+    ),
+    "other switch of another method": ("a.npz:v b.npz:v --method mlp --set center=false", "--set center for"),
+    "ridge": ("a.npz:v b.npz:v --method linear --set ridge=big", "a number or cv"),
+    "means": ("a.npz:v b.npz:v --modality image --means text", "MODALITY=OLD"),
     "means without modality": ("a.npz:v b.npz:v --means text=a.npz:w", "Pass --modality"),
     "holdout": ("a.npz:v b.npz:v --holdout 299", "two left"),
     "exists": ("a.npz:v b.npz:v -o taken", "--force"),
@@ -171,7 +178,7 @@ def test_zero_rows_can_be_allowed(here, data):
     X = P.X.copy()
     X[7] = 0
     np.save(data / "zero.npy", X)
-    result = here("fit", "zero.npy", "b.npz:v", "-o", "map", "--allow-zero-rows", "--json").ends(0)
+    result = here("fit", "zero.npy", "b.npz:v", "-o", "map", "--set", "allow_zero_rows=true", "--json").ends(0)
     assert json.loads(result.out)["n_pairs"] == 299
     assert json.loads(result.out)["scores"]["zero_rows_left_out"] == 1
 
@@ -181,10 +188,10 @@ def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
     X = P.X.copy()
     X[7] = bad
     np.savez(data / "bad.npz", v=X, names=NAMES)
-    for command in (["similarity"], ["fit", "-o", "map"]):
+    for command in (["lab similarity"], ["fit", "-o", "map"]):
         result = here(*command, "b.npz:v", "bad.npz:v", "--ids", "names").ends(2)
         assert f"Got {said} in 1 of 300 rows of bad.npz:v (ids {str(NAMES[7])!r})" in result.err
-        assert "allow_zero_rows" not in result.err
+        assert "allow_zero_rows=True" not in result.err
 
 
 # ------------------------------------------------------------------ transform, evaluate, inspect, export
@@ -194,7 +201,7 @@ def test_transform_carries_and_comes_back(here, fitted, data):
     assert here("transform", "map", "a.npz:v", "--modality", "image", "--ids", "names", "-o", "out.parquet").code == 0
     asked = here("transform", "map", "a.npz:v", "-o", "asked.npy")
     asked.refused("old model (image)", "--modality image")
-    back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--dtype", "float32", "--json")
+    back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--set", "dtype=float32", "--json")
     report = json.loads(back.out)
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
     assert "left out: id. Write a .parquet" in back.err
@@ -209,14 +216,14 @@ def test_transform_carries_and_comes_back(here, fitted, data):
         ("map a.npz:v -o out.parquet", "--force"),
         ("map a.npz:v -o a.npz --force", "the source"),
         ("map a.npz:v -o o.npy --normalize=maybe", "'auto', 'yes', 'no'"),
-        ("map a.npz:v -o o.npy --column-out x", "named columns"),
-        ("map a.npz:v --model C -o o.npy", "vectors of 'C'"),
-        ("map a.npz:v --model B -o o.npy", "inverse"),
+        ("map a.npz:v -o o.npy --set column_out=x", "named columns"),
+        ("map a.npz:v --set model=C -o o.npy", "vectors of 'C'"),
+        ("map a.npz:v --set model=B -o o.npy", "inverse"),
         ("map out.parquet -o o.npy", "inverse"),
         ("map b.npz:wide -o o.npy", "16-d"),
         ("map a.npz:v --modality audio -o o.npy", "audio"),
         ("map a.npz:v --modality smell -o o.npy", "'image', 'text'"),
-        ("map a.npz:v --dtype int8 -o o.npy", "float16"),
+        ("map a.npz:v --set dtype=int8 -o o.npy", "float16"),
         ("map a.npz:v -o o.pkl", "one of .npy"),
         ("map unit.npy -o o.npy", "raw rows"),
         ("nowhere a.npz:v -o o.npy", "no folder at nowhere"),
@@ -232,7 +239,7 @@ def test_transform_refuses_what_does_not_fit(here, fitted, data, arguments, word
 
 def test_inverse_of_a_linear_map_is_refused(here, data):
     here("fit", "a.npz:v", "b.npz:v", "--method", "linear", "-o", "map")
-    for command in (["transform", "map", "b.npz:v"], ["export", "map"]):
+    for command in (["transform", "map", "b.npz:v"], ["bridge export", "map"]):
         here(*command, "--inverse", "-o", "o.npy").refused("orthogonal")
 
 
@@ -240,8 +247,8 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     (data / "labels.txt").write_text("\n".join(f"c{k % 10}" for k in range(300)))
     np.savez(data / "t.npz", a=P.X[:20] + 1, b=P.Y[:20] + 1, names=np.array([f"p{k}" for k in range(20)]))
     (data / "prompts.txt").write_text("\n".join(f"c{k % 10}" for k in range(20)))
-    common = ["evaluate", "map", "--source-image", "a.npz:v", "--target-image", "b.npz:v", "--ids", "names"]
-    texts = "--source-text t.npz:a --target-text t.npz:b --labels labels.txt --prompt-labels prompts.txt --json"
+    common = ["lab evaluate", "map", "--old-image", "a.npz:v", "--new-image", "b.npz:v", "--ids", "names"]
+    texts = "--old-text t.npz:a --new-text t.npz:b --labels labels.txt --prompt-labels prompts.txt --json"
     result = here(*common, *texts.split()).ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     assert rows["zero_shot", "aligned image", "aligned text"]["n"] == 300
@@ -253,14 +260,14 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     row = next(row for row in json.loads(here(*common, "--json").out)["rows"] if row["metric"] == "cosine")
     assert cosine[-3:-1] == [f"{row[f'control_{name}']:.3f}" for name in ("constant", "random_rotation")]
     assert "variance lies in directions that the anchors cover" in table
-    searched = here(*common, "--center", "--hubness", "csls")
+    searched = here(*common, "--set", "center=true", "--set", "hubness=csls")
     for words in ("retrieval_centered", "retrieval_csls", "retrieval_centered_csls", "transductive"):
         assert words in searched.out
-    assert "'csls', 'qb_norm'" in here(*common, "--hubness", "hubs").err
+    assert "'csls', 'qb_norm'" in here(*common, "--set", "hubness=hubs").err
     here(*common, "--labels", "prompts.txt").refused("20 entries of --labels")
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
-    assert here("evaluate", "map").code == 2
+    assert "Fit the map with --holdout" in here("lab evaluate", "all", "--old-image", "a.npz:v", "--held-out").err
+    assert here("lab evaluate", "map").code == 2
 
 
 def test_inspect_tells_everything(here, fitted):
@@ -277,7 +284,7 @@ def test_inspect_tells_everything(here, fitted):
 
 def test_export_gives_faiss_the_same_map(here, fitted, data):
     faiss = pytest.importorskip("faiss")
-    assert here("export", "map", "-o", "map.vt", "--modality", "text").code == 0
+    assert here("bridge export", "map", "-o", "map.vt", "--modality", "text").code == 0
     m = load(fitted).for_modality("text")
     transform = faiss.read_VectorTransform(str(data / "map.vt"))
     X = P.X.astype(np.float32)
@@ -285,9 +292,9 @@ def test_export_gives_faiss_the_same_map(here, fitted, data):
     index = faiss.IndexPreTransform(transform, faiss.IndexFlatL2(8))
     index.add(X)
     assert index.ntotal == 300
-    assert here("export", "map", "-o", "map.vt").code == 2
-    assert json.loads(here("export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
-    assert "'faiss'" in here("export", "map", "-o", "x", "--to", "milvus").err
+    assert here("bridge export", "map", "-o", "map.vt").code == 2
+    assert json.loads(here("bridge export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
+    assert "'faiss'" in here("bridge export", "map", "-o", "x", "--to", "milvus").err
 
 
 def test_usage_errors_version_and_help(here):
@@ -380,8 +387,8 @@ def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
 
 def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):
     out = tmp_path / "r.html"
-    vectors = ["--source-image", "a.npz:v", "--target-image", "b.npz:v"]
-    command = ["evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
+    vectors = ["--old-image", "a.npz:v", "--new-image", "b.npz:v"]
+    command = ["lab evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
     here(*command).ends(0)
     assert "How many anchors are needed?" in out.read_text(encoding="utf-8")
     assert "--force" in here(*command).err

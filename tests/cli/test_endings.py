@@ -18,7 +18,8 @@ import pytest
 
 import congruence
 from congruence import errors
-from congruence.cli import _ending, main, migrate
+from congruence.cli import _ending, main
+from congruence.cli.migrate import _step
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -54,19 +55,19 @@ def one_sentence(done, code=2):
 WRITERS = {
     "fit": ("fit", "a.npz", "b.npz", "-o"),
     "transform": ("transform", "map", "a.npz", "-o"),
-    "export": ("export", "map", "-o"),
-    "export --index": ("export", "map", "--index", "old.index", "-o"),
-    "export onnx": ("export", "map", "--to", "onnx", "-o"),
-    "bridge": ("bridge", "map", "--queries", "a.npz", "--index", "b.npz", "--ids", "names.txt", "-o"),
-    "search": ("search", "map", "--queries", "a.npz", "--old", "b.npz", "-o"),
+    "export": ("bridge export", "map", "-o"),
+    "export --index": ("bridge export", "map", "--index", "old.index", "-o"),
+    "export onnx": ("bridge export", "map", "--to", "onnx", "-o"),
+    "bridge": ("bridge evaluate", "map", "--queries", "a.npz", "--index", "b.npz", "--ids", "names.txt", "-o"),
+    "search": ("bridge search", "map", "--queries", "a.npz", "--index", "b.npz", "-o"),
     "train": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o"),
     "train --report": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o", "new", "--report"),
     "report": ("report", "map", "sample", "-o"),
-    "evaluate": ("evaluate", "map", "--source-image", "a.npz", "--target-image", "b.npz", "--report"),
-    "certify": ("certify", "sample", "--report"),
-    "similarity": ("similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot"),
-    "negatives": ("negatives", "captions.txt", "-o"),
-    "reproduce": ("reproduce", "fig5", "--quick", "-o"),
+    "evaluate": ("lab evaluate", "map", "--old-image", "a.npz", "--new-image", "b.npz", "--report"),
+    "check": ("check", "sample", "-o"),
+    "similarity": ("lab similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot"),
+    "negatives": ("lab negatives", "captions.txt", "-o"),
+    "reproduce": ("lab reproduce", "fig5", "--quick", "-o"),
     "demo": ("demo", "-o"),
     "demo --files": ("demo", "--files"),
     "demo --migration-page": ("demo", "--sample", "emoji", "--migration-page"),
@@ -102,7 +103,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     assert state() == before
 
 
-MAKERS = {"fit", "transform", "bridge", "search", "export", "export --index", "export onnx"}
+MAKERS = {"fit", "transform", "search", "export", "export --index", "export onnx"}
 MAKERS |= {"similarity", "negatives", "train"}
 REFUSALS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO]
 
@@ -184,17 +185,17 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         ("train csa --pairs a.npz,b.npz -o x --checkpoint file/c", "Got a file at file/c for checkpoints"),
         ("train csa --pairs a.npz,b.npz -o taken", "Got something at taken.checkpoint"),
         ("train csa --pairs a.npz,b.npz -o x --config dir", "Is a directory"),
-        ("negatives dir -o x.csv", "dir"),
-        ("match dir b.npz", "dir"),
-        ("shift a.npz file", "file"),
-        ("evaluate dir", "Got no config.json"),
+        ("lab negatives dir -o x.csv", "dir"),
+        ("lab match dir b.npz", "dir"),
+        ("lab shift a.npz file", "file"),
+        ("lab evaluate dir", "Got no config.json"),
         ("report dir sample", "Got no config.json"),
-        ("certify dir", "dir"),
+        ("check dir", "dir"),
         ("fit a.npz b.npz -o m --method pca", "--method pca"),
-        ("fit a.npz b.npz -o m --method cca --n-components 0", "--n-components 0"),
-        ("similarity a.npz b.npz --permutations -1", "--permutations -1"),
-        ("similarity a.npz b.npz --metric nonsense", "--metric nonsense"),
-        ("match a.npz b.npz --rows 900", "--rows 900"),
+        ("fit a.npz b.npz -o m --method cca --set n_components=0", "--set n_components=0"),
+        ("lab similarity a.npz b.npz --permutations -1", "--permutations -1"),
+        ("lab similarity a.npz b.npz --metric nonsense", "--metric nonsense"),
+        ("lab match a.npz b.npz --set rows=900", "--set rows=900"),
         ("train csa --pairs a.npz,b.npz -o m --set n_components=0", "--set n_components=0"),
         ("train nonsense --pairs a.npz,b.npz -o m", "nonsense"),
         ("embed hf:x caltech101 -o m", "--root"),
@@ -229,7 +230,7 @@ def test_python_names_arguments_and_warnings_of_commands_name_flags(here, data):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"[1"])
 def test_ranges_and_certificates_of_a_migration_that_are_none(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
-    for read in (migrate._read_ranges, migrate._read_certificate):
+    for read in (_step.read_ranges, _step.read_certificate):
         with pytest.raises(errors.CorruptFileError, match="x is not a"):
             read(str(tmp_path / "x"))
 
@@ -253,9 +254,9 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypat
 @pytest.mark.parametrize(
     "command",
     [
-        "fit a.npz b.npz -o x", "fit a.npz b.npz -o x --method mlp", "similarity a.npz b.npz",
-        "similarity a.npz b.npz --layers", "match a.npz b.npz", "negatives captions.txt -o x.csv",
-        "shift a.npz b.npz --normalize", "certify sample", "certify sample --anchors 50", "demo",
+        "fit a.npz b.npz -o x", "fit a.npz b.npz -o x --method mlp", "lab similarity a.npz b.npz",
+        "lab similarity a.npz b.npz --layers", "lab match a.npz b.npz", "lab negatives captions.txt -o x.csv",
+        "lab shift a.npz b.npz --normalize", "check sample", "check sample --anchors 50", "demo",
         "train csa --pairs a.npz,b.npz -o x", "report map sample",
     ],
 )  # fmt: skip
@@ -351,7 +352,7 @@ def broken(monkeypatch, tmp_path):
 )
 def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, broken, error):
     broken(error)
-    done = here("fit", "a.npz", "b.npz", "-o", "x", "--source-model", "hf_abcdefghijk")
+    done = here("fit", "a.npz", "b.npz", "-o", "x", "--set", "old_model=hf_abcdefghijk")
     said = one_sentence(done, 70)
     assert said.startswith(f"error: This is a bug in congruence ({type(error).__name__}")
     place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
@@ -477,7 +478,7 @@ def test_warnings_do_not_go_to_the_report_when_standard_error_is_closed(data, mo
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize(
     "command",
-    ["inspect map", "inspect map --json", "fit --help", "similarity a.npz b.npz --permutations 3 --halves 2"],
+    ["inspect map", "inspect map --json", "fit --help", "lab similarity a.npz b.npz --permutations 3 --set halves=2"],
 )
 def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     mapping = congruence.OrthogonalMap().fit(X, X @ Q)

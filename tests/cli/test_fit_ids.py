@@ -67,7 +67,7 @@ def test_ids_that_differ_in_part_are_counted(here, tmp_path):
     np.savez(tmp_path / "b.npz", v=P.Y, ids=np.where(np.arange(N) < 4, np.char.add(NAMES, "!"), NAMES))
     by, looks, said = paired(here, "a.npz:v", "b.npz:v")
     assert (by, looks) == ("id", True)
-    assert "differ in 4 of 60 rows; the other 56 are paired by id. Pass --missing error" in said
+    assert "differ in 4 of 60 rows; the other 56 are paired by id. Pass --set missing=error" in said
     assert paired(here, "a.npz:v", "b.npz:v", "--ids", "ids")[2] == ""  # who names ids knows them
 
 
@@ -100,10 +100,10 @@ def test_different_lengths_say_which_columns_could_hold_ids(here, tmp_path):
     assert paired(here, "a.npz:v", "b.npz:v", "--ids", "image")[:2] == ("id (image)", True)
     table(tmp_path / "c.parquet", P.Y[:50], path=NAMES[:50])
     said = here("fit", "a.npz:v", "c.parquet", "-o", "m").err
-    assert "Pass --ids COLUMN and --target-ids COLUMN" in said
+    assert "Pass --ids OLD,NEW" in said
     np.save(tmp_path / "d.npy", P.Y[:50])
     said = here("fit", "a.npz:v", "d.npy", "-o", "m").err
-    assert "Pass --ids FILE and --target-ids FILE" in said
+    assert "Pass --ids OLD,NEW" in said
     assert "d.npy: none" in said
 
 

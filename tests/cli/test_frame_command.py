@@ -1,4 +1,4 @@
-"""``congruence frame``: from files of many models to maps between any two."""
+"""``congruence lab frame``: from files of many models to maps between any two."""
 
 import json
 import re
@@ -22,21 +22,21 @@ def files(tmp_path):
 
 
 def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
-    fitted = here("frame", "fit", "one=a.npz:v", "b.npz", "-o", "two", "--modality", "text").ends(0)
+    fitted = here("lab frame fit", "one=a.npz:v", "b.npz", "-o", "two", "--modality", "text").ends(0)
     assert "Frame of 2 models, alignment 1.000" in fitted.out
-    added = here("frame", "add", "two", "new:text=c.npz", "-o", "three", "--json").ends(0)
+    added = here("lab frame add", "two", "new:text=c.npz", "-o", "three", "--json").ends(0)
     result = json.loads(added.out)
     assert list(result["models"]) == ["one", "b", "new"]
     assert result["models"]["one"]["space"]["model"] == "one"
     assert result["items"] == {"text": 60}
-    here("frame", "map", "three", "one", "new", "-o", "map").ends(0)
+    here("lab frame map", "three", "one", "new", "-o", "map").ends(0)
     mapping = congruence.load(tmp_path / "map")
     np.testing.assert_allclose(mapping.transform(files["a"]), files["c"], atol=1e-5)
     assert here("transform", "map", "a.npz:v", "-o", "mapped.npy").code == 0
 
 
 def test_the_frame_is_the_one_of_the_library(here, files, tmp_path):
-    assert here("frame", "fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--shrinkage", "covered").code == 0
+    assert here("lab frame fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--set", "shrinkage=covered").code == 0
     ids = [f"i{k}" for k in range(60)]
     have = {"a": slice(40), "b": slice(20, 60), "c": slice(30, 60)}
     own = CanonicalFrame(shrinkage="covered").fit({k: Embeddings(files[k][s], ids[s]) for k, s in have.items()})
@@ -50,8 +50,8 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     rows[7] = 0
     np.savez(tmp_path / "failed.npz", v=rows, ids=np.array([f"i{k}" for k in range(40)]))
     for arguments in (("fit", "b.npz", "failed.npz", "-o", "f"), ("fit", "failed.npz", "b.npz", "-o", "f")):
-        here("frame", *arguments).refused("all zeros in 1 of 40 rows", "--allow-zero-rows")
-    assert here("frame", "fit", "b.npz", "failed.npz", "-o", "f", "--allow-zero-rows").code == 0
+        here("lab frame", *arguments).refused("all zeros in 1 of 40 rows", "--set allow_zero_rows=true")
+    assert here("lab frame fit", "b.npz", "failed.npz", "-o", "f", "--set", "allow_zero_rows=true").code == 0
     with pytest.raises(ZeroRowError):
         CanonicalFrame().fit({"a": rows, "b": files["b"][:40]})
 
@@ -70,5 +70,5 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     ],
 )
 def test_what_is_wrong_is_said(here, files, arguments, words):
-    result = here("frame", *arguments.split()).ends(2)
+    result = here("lab frame", *arguments.split()).ends(2)
     assert re.search(words, result.err), result.err

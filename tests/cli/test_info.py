@@ -1,4 +1,4 @@
-"""``congruence info``, ``--version`` and the completion of shells."""
+"""``congruence lab info``, ``--version`` and the completion of shells."""
 
 import importlib.metadata
 import json
@@ -53,12 +53,12 @@ def test_sources_that_are_not_installed_still_report(monkeypatch):
 def test_the_command_prints_the_same_as_text_and_as_json(here, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret")
-    result = json.loads(here("info", "--json", "--no-devices").out)
+    result = json.loads(here("lab info", "--json", "--no-devices").out)
     assert result["version"] == congruence.__version__
     assert result["variables"]["OMP_NUM_THREADS"] == "1"
     assert result["threads"]["cpus"] >= 1
     assert result["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
-    shown = here("info", "--no-devices").out
+    shown = here("lab info", "--no-devices").out
     assert congruence.__version__ in shown
     assert "s3cret" not in shown + json.dumps(result)
 
@@ -87,10 +87,10 @@ def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatc
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("congruence cert", "certify"),
-        ("congruence certify --anch", "--anchors"),
-        ("congruence frame ta", None),
-        ("congruence frame ma", "map"),
+        ("congruence che", "check"),
+        ("congruence check --anch", "--anchors"),
+        ("congruence lab frame ta", None),
+        ("congruence lab frame ma", "map"),
     ],
 )
 def test_a_shell_completes_commands_and_options(here, monkeypatch, words, expected):

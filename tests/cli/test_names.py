@@ -15,7 +15,7 @@ import congruence
 from congruence import Embeddings, LinearMap, Space
 from congruence._utils.display import visible
 from congruence.cli import print_table
-from congruence.cli.certify import print_certificate
+from congruence.cli.check import print_certificate
 from congruence.compare.layers import compare_layers
 from congruence.embed.run import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
@@ -62,7 +62,11 @@ def test_every_part_of_a_table_is_data(capsys, part, name):
 def test_control_characters_of_a_name_reach_no_terminal(here, tmp_path):
     mapping = congruence.load(saved(tmp_path / "map", RUDE))
     np.savez(tmp_path / "x.npz", vectors=P.X, ids=[f"{RUDE}{k}" for k in range(60)])
-    done = [here("inspect", "map"), here("inspect", "map", "--json"), here("match", "x.npz", "x.npz", "-o", "m.json")]
+    done = [
+        here("inspect", "map"),
+        here("inspect", "map", "--json"),
+        here("lab match", "x.npz", "x.npz", "-o", "m.json"),
+    ]
     said = [text for one in done for text in (one.out, one.err)]
     said += [repr(mapping), mapping._repr_html_(), repr(Embeddings(P.X, space=Space(RUDE))), str(Space(RUDE))]
     for text in said:

@@ -38,7 +38,7 @@ def kept(data):
     [
         "fit a.npz:v b.npz:v -o thesis", "fit a.npz:v b.npz:v -o pipe", "fit a.npz:v b.npz:v -o out",
         "transform map a.npz:v -o thesis", "transform map a.npz:v -o pipe", "transform map a.npz:v -o out",
-        "transform map a.npz:v -o out.npy", "export map -o out",
+        "transform map a.npz:v -o out.npy", "bridge export map -o out",
     ],
 )  # fmt: skip
 def test_what_congruence_did_not_write_is_never_replaced(here, data, command):
@@ -74,8 +74,10 @@ def test_a_folder_of_ones_own_parts_is_not_replaced(here, data):
 
 def test_a_file_beside_the_output_is_not_replaced_or_removed(here, data):
     (data / "out.npy.space.json").write_text('{"years": "of work"}')
-    for model in ((), ("--model", "m")):
-        here("transform", "map", "a.npz:v", "-o", "out.npy", "--no-check-space", *model).refused("out.npy.space.json")
+    for model in ((), ("--set", "model=m")):
+        here("transform", "map", "a.npz:v", "-o", "out.npy", "--set", "check=false", *model).refused(
+            "out.npy.space.json"
+        )
     assert (data / "out.npy.space.json").read_text() == '{"years": "of work"}'
     assert not (data / "out.npy").exists()
 
@@ -110,7 +112,7 @@ def test_of_two_transforms_to_one_path_one_succeeds(data, suffix):
         "fit a.npz:v b.npz:v -o out",
         "transform map a.npz:v -o out.npy",
         "transform map a.npz:v -o out",
-        "export map -o out.vt",
+        "bridge export map -o out.vt",
     ],
 )
 def test_what_another_writer_published_meanwhile_stays_and_the_loser_exits_2(here, data, command, monkeypatch):

@@ -20,7 +20,7 @@ HEAVY += ("pyarrow.parquet", "pyarrow.compute")
 
 #: What fitting without held-out pairs does without as well.
 NEEDLESS = ("pydantic", "congruence.evaluation", "congruence.metrics")
-NEEDLESS += tuple(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "frame"))
+NEEDLESS += tuple(f"congruence.cli.{name}" for name in ("check", "transform", "train", "lab"))
 
 #: Runs commands one after another in a process of their own, and lists the modules that it has after the first and
 #: after all.
@@ -85,9 +85,9 @@ def test_fit_without_held_out_pairs_imports_neither_pydantic_nor_scores_nor_othe
 
 @pytest.mark.parametrize("arguments", [("--holdout", "0.2", "--seed", "3"), ("--holdout", "30"), ()], ids=str)
 def test_values_that_typer_need_not_convert_are_those_it_converts(arguments):
-    given = ["a.npy", "b.npy", "-o", "map", "--shrinkage-strength", "2", "--means", "text=t.npz", *arguments]
-    programs = typer.main.get_command(app), typer.main.get_command(as_typer_reads)
-    seen = [program.commands["fit"].make_context("fit", list(given)).params for program in programs]
+    given = ["a.npy", "b.npy", "-o", "map", "--set", "shrinkage_strength=2", "--means", "text=t.npz", *arguments]
+    programs = app, typer.main.get_command(as_typer_reads)
+    seen = [program.get_command(None, "fit").make_context("fit", list(given)).params for program in programs]
     assert seen[0] == seen[1]
     types = [{name: type(value) for name, value in one.items()} for one in seen]
     assert types[0] == types[1]

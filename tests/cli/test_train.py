@@ -23,12 +23,12 @@ def files(tmp_path):
 
 
 def sotalign(files, *more):
-    rows = f"--pairs {files}/x.npy,{files}/y.npy --images {files}/images.npy --texts {files}/texts.npy"
+    rows = f"--pairs {files}/x.npy,{files}/y.npy --unpaired {files}/images.npy,{files}/texts.npy"
     return ["train", "sotalign", *rows.split(), "-o", f"{files}/map", *QUICK.split(), *more]
 
 
 def test_train_inspect_and_use(here, files):
-    options = "--test 0.2 --validation 0.2 --grid divergence_weight=1e-3,0.1 --source-model vision"
+    options = "--test 0.2 --validation 0.2 --grid divergence_weight=1e-3,0.1 --set first_model=vision"
     done = here(*sotalign(files, *options.split())).ends(0)
     assert "recall at 5" in done.out
     assert "80" not in done.err
@@ -40,7 +40,7 @@ def test_train_inspect_and_use(here, files):
     assert facts["training"]["learning_rate"] == 3e-3
     assert facts["scores"]["test_pairs"] == 12
     assert "best after" in here("inspect", "map").out
-    done = here("transform", "map", "texts.npy", "-o", "out.npy", "--side", "target").ends(0)
+    done = here("transform", "map", "texts.npy", "-o", "out.npy", "--side", "second").ends(0)
     assert np.load(files / "out.npy").shape == (80, 8)
 
 
@@ -121,14 +121,14 @@ def captions(tmp_path):
 
 
 def jam(captions, *more):
-    rows = f"--pairs {captions}/v.npy,{captions}/t.npy --negatives {captions}/n.npy --groups {captions}/groups.txt"
+    rows = f"--pairs {captions}/v.npy,{captions}/t.npy --negatives {captions}/n.npy --set groups={captions}/groups.txt"
     quick = "--set max_epochs=20 --set hidden=[32] --set latent=8 --set dropout=0.0"
     return ["train", "jam", *rows.split(), "-o", f"{captions}/map", *quick.split(), *more]
 
 
 @pytest.mark.long
 def test_jam_from_files(here, captions):
-    done = here(*jam(captions, "--seed", "42", "--source-model", "vision")).ends(0)
+    done = here(*jam(captions, "--seed", "42", "--set", "first_model=vision")).ends(0)
     assert "caption before its wrong ones" in done.out
     report = json.loads(here("inspect", str(captions / "map"), "--json").out)
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}
@@ -146,7 +146,7 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
     np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))
     here(*jam(captions, "--report", str(captions / "page.html"))).ends(0)
     scores = json.loads(here("inspect", str(captions / "map"), "--json").out)["scores"]
-    page = json.loads(here("report map --pairs v.npy,t.npy --groups groups.txt -o r.html --json").out)
+    page = json.loads(here("report map --pairs v.npy,t.npy --set groups=groups.txt -o r.html --json").out)
     assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
     for row in page["between"]["rows"]:
         for way in ("source_to_target", "target_to_source"):
@@ -157,22 +157,21 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
 @pytest.mark.parametrize(
     ("train", "change", "said"),
     [
-        (sotalign, "--method sail", "--method"),
         (sotalign, "--set max_steps", "NAME=VALUE"),
         (sotalign, "--set epochs=3", "epochs"),
         (sotalign, "--validation half", "--validation"),
         (sotalign, "--grid divergence_weight=x,y", "divergence_weight"),
         (sotalign, "--pairs one", "pairs"),
-        (sotalign, "--images nowhere.npy", "nowhere.npy"),
+        (sotalign, "--unpaired nowhere.npy,x.npy", "nowhere.npy"),
         (sotalign, "--set epsilon_teacher=1e-7", "epsilon_teacher"),
         (sotalign, "--set device=cuda:9", "device"),
         (sotalign, "--negatives n.npy", "jam"),
-        (jam, "--images x.npy", "--images"),
-        (jam, "--keep-pairs 9", "--keep-pairs"),
+        (jam, "--unpaired x.npy,y.npy", "--unpaired"),
+        (jam, "--set keep_pairs=9", "--set keep_pairs"),
         (jam, "--grid steps=1,3", "steps"),
         (jam, "--set steps=3", "steps"),
         (jam, "--pairs one.npy", "pairs"),
-        (jam, "--groups nowhere.txt", "nowhere.txt"),
+        (jam, "--set groups=nowhere.txt", "nowhere.txt"),
         (jam, "--set spread_mix=2", "spread_mix"),
     ],
 )
@@ -205,7 +204,7 @@ def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
     assert scores["test_choice_options"] == 5
     assert scores["test_choice_recall"] <= scores["test_binary_recall"]
     assert {name: line["n"] for name, line in scores["test_tasks"].items()} == {"swap": 9, "add": 9, "all": 18}
-    alone = here(f"{quick} --groups none --force").ends(0)
+    alone = here(f"{quick} --set groups=none --force").ends(0)
     assert "equal another" not in alone.err
     assert "caption first of 5" in alone.out
 
@@ -236,7 +235,7 @@ def test_jam_without_a_validation_trains_on_all_pairs(here, captions):
 
 
 def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, files):
-    here(f"train sotalign --pairs x.npy,y.npy -o map {QUICK}").refused("Pass --images and --texts")
+    here(f"train sotalign --pairs x.npy,y.npy -o map {QUICK}").refused("Pass --unpaired")
 
 
 def test_sotalign_stands_beside_its_teacher(here, files):

@@ -141,17 +141,17 @@ def test_the_command_watches_and_compares(here, tmp_path):
     X = rows(600)
     for name, part in {"old": X[:400], "next": X[400:500], "turned": X[500:] @ turn(), "now": X[:400] @ turn()}.items():
         np.save(tmp_path / f"{name}.npy", part)
-    result = json.loads(here("drift", "old.npy", "next.npy", "turned.npy", "--json").out)
+    result = json.loads(here("lab drift", "old.npy", "next.npy", "turned.npy", "--json").out)
     own = DriftMonitor().fit(X[:400])
     own.update(X[400:500])
     assert result["alarm_at"] == own.update(X[500:] @ turn()).alarm_at
-    assert here("drift", "old.npy", "next.npy", "--exit-code").code == 0
-    alarm = here("drift", "old.npy", "next.npy", "turned.npy", "--exit-code")
+    assert here("lab drift", "old.npy", "next.npy", "--exit-code").code == 0
+    alarm = here("lab drift", "old.npy", "next.npy", "turned.npy", "--exit-code")
     assert (alarm.code, f"at vector {result['alarm_at']}" in alarm.out) == (1, True)
-    turned = here("drift", "old.npy", "now.npy", "--canaries", "--exit-code")
+    turned = here("lab drift", "old.npy", "now.npy", "--canaries", "--exit-code")
     assert (turned.code, "the same cosines" in turned.out) == (1, True)
-    assert json.loads(here("drift", "old.npy", "old.npy", "--canaries", "--json").out)["kind"] == "none"
-    assert here("drift", "old.npy", "next.npy", "now.npy", "--canaries").code == 2
+    assert json.loads(here("lab drift", "old.npy", "old.npy", "--canaries", "--json").out)["kind"] == "none"
+    assert here("lab drift", "old.npy", "next.npy", "now.npy", "--canaries").code == 2
 
 
 def test_the_command_names_the_file_and_the_row_that_cannot_be_used(here, tmp_path):
@@ -159,4 +159,4 @@ def test_the_command_names_the_file_and_the_row_that_cannot_be_used(here, tmp_pa
     np.save(tmp_path / "before.npy", rows)
     rows[41] = np.nan
     np.save(tmp_path / "after.npy", rows)
-    here("drift", "before.npy", "after.npy").refused("rows of after.npy (ids 'row 41')")
+    here("lab drift", "before.npy", "after.npy").refused("rows of after.npy (ids 'row 41')")

@@ -252,7 +252,7 @@ def files(tmp_path):
 
 def test_the_command(here, files, tmp_path):
     X, Y = files
-    command = ["similarity", "a.npz", "b.npz", "--layers", "--plot", "map.svg"]
+    command = ["lab similarity", "a.npz", "b.npz", "--layers", "--plot", "map.svg"]
     result = here(*command, "--permutations", 20, "--seed", 4, "--json").ends(0)
     data = json.loads(result.out)["layers"]
     layers = dict(zip(("layer_1", "layer_2", "layer_10"), X, strict=True)), {"first": Y[0], "second": Y[1]}
@@ -263,7 +263,9 @@ def test_the_command(here, files, tmp_path):
 
 
 def test_the_table_in_a_pipe_is_plain_and_whole(here, files):
-    out = here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 20, "--metric", "procrustes_distance").out
+    out = here(
+        "lab similarity", "a.npz", "b.npz", "--layers", "--permutations", 20, "--metric", "procrustes_distance"
+    ).out
     assert "\x1b" not in out
     X, Y = files
     assert f"{procrustes_distance(X[2], Y[1]):.2f}*" in out
@@ -277,11 +279,11 @@ def test_patterns_folders_and_single_matrices(here, files, tmp_path):
     for k in (0, 1):
         np.save(tmp_path / "side" / f"part{10 - k}.npy", Y[k])
     (tmp_path / "side" / "notes.md").write_text("no vectors")
-    result = here("similarity", "a.npz:layer_1*", "side", "--layers", "--permutations", 2, "--json")
+    result = here("lab similarity", "a.npz:layer_1*", "side", "--layers", "--permutations", 2, "--json")
     data = json.loads(result.out)["layers"]
     assert (data["x_layers"], data["y_layers"]) == (["layer_1", "layer_10"], ["part9", "part10"])
     assert data["values"][1][0] == pytest.approx(METRICS["linear_cka"].fn(X[2], Y[1]))
-    one = here("similarity", "a.npz:layer_2", "side/part9.npy", "--layers", "--permutations", 2, "--json")
+    one = here("lab similarity", "a.npz:layer_2", "side/part9.npy", "--layers", "--permutations", 2, "--json")
     assert json.loads(one.out)["layers"]["x_layers"] == ["layer_2"]
 
 
@@ -302,7 +304,7 @@ def test_the_command_refuses(here, files, tmp_path):
         (("a.npz:deep*", "b.npz"), "matches 'deep*'"),
         (("none.npz", "b.npz"), "No file"),
     ):
-        here("similarity", *arguments, "--layers", "--permutations", 2).refused(words)
-    odd = here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 2, "--plot", "x.jpg")
+        here("lab similarity", *arguments, "--layers", "--permutations", 2).refused(words)
+    odd = here("lab similarity", "a.npz", "b.npz", "--layers", "--permutations", 2, "--plot", "x.jpg")
     assert (odd.code, ".svg, .png or .pdf" in odd.err) == (2, True)
     assert not (tmp_path / "x.jpg").exists()

@@ -203,21 +203,52 @@ def test_the_command(here, tmp_path):
         order = rng.permutation(90)
         np.savez(tmp_path / f"{name}.npz", v=vectors[order], ids=names[order])
     np.savez(tmp_path / "images.npz", v=images[:80], ids=names[:80])
-    few = ("--draws", 5, "--permutations", 9, "--rows", 30, "--metric", "linear_cka")
-    result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npz:v", *few, "--json").ends(0)
+    few = ("--set", "draws=5", "--set", "permutations=9", "--set", "rows=30", "--metric", "linear_cka")
+    result = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npz:v", *few, "--json").ends(0)
     options = {"metrics": ["linear_cka"], "draws": 5, "permutations": 9, "rows": 30}
     expected = match_test(images[:80], texts[:80], wrong[:80], **options)
     assert json.loads(result.out)["results"] == json.loads(json.dumps([one.to_dict() for one in expected]))
-    table = here("match", "images.npz:v", "texts.npz:v", "--hard", "nearest", "--unrelated", "wrong.npz:v", *few)
+    table = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "nearest", "--unrelated", "wrong.npz:v", *few)
     assert {"noise", "unrelated", "hard"} <= set(table.out.split())
     for words in ("linear_cka, biased (paper)", "linear_cka, debiased (ours)", "paper: Yoon et al. (JAM)"):
         assert words in table.out
     whole = here(
-        "match", "images.npz:v", "texts.npz:v", *few, "--components", 0, "--definition", "congruence", "--json"
+        "lab match",
+        "images.npz:v",
+        "texts.npz:v",
+        *few,
+        "--set",
+        "components=0",
+        "--set",
+        "definition=congruence",
+        "--json",
     )
     assert json.loads(whole.out)["results"][0]["match"] == pytest.approx(linear_cka(images[:80], texts[:80]))
-    few = ("--draws", 1, "--permutations", 1, "--metric", "cknna", "--metric", "svcca", "--definition", "jam", "--json")
-    scaled = here("match", "images.npz:v", "texts.npz:v", "--normalize", "--standardize", "--components", 0, *few)
+    few = (
+        "--set",
+        "draws=1",
+        "--set",
+        "permutations=1",
+        "--metric",
+        "cknna",
+        "--metric",
+        "svcca",
+        "--set",
+        "definition=jam",
+        "--json",
+    )
+    scaled = here(
+        "lab match",
+        "images.npz:v",
+        "texts.npz:v",
+        "--set",
+        "normalize=true",
+        "--set",
+        "standardize=true",
+        "--set",
+        "components=0",
+        *few,
+    )
     found = [one["match"] for one in json.loads(scaled.out)["results"][::2]]
     cknna_scaled = cknna(images[:80], texts[:80], definition="jam", normalize=True)
     assert found == pytest.approx([cknna_scaled, svcca(images[:80], texts[:80], standardize=True)])
@@ -230,8 +261,18 @@ def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
     np.savez(tmp_path / "images.npz", v=images[::-1], ids=names[::-1])
     np.savez(tmp_path / "texts.npz", v=texts, ids=names)
     np.save(tmp_path / "wrong.npy", wrong)
-    few = ("--draws", 2, "--permutations", 9, "--metric", "linear_cka", "--definition", "congruence", "--json")
-    result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
+    few = (
+        "--set",
+        "draws=2",
+        "--set",
+        "permutations=9",
+        "--metric",
+        "linear_cka",
+        "--set",
+        "definition=congruence",
+        "--json",
+    )
+    result = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
     hard = json.loads(result.out)["results"][2]
     assert hard["other"] == pytest.approx(match_test(images, wrong, metrics=["linear_cka"], **FEW)[0].match)
 
@@ -247,6 +288,6 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npy", "b.npy", "--hard", "none.npy"), "No file"),
         (("a.npy", "b.npy", "--unrelated", "a.npy"), "widths"),
         (("a.npy", "b.npy", "--metric", "magic"), "magic"),
-        (("a.npy", "b.npy", "--rows", 1000), "rows"),
+        (("a.npy", "b.npy", "--set", "rows=1000"), "rows"),
     ):
-        here("match", *arguments, "--draws", 2, "--permutations", 2).refused(words)
+        here("lab match", *arguments, "--set", "draws=2", "--set", "permutations=2").refused(words)

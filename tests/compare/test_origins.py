@@ -156,8 +156,8 @@ def files(tmp_path, mapping):
 
 
 def test_command(here, files):
-    command = ["doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
-    result = here(*command, "--rows", "rows.csv").ends(0)
+    command = ["lab doctor", "store.npz:v", "--ids", "names", "--known", "old=old.npy", "--known", "new=new.npy"]
+    result = here(*command, "--out", "rows.csv").ends(0)
     assert "60 " in result.out
     assert "3 rows of 63 fit no known model" in result.out
     with open(files / "rows.csv", newline="") as lines:
@@ -170,7 +170,7 @@ def test_command(here, files):
     assert set(data["names"]) == {"old", "new", "old, text", "new, text", "mapped by map, text"}
     assert here(*command, "--exit-code").code == 1
     np.save(files / "whole.npy", cone(3, 60))
-    assert here("doctor", "whole.npy", "--known", "old=old.npy", "--exit-code").code == 0
+    assert here("lab doctor", "whole.npy", "--known", "old=old.npy", "--exit-code").code == 0
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_command(here, files):
         (["store.npz:v", "--known", "old.npy"], "Got --known old.npy; expected NAME=FILE"),
         (["store.npz:v", "--known", "a=old.npy", "--known", "a=new.npy"], "Got --known a=… twice"),
         (["store.npz:v", "--known", "a=none.npy"], "none.npy"),
-        (["store.npz:v", "--known", "a=old.npy", "--fdr", "0"], "Got --fdr 0"),
-        (["store.npz:v", "--rows", "rows.txt"], "Got --rows rows.txt; expected a .csv or .parquet file"),
-        (["store.npz:v", "--rows", "old.npy"], "expected a .csv or .parquet file"),
-        (["store.npz:v", "--known", "a=known.csv", "--rows", "known.csv", "--force"], "is the source known.csv"),
+        (["store.npz:v", "--known", "a=old.npy", "--set", "fdr=0"], "Got --set fdr=0"),
+        (["store.npz:v", "--out", "rows.txt"], "Got --out rows.txt; expected a .csv or .parquet file"),
+        (["store.npz:v", "--out", "old.npy"], "expected a .csv or .parquet file"),
+        (["store.npz:v", "--known", "a=known.csv", "--out", "known.csv", "--force"], "is the source known.csv"),
         (["store.npz:v", "--map", "old.npy"], "old.npy"),
     ],
 )
 def test_command_refuses(here, files, arguments, said):
     (files / "known.csv").write_text("v0,v1\n1,0\n0,1\n")
-    here("doctor", *arguments).refused(said)
+    here("lab doctor", *arguments).refused(said)

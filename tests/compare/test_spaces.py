@@ -147,15 +147,15 @@ def test_the_command(here, tmp_path):
     order = np.random.default_rng(0).permutation(120)
     np.savez(tmp_path / "a.npz", v=X, ids=names)
     np.savez(tmp_path / "b.npz", v=Y[order], ids=names[order])
-    few = ["--permutations", 20, "--halves", 2]
-    result = here("similarity", "a.npz:v", "b.npz:v", *few, "--json").ends(0)
+    few = ["--permutations", 20, "--set", "halves=2"]
+    result = here("lab similarity", "a.npz:v", "b.npz:v", *few, "--json").ends(0)
     data = json.loads(result.out)
     expected = compare_spaces(X, Y, permutations=20, halves=2)
     assert [Similarity(**score) for score in data["scores"]] == expected  # paired by id, in the first file's order
-    table = here("similarity", "a.npz:v", "b.npz:v", *few, "--metric", "cca", "--metric", "procrustes_distance")
+    table = here("lab similarity", "a.npz:v", "b.npz:v", *few, "--metric", "cca", "--metric", "procrustes_distance")
     assert "smaller is closer" in table.out
     assert "linear_cka" not in table.out
-    assert here("similarity", "a.npz:v", "b.npz:v", *few, "--metric", "all").out.count("\n") > len(BETWEEN_SPACES)
+    assert here("lab similarity", "a.npz:v", "b.npz:v", *few, "--metric", "all").out.count("\n") > len(BETWEEN_SPACES)
 
 
 def test_the_command_refuses(here, tmp_path):
@@ -168,4 +168,4 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npy", "a.npy", "--metric", "magic"), "magic"),
         (("a.npy", "a.npy", "--permutations", 0), "permutations"),
     ):
-        here("similarity", *arguments).refused(words)
+        here("lab similarity", *arguments).refused(words)

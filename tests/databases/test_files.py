@@ -340,7 +340,7 @@ def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
     if kind == "npy":
         np.save(where, vectors)
         np.save(tmp_path / "ids.npy", 7 * np.arange(300))
-        words += ["--ids", "ids.npy"]
+        words += ["--set", "ids=ids.npy"]
     elif kind == "parquet":
         pq.write_table(table_of(vectors, 7 * np.arange(300)), where)
     else:
@@ -348,15 +348,15 @@ def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
         index.add_with_ids(vectors, 7 * np.arange(300))
         faiss.write_index(index, str(where))
     before = where.read_bytes()
-    planned = here("migrate", where.name, "--map", "map", "--dry-run", *words)
+    planned = here("migrate", where.name, "plan", "--map", "map", *words)
     assert planned.code == 0, planned.err
     assert "to a separate file; the switch takes one step" in planned.out
     assert not list(tmp_path.glob(".*"))
-    done = here("migrate", where.name, "--map", "map", "--yes", *words)
+    done = here("migrate", where.name, "run", "--map", "map", "--yes", *words)
     assert done.code == 0, done.err
     assert "verified" in done.out
     assert where.read_bytes() == before
-    assert here("migrate", where.name, "switch").code == 0  # where ids are is remembered
+    assert here("migrate", where.name, "switch").code == 0  # where ids are is kept
     with open_database(where) as database:
         found = database.fetch(pa.array([14, 21]), "new")
         np.testing.assert_allclose(found.vectors, target[2:4], atol=1e-5)

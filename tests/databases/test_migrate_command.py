@@ -2,15 +2,18 @@
 
 import json
 import shlex
+import sys
 
 import numpy as np
 import pytest
 from memory_database import MemoryDatabase
-from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
+from test_migrate import D, E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
-from congruence import LinearMap
-from congruence.cli.migrate import shell_command
+from congruence import OrthogonalMap, fit
+from congruence.cli.migrate import ACTIONS
+from congruence.cli.migrate._step import shell_command
+from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.io import open_sink
 
@@ -18,84 +21,203 @@ from congruence.io import open_sink
 @pytest.fixture
 def made(monkeypatch):
     made = table()
-    monkeypatch.setattr(congruence.databases, "open_database", lambda where, **names: MemoryDatabase(made))
+    made.opened = []
+    monkeypatch.setattr(
+        congruence.databases, "open_database", lambda where, **names: made.opened.append(names) or MemoryDatabase(made)
+    )
     return made
+
+
+def certify(folder, mapping, action="map", modality="other", **facts):  # noqa: F811
+    """Write what ``congruence check -o FOLDER`` writes."""
+    mapping.save(folder / "map", force=True)
+    verdict = {"action": action, "headline": f"{action} it", "reason": "so it is", "share": None}
+    content = {"verdict": {**verdict, **facts}, "facts": {"modality": modality}}
+    (folder / "certificate.json").write_text(json.dumps(content))
 
 
 @pytest.fixture
 def run(here, mapping, tmp_path):  # noqa: F811
     mapping.save(tmp_path / "map")
+    (tmp_path / "checked").mkdir()
+    certify(tmp_path / "checked", mapping)
     return lambda *words: here("migrate", "memory", *words)
 
 
-def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
+def next_command(done):
+    """Return the words after ``congruence migrate memory`` of the command that is to be copied."""
+    (line,) = [line for line in done.out.splitlines() if line.startswith(("Next: ", "Once you are sure: "))]
+    words = shlex.split(line.partition(": ")[2])
+    assert words[:3] == ["congruence", "migrate", "memory"]
+    return words[3:]
+
+
+def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, mapping, tmp_path):  # noqa: F811
     before = bits(made.old)
-    planned = run("--map", "map", "--dry-run", "--encode-rate", 50, "--price", 0.001)
-    assert planned.code == 0
-    for words in (f"{N}", "20 to 24 components", "0.30", "keeps no description", "none given"):
+    planned = run("plan", "--from", "checked", "--modality-column", "kind", "--table", "t", "--set", "price=0.001")
+    planned.ends(0)
+    for words in (f"{N}", "20 to 24 components", "0.30", "map it: so it is"):
         assert words in planned.out
     assert made.made is None
     assert not list(tmp_path.glob("migration-*"))
-    asked = run("--map", "map")
-    assert (asked.code, made.made) == (2, None)
+    words = next_command(planned)
+    assert words[:3] == ["run", "--from", "checked"]
+    asked = run(*words).ends(2)
     assert "--yes" in asked.err
-    done = run("--map", "map", "--yes")
-    assert done.code == 0, done.err
+    assert made.made is None
+    done = run(*words, "--yes").ends(0)
     assert "verified" in done.out
-    assert "Next: congruence migrate memory switch\n" in done.out
     assert not made.switched
-    assert run("switch").code == 0
+    assert next_command(done) == ["switch"]
+    done = run("switch").ends(0)
+    assert made.opened[-1] == {"table": "t", "column": None, "ids": None, "modality_column": "kind", "rows": None}
     assert made.switched
-    assert "switch, with" not in run("verify").out  # it is switched already
-    assert "verified\n" in run("status").out  # an event a line, whole
+    assert next_command(done) == ["finish"]
+    status = run("status").ends(0)
+    assert "readers see the new vectors; the old ones are kept" in status.out
     status = json.loads(run("status", "--json").out)
     assert (status["state"], status["stage"], status["rows_mapped"]) == ("switched", "switched", N)
-    back = run("rollback")
+    back = run("rollback").ends(0)
     assert "bit for bit as before" in back.out
-    assert not made.switched
-    assert bits(made.old) == before
-    refused = run("drop-old", "--yes")
-    assert refused.code == 2
-    assert "rolled back; to drop the old vectors" in refused.err
-    assert run("verify").code == 0
-    assert run("switch").code == 0
-    assert run("drop-old").code == 2
-    assert run("drop-old", "--yes").code == 0
+    assert (made.switched, bits(made.old)) == (False, before)
+    assert next_command(back) == ["verify"]
+    done = run("verify").ends(0)
+    run(*next_command(done)).ends(0)
+    assert "--yes" in run("finish").ends(2).err
+    assert len(next(iter(made.old.values()))) == D
+    assert "congruence" not in run("finish", "--yes").ends(0).out
     assert not made.switched
     assert len(next(iter(made.old.values()))) == E
+    assert "nothing" in run("status").out
+    for action in ("plan", "run"):
+        run(action, "--map", "map").refused("--journal")
+    mapping.inverse().save(tmp_path / "back")
+    run("run", "--map", "back", "--journal", "j", "--yes").ends(0)
+    run("switch").ends(0)  # the migration that has not ended
 
 
-def test_the_next_step_can_be_shell_command_as_it_is_printed_without_a_password(run, made):
-    done = run("--map", "map", "--yes", "--table", "my photos", "--journal", "my j")
-    assert done.code == 0, done.err
-    assert "Next: congruence migrate memory switch --table 'my photos' --journal 'my j'\n" in done.out
-    said = shell_command("postgresql://me:s3cret@host/db", "switch", table="photos", column=None)
-    assert said == "congruence migrate 'postgresql://me:***@host/db' switch --table photos"
+@pytest.mark.parametrize("action", ["discard", "finish"])
+def test_new_vectors_that_nobody_sees_are_removed_with_what_was_kept(run, made, tmp_path, action):
+    run("run", "--map", "map", "--yes", "--journal", "j").ends(0)
+    done = run(action, "--yes").ends(0)
+    assert next_command(done) == ["run", "--from", "FOLDER"]
+    assert made.made is None
+    assert [path.name for path in (tmp_path / "j").iterdir()] == ["map"]
+
+
+def test_a_run_that_was_stopped_continues_without_its_options(run, made, monkeypatch):
+    real = MemoryDatabase.build_index
+    monkeypatch.setattr(MemoryDatabase, "build_index", lambda self: 1 / 0)
+    stopped = run("run", "--from", "checked", "--set", "element_type=float16", "--yes").ends(70)
+    assert "To continue: congruence migrate memory run" in stopped.err
+    assert "finish the run" in run("status").out
+    monkeypatch.setattr(MemoryDatabase, "build_index", real)
+    assert json.loads(run("run", "--json").ends(0).out)["rows_new"] == N
+    assert made.made[1] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "following"),
+    [
+        ((), "switch", "run --from FOLDER"),
+        ((), "status", "run --from FOLDER"),
+        (("run",), "drop-old", "switch"),
+        (("run", "switch"), "run", "rollback"),
+        (("run", "switch"), "discard", "rollback"),
+        (("run", "switch"), "plan", "status"),
+        (("run", "switch", "rollback"), "switch", "verify"),
+        (("run", "switch", "rollback"), "drop-old", "verify"),
+        (("run", "switch", "drop-old"), "rollback", ""),
+    ],
+)
+def test_an_action_out_of_order_says_what_to_type(run, made, state, action, following):
+    for step in state:
+        run(step, *(["--map", "map"] if step == "run" else []), *(["--yes"] if step in ("run", "drop-old") else []))
+    before = bits(made.old), bits(made.new), made.switched
+    run(action, *(["--yes"] if action == "drop-old" else [])).refused(
+        following and f"congruence migrate memory {following}"
+    )
+    assert (bits(made.old), bits(made.new), made.switched) == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_in_place_of_the_address_says_what_to_type(here, action):
+    here("migrate", action, "photos.lance").refused(f"Type: congruence migrate photos.lance {action}")
+    assert "Example: congruence migrate library/photos.lance" in here("migrate", action, "--help").ends(0).out
+
+
+def test_two_migrations_of_one_database_are_told_apart(run, made, tmp_path):
+    run("run", "--map", "map", "--table", "a", "--journal", "a", "--yes").ends(0)
+    made.made = None
+    made.new.clear()
+    run("run", "--map", "map", "--table", "b", "--journal", "my b", "--yes").ends(0)
+    run("status").refused("2 migrations", "a, my b", "--journal a")
+    done = run("verify", "--journal", "my b").ends(0)
+    assert made.opened[-1]["table"] == "b"
+    assert next_command(done) == ["switch", "--journal", "my b"]
+
+
+def test_a_journal_of_another_database_says_which(run, here, made):
+    run("run", "--map", "map", "--journal", "j", "--yes").ends(0)
+    here("migrate", "other", "switch", "--journal", "j").refused("memory status --journal j")
+    here("migrate", "./memory", "switch").ends(0)
+
+
+def test_another_map_than_the_one_that_was_begun_with_is_refused(run, made, mapping, tmp_path):  # noqa: F811
+    run("run", "--map", "map", "--yes").ends(0)
+    mapping.for_modality("image").save(tmp_path / "other")
+    run("run", "--map", "other").refused("congruence migrate memory discard")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"url": 3}'])
+def test_damaged_options_are_refused(run, made, tmp_path, content):
+    run("run", "--map", "map", "--journal", "j", "--yes").ends(0)
+    (tmp_path / "j" / "options.json").write_text(content)
+    run("switch").refused("options.json")
+
+
+def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa: F811
+    mapping.save(tmp_path / "map")
+    url = "postgresql://me:s3cret@host/db"
+    done = here("migrate", url, "run", "--map", "map", "--yes").ends(0)
+    assert "Next: congruence migrate 'postgresql://me:***@host/db' switch\n" in done.out
+    (kept,) = tmp_path.glob("migration-*/options.json")
+    assert "s3cret" not in kept.read_text()
+    here("migrate", "postgresql://me@host/db", "switch").ends(0)
+    other = here("migrate", "postgresql://me:s3cret@host/other", "status", "--journal", kept.parent).ends(2)
+    assert "s3cret" not in other.err
+    command = f"{sys.executable} -c 1 --api-key=s3cret {{ids}} {{out}}"
+    here("migrate", url, "reembed", "--encode", command, "--share", 0.1, "--modality", "image").refused()
+    assert "s3cret" not in kept.read_text()
+
+
+def test_the_next_step_is_quoted():
     assert shlex.split(shell_command("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
 
 
 def test_json_is_all_that_is_printed(run, made):
     plan = json.loads(run("plan", "--map", "map", "--json").out)
-    assert {"rows", "checks", "minutes", "bytes_new"} <= set(plan)
-    result = json.loads(run("--map", "map", "--yes", "--json").out)
-    assert (result["passed"], result["rows_new"]) == (True, N)
-    assert json.loads(run("switch", "--json").out)["rows"] == N
+    assert {"rows", "checks", "minutes", "bytes_new", "next"} <= set(plan)
+    for action, expected in (("run", {"passed": True, "rows_new": N}), ("verify", {"passed": True}),
+                             ("switch", {"rows": N}), ("rollback", {"identical": True}),
+                             ("finish", {"removed": "new"})):  # fmt: skip
+        words = ["--map", "map", "--yes"] if action == "run" else ["--yes"] if action == "finish" else []
+        result = json.loads(run(action, *words, "--json").out)
+        assert expected.items() <= result.items()
+        assert "next" in result
 
 
 def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized(run, made, tmp_path):
-    planned = run("--map", "map", "--element-type", "int8", "--dry-run")
-    costs = ("float32 to int8", "int8: round(x /", "of the 10 nearest rows in float32", "no scratch table")
-    for words in costs:
+    planned = run("plan", "--map", "map", "--set", "element_type=int8")
+    for words in ("float32 to int8", "int8: round(x /", "of the 10 nearest rows in float32", "no scratch table"):
         assert words in planned.out
-    done = run("--map", "map", "--element-type", "int8", "--yes", "--journal", "j")
-    assert done.code == 0, done.err
+    done = run("run", "--map", "map", "--set", "element_type=int8", "--yes", "--journal", "j").ends(0)
     rule = next(line for line in done.out.splitlines() if line.startswith("Quantize queries in the same way"))
     assert rule.split(": int8")[1] in planned.out.replace("stored as", "")
     assert "recall as stored" in done.out
     ranges = np.load(tmp_path / "j" / "ranges.npy")
     assert f"{ranges[1, 0] / 127:.4g}"[:5] in rule
-    assert run("discard", "--journal", "j", "--yes").code == 0
-    assert not (tmp_path / "j" / "ranges.npy").exists()
+    run("discard", "--yes").ends(0)
     made.element_type = "int8"
     for one, row in made.old.items():
         made.old[one] = np.rint(100 * row)
@@ -106,16 +228,12 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
         ("bad.npy", "is not an .npy file"),
         ("several.npz", "is not an .npy file"),
         ("none.npy", "none.npy"),
-        ("narrow.npy", "--old-ranges"),
+        ("narrow.npy", "old_ranges"),
     ):
-        refused = run("plan", "--map", "map", "--old-ranges", path)
-        assert refused.code == 2
-        assert match in refused.err
+        run("plan", "--map", "map", "--set", f"old_ranges={path}").refused(match)
     np.save(tmp_path / "old.npy", np.repeat([[-1.28], [1.27]], len(row), axis=1))
-    assert (
-        "unknown, since the vectors before their quantization to int8"
-        in run("plan", "--map", "map", "--old-ranges", "old.npy").out
-    )
+    planned = run("plan", "--map", "map", "--set", "old_ranges=old.npy")
+    assert "unknown, since the vectors before their quantization to int8" in planned.out
 
 
 def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
@@ -125,56 +243,128 @@ def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
         import pyarrow as pa
 
         sink.write(pa.array(names), good)
-    done = run("--map", "map", "--yes", "--heldout", "new.npz")
-    assert done.code == 1
+    run("run", "--map", "map", "--yes").ends(0)
+    done = run("verify", "--heldout", "new.npz").ends(1)
     assert "no better than chance" in done.out
-    assert run("switch").code == 2
+    run("switch").refused("congruence migrate memory verify")
 
 
-def test_a_certificate_is_heeded_and_files_that_are_none_are_refused(run, made, tmp_path):
-    result = {"verdict": {"action": "keep", "headline": "keep the old model", "reason": "it is better"}, "facts": {}}
-    (tmp_path / "c.json").write_text(json.dumps(result))
-    (tmp_path / "bad.json").write_text("{")
-    against = run("--map", "map", "--yes", "--certificate", "c.json")
-    assert against.code == 2
-    assert "keep the old model: it is better" in against.out
-    assert "--anyway" in against.err
+def test_thresholds_are_translated(run, made):
+    run("run", "--map", "map", "--yes").ends(0)
+    done = run("verify", "--threshold", 0.9, "--set", "among=image", "--json").ends(0)
+    (value,) = json.loads(done.out)["thresholds"]["values"]
+    assert value["threshold"] == 0.9
+
+
+def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_path):  # noqa: F811
+    certify(tmp_path / "checked", mapping, "keep")
+    assert "keep it: so it is" in run("plan", "--from", "checked").ends(1).out
+    against = run("run", "--from", "checked", "--yes").ends(2)
+    assert "keep it: so it is" in against.out
+    assert "anyway" in against.err
     assert made.made is None
-    for name in ("bad.json", "none.json"):
-        refused = run("--map", "map", "--yes", "--certificate", name)
-        assert refused.code == 2
-        assert name in refused.err
-    assert run("--map", "map", "--yes", "--certificate", "c.json", "--anyway").code == 0
+    run("run", "--from", "checked", "--yes", "--set", "anyway=true").ends(0)
+    run("discard", "--yes").ends(0)
+    certify(tmp_path / "checked", mapping, "progressive", share=0.1)
+    assert next_command(run("run", "--from", "checked", "--yes").ends(0)) == ["switch"]
+    assert next_command(run("switch").ends(0)) == ["reembed", "--encode", "FILE"]
+    names = list(made.old)
+    np.savez(tmp_path / "new.npz", v=np.stack([made.new[one] for one in names]), ids=np.array(names).astype(str))
+    words = ("reembed", "--encode", "new.npz", "--modality", "image", "--set", "batch=10", "--json")
+    last = json.loads(run(*words).ends(0).out)["stages"][-1]
+    assert last["n_embedded"] == round(0.1 * 200)
+    more = json.loads(run("reembed", "--budget", 30, "--json").ends(0).out)["stages"]  # the rest is kept
+    assert more[-1]["n_embedded"] == 30
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_folder_without_a_certificate_is_refused(run, made, tmp_path, damage):
+    path = tmp_path / "checked" / "certificate.json"
+    path.write_text(damage) if damage else path.unlink()
+    run("run", "--from", "checked", "--yes").refused("certificate.json", "congruence check OLD NEW -o FOLDER")
+
+
+def test_maps_that_do_not_fit_the_rows_are_refused(run, made, mapping, tmp_path):  # noqa: F811
+    mapping.inverse().save(tmp_path / "back")
+    OrthogonalMap().fit(np.eye(9), np.eye(9)).save(tmp_path / "narrow")
+    for name, words in (("back", "congruence check OLD NEW -o FOLDER"), ("narrow", "expected 9-d")):
+        for action in (("plan",), ("run", "--yes")):
+            run(*action, "--map", name).refused(words)
+    old, new = pairs("image", 200, 1)
+    fit(unit(new[:, :D]), old, modality="image").save(tmp_path / "swapped")
+    for action in (("plan",), ("run", "--yes")):  # the same width, but rows of the model to which it leads
+        assert "new model" in run(*action, "--map", "swapped", "--modality", "image").ends(2).err
+    assert made.made is None
+    assert not list(tmp_path.glob("migration-*"))
+
+
+@pytest.mark.parametrize("action", [("plan",), ("run", "--yes")])
+def test_a_modality_that_nothing_tells_is_asked_for(run, made, tmp_path, action):
+    """The store's own record tells it, then the certificate."""
+    kinds = {one: row.pop("kind") for one, row in made.rows.items()}
+    both = fit(*pairs("image", 200, 1), modality="image", means={"text": pairs("text", 200, 2)})
+    certify(tmp_path / "checked", both)
+    run(*action, "--from", "checked").refused("--modality image")
+    run(*action, "--from", "checked", "--modality", "audio").refused("audio")
+    for one in (one for one, kind in kinds.items() if kind == "image"):
+        del made.rows[one], made.old[one]
+    made.space = Space(modality="text")
+    run(*action, "--from", "checked", "--modality", "image").refused("recorded as text", "--modality")
+    run(*action, "--from", "checked").ends(0)
+    run("discard", "--yes")
+    made.space = Space()
+    certify(tmp_path / "checked", both, modality="text")
+    run(*action, "--from", "checked").ends(0)
+    if action[0] == "run":
+        (journal,) = tmp_path.glob("migration-*/journal.json")
+        assert json.loads(journal.read_text())["modality"] == "text"
 
 
 @pytest.mark.parametrize(
     ("words", "match"),
     [
         (("sideways", "--map", "map"), "sideways"),
-        (("switch",), "no map, and no journal"),
+        (("run",), "--from"),
+        (("run", "--from", "checked", "--map", "map"), "--map"),
+        (("run", "--map", "nowhere"), "nowhere"),
+        (("run", "--map", "map", "--set", "element_type=float8"), "float8"),
+        (("run", "--map", "map", "--modality", "smell"), "smell"),
+        (("plan", "--map", "map", "--set", "encode_rate=-1"), "encode_rate"),
+        (("plan", "--map", "map", "--set", "encode_rate=soon"), "encode_rate"),
+        (("plan", "--map", "map", "--set", "anyway=perhaps"), "anyway"),
+        (("plan", "--map", "map", "--set", "speed=9"), "speed"),
+        (("switch", "--set", "element_type=int8"), "element_type"),
         (("switch", "--dry-run"), "--dry-run"),
-        (("--map", "nowhere"), "nowhere"),
-        (("--map", "map", "--resume"), "Nothing to resume"),
-        (("--map", "map", "--element-type", "float8"), "float8"),
-        (("--map", "map", "--modality", "smell"), "smell"),
-        (("--map", "map", "--encode-rate", "-1", "--dry-run"), "--encode-rate"),
+        (("rollback", "--new-rows", "burn"), "burn"),
     ],
 )
 def test_bad_words_are_refused(run, made, words, match):
-    done = run(*words)
-    assert done.code == 2
+    done = run(*words).ends(2)
     assert match in done.err
     assert made.made is None
 
 
-def test_a_map_of_another_width_ends_with_two(run, made, tmp_path):
-    LinearMap().fit(np.eye(3), np.ones((3, 2))).save(tmp_path / "narrow")
-    for words in (["--yes"], ["--dry-run"], ["plan", "--json"]):
-        done = run(*words, "--map", "narrow")
-        assert (done.code, done.out) == (2, "")
-        assert "20-d" in done.err
-        assert "3-d" in done.err
-    assert made.made is None
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("plan", "--mixed"), {"mixed": True, "allow_unknown": False}),
+        (("run", "--yes", "--allow-unknown"), {"mixed": False, "allow_unknown": True}),
+        (("rollback", "--new-rows", "map-back"), {"new_rows": "map-back"}),
+    ],
+)
+def test_a_flag_arrives(run, made, monkeypatch, words, expected):
+    from congruence import Migration
+
+    def arrive(self, **options):
+        raise ParameterError(json.dumps({name: options[name] for name in expected}), "Arrived.")
+
+    if words[0] == "rollback":
+        run("run", "--map", "map", "--yes").ends(0)
+    monkeypatch.setattr(Migration, words[0], arrive)
+    if words[0] == "run":
+        monkeypatch.setattr(Migration, "plan", arrive)
+    done = run(*words, *([] if words[0] == "rollback" else ["--map", "map"]))
+    assert json.loads(done.err.removeprefix("error: ").removesuffix(" Arrived.\n")) == expected
 
 
 def test_a_place_that_is_no_database_is_refused_without_its_password():

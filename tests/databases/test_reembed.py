@@ -294,18 +294,23 @@ def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_pa
     (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in names))
     np.save(tmp_path / "new.npy", np.stack([truth[str(one)] for one in names]))
     mapping.save(tmp_path / "map")
-    words = ("migrate", "old.npy", "--ids", "ids.txt", "--modality", "image", "--journal", "j")
-    more = ("--encode", "new.npz", "--batch", 20)
     np.savez(tmp_path / "new.npz", vectors=np.load(tmp_path / "new.npy"), ids=np.array(names).astype(str))
-    done = here(*words, "--map", "map", "--yes", "--progressive", "--budget", 40, *more)
-    assert done.code == 0, done.err
-    assert "switched: readers see the new vectors" in done.out
+    (tmp_path / "checked").mkdir()
+    mapping.save(tmp_path / "checked" / "map")
+    verdict = {"action": "progressive", "headline": "re-embed some", "reason": "so it is", "share": 0.2}
+    (tmp_path / "checked" / "certificate.json").write_text(json.dumps({"verdict": verdict, "facts": {}}))
+    words = ("run", "--from", "checked", "--set", "ids=ids.txt", "--modality", "image", "--yes")
+    assert "Next: congruence migrate old.npy reembed" in here("migrate", "old.npy", *words).ends(0).out
+    for words in (
+        ("reembed", "--encode", "new.npz", "--budget", 40, "--set", "batch=20"),
+        ("verify",),
+        ("switch",),
+    ):
+        here("migrate", "old.npy", *words).ends(0)
     held = np.load(tmp_path / "old.npy")
     own = (np.abs(held - np.load(tmp_path / "new.npy")).max(axis=1) < 1e-6).sum()
     assert own == 40
-    refused = here(*words, "reembed", "--budget", 60, *more)
-    assert refused.code == 2
-    assert "Roll back, re-embed, then verify and switch" in refused.err
+    here("migrate", "old.npy", "reembed", "--budget", 60).refused("Roll back, re-embed, then verify and switch")
 
 
 def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, truth, tmp_path):
@@ -386,27 +391,28 @@ def run(here, mapping, truth, tmp_path, monkeypatch):
 
 
 def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
-    done = run("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image", "--share", 0.3,
-               "--batch", 20, "--plot", "p.svg", "--encode-rate", 10, "--price", 0.01)  # fmt: skip
-    assert done.code == 0, done.err
-    said = ("switched: readers see mapped vectors", "10.0 % re-embedded: ", "30.0 % re-embedded: ", "measure first: ")
-    for words in said:
+    rates = ("--set", "batch=20", "--set", "encode_rate=10", "--set", "price=0.01")
+    run("run", "--map", "map", "--yes").ends(0)
+    run("switch").ends(0)
+    more = ("--encode", "new.npz", "--modality", "image", "--share", 0.3, "--set", "plot=p.svg")
+    done = run("reembed", *more, *rates).ends(0)
+    assert "10.0 % re-embedded: " in done.err
+    for words in ("30.0 % re-embedded: ", "measure first: "):
         assert words in done.out
     assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000
-    more = run(
-        "reembed", "--encode", "new.npz", "--budget", 80, "--batch", 20, "--encode-rate", 10, "--price", 0.01, "--json"
-    )
-    result = json.loads(more.out)
+    result = json.loads(run("reembed", "--budget", 80, *rates, "--json").ends(0).out)  # the rest as before
     assert [one["n_embedded"] for one in result["stages"]] == [20, 40, 60, 80]
     assert result["forecast"]["verdict"]
     assert result["forecast"]["minutes"][-1] > 0
     assert result["forecast"]["price"][-1] > 0
+    assert "re-embedded" in run("status").out
     assert run("rollback").code == 0
 
 
 def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, tmp_path):
-    good = ("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image")
+    run("run", "--map", "map", "--yes").ends(0)
+    good = ("--encode", "new.npz", "--modality", "image")
     (tmp_path / "there.svg").write_text("mine")
     for words, said in (
         (good, "no --budget, --share or --until"),
@@ -414,19 +420,16 @@ def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, 
         ((*good, "--share", -1), "Got --share -1.0"),
         ((*good, "--share", 2), "Got --share 2.0; expected at most 1"),
         ((*good, "--until", 99), "Got --until 99.0; expected at most 1"),
-        ((*good[:4], "--share", 0.1), "Got no --encode"),
-        ((*good, "--share", 0.1, "--texts", "new.npz"), "texts of one model only"),
-        ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is neither a file nor a command"),
-        ((*good[:4], "--encode", "run {ids}", "--share", 0.1), "has no {out}"),
-        ((*good, "--share", 0.1, "--plot", "p.docx"), "expected one that ends in .svg"),
-        ((*good, "--share", 0.1, "--plot", "there.svg"), "there.svg. Pass another path."),
-        (("verify", "--progressive"), "Got --progressive for verify"),
-        (("verify", "--encode", "new.npz"), "Got --encode for verify"),
+        (("--share", 0.1), "Got no --encode"),
+        ((*good, "--share", 0.1, "--texts", "new.npz"), "Got --texts without --new-texts"),
+        (("--encode", "nothing", "--share", 0.1), "which is neither a file nor a command"),
+        (("--encode", "run {ids}", "--share", 0.1), "has no {out}"),
+        ((*good, "--share", 0.1, "--set", "plot=p.docx"), "expected one that ends in .svg"),
+        ((*good, "--share", 0.1, "--set", "plot=there.svg"), "there.svg. Pass another path."),
+        ((*good, "--share", 0.1, "--set", "batch=0"), "batch"),
     ):
-        refused = run(*words)
-        assert refused.code == 2, words
-        assert said in refused.err
-    assert not list(tmp_path.glob("migration-*"))
+        run("reembed", *words).refused(said)
+    assert not list(tmp_path.glob("migration-*/progressive"))
 
 
 def test_a_file_of_another_model_is_refused(run, truth, tmp_path):
@@ -436,9 +439,8 @@ def test_a_file_of_another_model_is_refused(run, truth, tmp_path):
         import pyarrow as pa
 
         sink.write(pa.array(["a", "b", "c"]), np.eye(3, 24, dtype=np.float32))
-    refused = run("--map", "map", "--yes", "--progressive", "--encode", "other.npz", "--among", "image", "--share", 0.1)
-    assert refused.code == 2
-    assert "another" in refused.err
+    run("run", "--map", "map", "--yes").ends(0)
+    run("reembed", "--encode", "other.npz", "--modality", "image", "--share", 0.1).refused("another")
 
 
 @pytest.mark.parametrize("at", range(8))

@@ -30,7 +30,7 @@ class Colours(Encoder):
 
     def __init__(self, modality="image", fingerprint="f" * 64, n_layers=None, stop_after=None):
         dim = 3 * (n_layers or 1)
-        self.space = Space(f"colours{'#layer=all' if n_layers else ''}", "1", modality, dim, False)
+        self.space = Space(f"colours{'#layer=all' if n_layers else ''}", "1", modality, dim, False, "a ")
         self.fingerprint, self.n_layers, self.seen, self.stop_after = fingerprint, n_layers, 0, stop_after
 
     def _embed(self, items):
@@ -75,7 +75,7 @@ def test_a_folder_of_images_keeps_its_paths_as_ids(pictures, tmp_path, suffix):
     got = read_embeddings(out)
     assert got.ids.tolist() == names
     np.testing.assert_array_equal(got.vectors, want)
-    assert got.space == Space("colours", "1", "image", 3, False)
+    assert got.space == Space("colours", "1", "image", 3, False, "a ")
     assert report.to_dict().items() >= {"rows": 11, "dim": 3, "encoded": 11, "cached": 0, "failures": []}.items()
     left = {p.name for p in tmp_path.iterdir()} - {"pictures", out.name, f"{out.name}.space.json"}
     assert not left

@@ -53,12 +53,22 @@ def test_the_table_tells_what_was_left_out(here, dinov2, folder):
     (folder / "9.png").write_bytes(b"no picture")
     here("embed", f"hf:{dinov2}", "images", "-o", "out").refused("'9.png'")
     result = here(
-        "embed", f"hf:{dinov2}", "images", "-o", "out", "--on-error", "skip", "--cache", "cache", "--shard-size", 2
+        "embed",
+        f"hf:{dinov2}",
+        "images",
+        "-o",
+        "out",
+        "--set",
+        "on_error=skip",
+        "--cache",
+        "cache",
+        "--set",
+        "shard_size=2",
     ).ends(0)
     assert "1 items left out, see out.failures.csv" in result.err
     assert "left out" in result.out
     again = here(
-        "embed", f"hf:{dinov2}", "images", "-o", "again.npz", "--on-error", "skip", "--cache", "cache", "--json"
+        "embed", f"hf:{dinov2}", "images", "-o", "again.npz", "--set", "on_error=skip", "--cache", "cache", "--json"
     )
     assert json.loads(again.out)["cached"] == 5
     assert json.loads(again.out)["encoded"] == 0
@@ -66,7 +76,7 @@ def test_the_table_tells_what_was_left_out(here, dinov2, folder):
 
 def test_every_layer_can_be_compared(here, bert, tmp_path):
     (tmp_path / "t.txt").write_text("\n".join(TEXTS * 1) + "\n")
-    here("embed", f"hf:{bert}", "t.txt", "-o", "layers", "--layer", "all", "--pooling", "cls_mean").ends(0)
+    here("embed", f"hf:{bert}", "t.txt", "-o", "layers", "--layer", "all", "--set", "pooling=cls_mean").ends(0)
     assert list(matrices(tmp_path / "layers")) == ["layer_0", "layer_1", "layer_2", "layer_3"]
     alone = load_encoder(f"hf:{bert}", layer=2, pooling="cls_mean")
     got = read_embeddings(tmp_path / "layers" / "layer_2.parquet")
@@ -80,8 +90,8 @@ def test_every_layer_can_be_compared(here, bert, tmp_path):
         (["--layer", "first"], "--layer first"),
         (["--layer", "-9"], "--layer -9"),
         (["--modality", "image"], "one text per line"),
-        (["--dtype", "int8"], "--dtype int8"),
-        (["--on-error", "ask"], "--on-error ask"),
+        (["--set", "dtype=int8"], "--set dtype=int8"),
+        (["--set", "on_error=ask"], "--set on_error=ask"),
     ],
 )
 def test_bad_options_are_one_sentence(here, bert, tmp_path, options, message):
@@ -133,4 +143,4 @@ def test_weights_in_torchs_format_need_leave(here, bert, tmp_path, transformers)
     (old / "model.safetensors").unlink()
     (tmp_path / "t.txt").write_text("cat\n")
     assert here("embed", "hf:./old", "t.txt", "-o", "o.npz").code == 2
-    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz", "--torch-weights").code == 0
+    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz", "--set", "safetensors_only=false").code == 0

@@ -36,6 +36,7 @@ def test_a_default_prompt_is_read_too(sentences):
     folder = sentences(prompts={"q": "the photo "}, default_prompt_name="q")
     encoder = load_encoder(f"sentence-transformers:{folder}")
     assert encoder.count_tokens(COUNTED) == [min(want + 2, ROOM) for want in WANT]
+    assert encoder.space.prompt == "the photo "
 
 
 def test_static_embeddings_have_a_tokenizer_that_is_no_function(tmp_path):

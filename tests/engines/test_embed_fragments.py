@@ -214,8 +214,8 @@ def test_the_command_encodes_urls_by_fragments(opened, here, tmp_path):
     assert (facts["rows"], facts["space"]["model"], facts["fingerprint"]) == (FILES * ROWS, "small", "f" * 64)
     result = here("embed", "small", source, "-o", "out", "--force")
     assert "embedded" in result.out
-    for flag, value in (("--cache", "c"), ("--on-error", "skip"), ("--shard-size", 9), ("--layer", "all")):
+    for flag, value in (("--cache", "c"), ("--set", "on_error=skip"), ("--set", "shard_size=9"), ("--layer", "all")):
         refused = here("embed", "small", source, "-o", "o2", flag, value)
         assert refused.code == 2, flag
         assert flag in refused.err
-    assert "--engine ray" in here("embed", "small", "in", "-o", "o2", "--workers", 2).err
+    assert "--engine ray" in here("embed", "small", "in", "-o", "o2", "--set", "workers=2").err

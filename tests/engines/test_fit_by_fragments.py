@@ -104,18 +104,18 @@ def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     assert json.loads(by_fragments.out)["paired_by"] == "fragments"
     assert here("fit", both / "old", both / "new", "-o", "b", "--method", "orthogonal").code == 0
     np.testing.assert_allclose(load(tmp_path / "a").rotation_, load(tmp_path / "b").rotation_, atol=1e-13)
-    sides = [("--source-image", a, "--target-image", b) for a, b in ((old, new), (both / "old", both / "new"))]
-    scores = [json.loads(here("evaluate", "b", *side, "--json").out) for side in sides]
+    sides = [("--old-image", a, "--new-image", b) for a, b in ((old, new), (both / "old", both / "new"))]
+    scores = [json.loads(here("lab evaluate", "b", *side, "--json").out) for side in sides]
     assert scores[0] == scores[1]
-    few = here("evaluate", "b", *sides[0], "--sample", "200", "--json")
+    few = here("lab evaluate", "b", *sides[0], "--set", "sample=200", "--json")
     assert few.code == 0, few.err
     for option, value in (("--holdout", "0.1"), ("--unpaired-source", "x.npy")):
         refused = here("fit", old, new, "-o", "c", option, value)
         assert refused.code == 2
         assert option in refused.err
-    refused = here("evaluate", "b", *sides[0], "--sample", "9", "--labels", "l.txt")
+    refused = here("lab evaluate", "b", *sides[0], "--set", "sample=9", "--labels", "l.txt")
     assert refused.code == 2
-    assert "--sample 1200" in refused.err
-    said = [here("certify", *side, "--json") for side in sides]
+    assert "--set sample=1200" in refused.err
+    said = [here("check", side[1], side[3], "-o", f"checked{k}", "--json") for k, side in enumerate(sides)]
     assert said[0].code == 0, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]

@@ -380,7 +380,7 @@ def test_the_command_maps_urls_and_takes_the_endpoint_from_the_environment(bucke
     np.testing.assert_allclose(got, X, atol=1e-4)
 
 
-@pytest.mark.parametrize("option", [("--engine", "spark"), ("--address", "auto"), ("--gpus", "1")])
+@pytest.mark.parametrize("option", [("--engine", "spark"), ("--set", "address=auto"), ("--set", "gpus=1")])
 def test_options_that_do_not_fit_are_refused(here, tmp_path, option):
     MAP.save(tmp_path / "map")
     np.save(tmp_path / "in.npy", X[:9])

@@ -201,11 +201,8 @@ def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):
     MAP.save(tmp_path / "map")
     write_parts(tmp_path / "photos")
     for words, said in (
-        (("verify", "--engine", "ray"), "--engine ray for verify; expected it for run, switch or rollback"),
-        (("--address", "auto"), "--address for --engine local"),
-        (("--engine", "spark"), "spark"),
-        (("--engine", "ray", "--progressive", "--encode", "new.npz", "--share", ".1"), "--engine ray for reembed"),
+        (("verify", "--set", "engine=ray"), "engine"),
+        (("run", "--map", "map", "--set", "address=auto"), "engine"),
+        (("run", "--map", "map", "--set", "engine=spark"), "spark"),
     ):
-        ended = here("migrate", "photos", *words, "--map", "map", "--yes")
-        assert ended.code == 2
-        assert said in ended.err
+        here("migrate", "photos", *words).refused(said)

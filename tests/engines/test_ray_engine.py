@@ -109,7 +109,7 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
     assert sorted(mark.name for mark in (tmp_path / "marks").iterdir()) == ["file-000002", "rows 300 to 599"]
     old = read_parts(where)
     for action in ("switch", "rollback", "verify", "switch"):
-        engine = () if action == "verify" else ("--engine", "ray")
+        engine = () if action == "verify" else ("--set", "engine=ray")
         ended = here("migrate", where, action, "--journal", "journal", *engine)
         assert ended.code == 0, ended.err
         if action == "rollback":
@@ -135,7 +135,7 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
         migration.run()
         assert migration.verify().passed
     assert [mark.name for mark in (tmp_path / "marks").iterdir()] == ["fragments 2 to 2"]
-    ended = here("migrate", where, "switch", "--journal", "journal", "--engine", "ray")
+    ended = here("migrate", where, "switch", "--journal", "journal", "--set", "engine=ray")
     assert ended.code == 0, ended.err
     found = lance.dataset(str(where)).to_table(columns=["id", "title", "vector"])
     assert found.drop(["vector"]).equals(table().drop(["vector"]))
@@ -198,11 +198,11 @@ def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, her
     MAP.save(tmp_path / "map")
     new = write_parts(tmp_path / "new", Y)
     ray = ("--engine", "ray", "--json")
-    sides = ("--source-image", parts, "--target-image", new)
-    scores = [here("evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
+    sides = ("--old-image", parts, "--new-image", new)
+    scores = [here("lab evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
     assert scores[0].code == 0, scores[0].err
     assert json.loads(scores[0].out) == json.loads(scores[1].out)
-    said = [here("certify", *sides, *how) for how in (ray, ("--json",))]
+    said = [here("check", parts, new, "-o", f"checked{k}", *how) for k, how in enumerate((ray, ("--json",)))]
     assert said[0].out, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
 

@@ -162,17 +162,17 @@ def test_a_plan_adds_up():
 
 def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_path):
     monkeypatch.setattr("congruence.engines.planning._MEASURED_BYTES", 2**20)
-    result = here("plan", "1e9", "64", "--dim-out", "96", "--where", tmp_path, "--json")
+    result = here("lab plan", "1e9", "64", "--dim-out", "96", "--where", tmp_path, "--json")
     assert result.code == 0, result.err
     facts = json.loads(result.out)
     rates = facts["rates"]
     assert rates["rows"] == pytest.approx(1 / (1 / rates["read"] + 1 / rates["product"] + 1 / rates["write"]))
     assert facts["hours"] >= facts["core_hours"] / 256
     assert not list(tmp_path.iterdir())
-    said = here("plan", "1e9", "64", "--memory", "2").out
+    said = here("lab plan", "1e9", "64", "--memory", "2").out
     assert "limits, the most heavily loaded first" in said
     assert "Quantize the index" in said
-    refused = here("plan", "1e9", "64", "--lost", "1")
+    refused = here("lab plan", "1e9", "64", "--set", "lost=1")
     assert refused.code == 2
     assert "--lost" in refused.err
 

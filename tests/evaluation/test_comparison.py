@@ -293,12 +293,12 @@ def test_two_maps_into_joint_spaces():
 def test_evaluate_against_another_map(here, tmp_path):
     problem = rigid_problem(n=160, d_source=12, noise=0.4, random_state=0)
     np.savez(tmp_path / "both.npz", a=problem.X, b=problem.Y, names=[f"item {k}" for k in range(160)])
-    for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
-        fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --no-check"
+    for name, extra in (("new", []), ("old", ["--set", "shrinkage=soft", "--set", "shrinkage_strength=3"])):
+        fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --set check=false"
         assert here(*fit.split(), *extra).code == 0
-    common = "evaluate new --source-text both.npz:a --target-text both.npz:b --ids names"
+    common = "lab evaluate new --old-text both.npz:a --new-text both.npz:b --ids names"
     here(*common.split(), "--against", "old").refused(
-        "Got 100 of 160 text rows that new may have been fitted on", "Pass --fitted-rows drop to leave them out"
+        "Got 100 of 160 text rows that new may have been fitted on", "Pass --set fitted_rows=drop to leave them out"
     )
     common = [*common.split(), "--held-out"]
     plain = here(*common, "--against", "old", "--report", "page.html").ends(0)
@@ -310,4 +310,4 @@ def test_evaluate_against_another_map(here, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count("Comparison with other maps") == 1
     assert f"{lines['cosine']['wins']} / {lines['cosine']['losses']}" in page
-    assert "--groups without --against" in here(*common, "--groups", "none").err
+    assert "--set groups without --against" in here(*common, "--set", "groups=none").err

@@ -179,7 +179,19 @@ def test_what_cannot_be_measured_is_said(problem):
 def test_the_command_reports_and_advises(here, tmp_path, problem):
     np.savez(tmp_path / "mine.npz", v=problem.X, ids=[f"t{k}" for k in range(240)])
     np.savez(tmp_path / "theirs.npz", v=problem.Y[::-1], ids=[f"t{k}" for k in range(240)][::-1])
-    command = ["exposure", "mine.npz:v", "--texts", "theirs.npz:v", "--ids", "ids", "--draws", "2", "--pairs", "12"]
+    command = [
+        "lab",
+        "exposure",
+        "mine.npz:v",
+        "--texts",
+        "theirs.npz:v",
+        "--ids",
+        "ids",
+        "--set",
+        "draws=2",
+        "--pairs",
+        "12",
+    ]
     data = json.loads(here(*command, "--protect", "none", "--protect", "noise=3", "--json").out)["exposure"]
     assert [(line["protection"], line["pairs"]) for line in data] == [("none", 12), ("noise=3", 12)]
     assert data[0]["found"] > 0.9 > data[1]["found"]
@@ -194,7 +206,19 @@ def test_the_command_reads_labels_and_names_what_is_wrong(here, tmp_path, proble
         tmp_path / "mine.npz", v=np.repeat(problem.X[:40], 3, axis=0), label=np.repeat([f"t{k}" for k in range(40)], 3)
     )
     np.savez(tmp_path / "theirs.npz", v=problem.Y, ids=[f"t{k}" for k in range(240)])
-    command = ["exposure", "mine.npz:v", "--texts", "theirs.npz:v", "--ids", "ids", "--pairs", "30", "--draws", "1"]
+    command = [
+        "lab",
+        "exposure",
+        "mine.npz:v",
+        "--texts",
+        "theirs.npz:v",
+        "--ids",
+        "ids",
+        "--pairs",
+        "30",
+        "--set",
+        "draws=1",
+    ]
     done = here(*command, "--labels", "mine.npz:label", "--json").ends(0)
     (line,) = json.loads(done.out)["exposure"]
     assert line["found"] > 0.9

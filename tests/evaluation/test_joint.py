@@ -343,19 +343,32 @@ def files(data, tmp_path):
     return tmp_path
 
 
-FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--target-modality", "text", "-o", "map"]
+FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--set", "new_modality=text", "-o", "map"]
 
 
 def test_the_command_line_fits_carries_and_measures(here, files, data):
-    named = ["--source-model", "dino", "--target-model", "minilm"]
-    fitted = here(*FIT, *named, "--method", "cca", "--n-components", "8", "--ridge", "0.5", "--holdout", "60").ends(0)
+    named = ["--set", "old_model=dino", "--set", "new_model=minilm"]
+    fitted = here(
+        *FIT, *named, "--method", "cca", "--set", "n_components=8", "--set", "ridge=0.5", "--holdout", "60"
+    ).ends(0)
     assert "width of the joint space" in fitted.out
     assert "retrieval at 1, back" in fitted.out
     m = congruence.load(files / "map")
     assert (m.n_components, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
-    measure = ["evaluate", "map", "--ids", "ids", "--held-out", "--json", "--source-image", "i.npz:v", "--target-text"]
+    measure = [
+        "lab",
+        "evaluate",
+        "map",
+        "--ids",
+        "ids",
+        "--held-out",
+        "--json",
+        "--old-image",
+        "i.npz:v",
+        "--new-text",
+    ]
     result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
     assert by_key["cosine", "aligned source image"]["n"] == 60
@@ -367,7 +380,7 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     row = next(r for r in classes["rows"] if r["metric"] == "zero_shot")
     assert row["n"] == 60
     assert row["after"] > 0.8
-    for name, side in (("i", "source"), ("t", "target")):
+    for name, side in (("i", "first"), ("t", "second")):
         assert here("transform", "map", f"{name}.npz:v", "-o", f"{name}.npy", "--side", side).code == 0
     np.testing.assert_allclose(np.load(files / "t.npy"), m.transform_target(data.texts.vectors), atol=1e-9)
     assert here("transform", "map", "t.npz:v", "-o", "again.npy").code == 0  # the width tells the side
@@ -378,16 +391,16 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
     assert here(*FIT, "--method", "procrustes").code == 0
     for arguments, words in (
         ((*FIT, "--force"), "--method cca"),
-        ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
+        ((*FIT, "--force", "--method", "procrustes", "--set", "ridge=1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
-        ((*FIT, "--force", "--method", "cca", "--n-components", "19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--n-components", "3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
+        ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
+        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "second"), "Pass --side first"),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "first or second"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
-        (("export", "map", "-o", "x.vt"), "affine"),
+        (("bridge export", "map", "-o", "x.vt"), "affine"),
         (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
-        (("evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
+        (("lab evaluate", "map", "--old-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
     ):
         here(*arguments).refused(words)
     assert not list(files.glob("x.*"))

@@ -370,9 +370,9 @@ def write_certificate(rng: random.Random, folder: Path) -> Path:
 
 
 def read_certificate(path: Path) -> None:
-    from congruence.cli.migrate import _read_certificate
+    from congruence.cli.migrate._step import read_certificate
 
-    found = read_verdict(_read_certificate(str(path)))
+    found = read_verdict(read_certificate(str(path)))
     assert all(isinstance(one, str) for one in found.values())
 
 

@@ -374,26 +374,26 @@ def test_folders_have_no_source(tmp_path):
 def test_the_command_lists_what_is_known_and_found(here, tmp_path):
     build, folder = LAYOUTS["dtd"]
     build(tmp_path / "data" / folder)
-    out = json.loads(here("datasets", "--json").out)["datasets"]
+    out = json.loads(here("lab datasets", "--json").out)["datasets"]
     assert [row["name"] for row in out] == list(DATASETS)
     assert {row["name"]: row["found"] for row in out if row["found"]} == {"dtd": "data/dtd"}
-    table = here("datasets").out
+    table = here("lab datasets").out
     for words in ("train 2,820, val 1,128, test 1,692", "data/dtd", "811 MB", "Caltech-101"):
         assert words in table
 
 
 def test_the_command_downloads(here, server, tmp_path, monkeypatch):
     served(server, monkeypatch, "pets", contents("pets", pets(tmp_path / "made")))
-    report = json.loads(here("datasets", "pets", "--root", "there", "--download", "--json").out)
+    report = json.loads(here("lab datasets", "pets", "--root", "there", "--download", "--json").out)
     assert report["made"] == [f"there/oxford_pets/{n}" for n in ("images", "annotations", "split_zhou_OxfordPets.json")]
     assert report["found"] == "there/oxford_pets"
-    described = here("datasets", "pets", "--root", "there", "--download").out
+    described = here("lab datasets", "pets", "--root", "there", "--download").out
     assert "the checksum of the first download is recorded" in described
     assert "written" not in described
 
 
 def test_the_command_describes_one(here):
-    out = here("datasets", "dtd").out
+    out = here("lab datasets", "dtd").out
     for words in ("train 2,820", "train1 … test10, 1,880 each", "dtd-r1.0.1.tar.gz", "625239812", "found", "no"):
         assert words in out
 
@@ -404,4 +404,4 @@ def test_the_command_refuses_in_one_sentence(here):
         (("--download",), "without a data set"),
         (("folder", "--download"), "nothing to download"),
     ):
-        here("datasets", *arguments).refused(words)
+        here("lab datasets", *arguments).refused(words)

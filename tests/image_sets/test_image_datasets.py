@@ -23,7 +23,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """All five side by side, as ``congruence datasets --root`` has them."""
+    """All five side by side, as ``congruence lab datasets --root`` has them."""
     root = tmp_path_factory.mktemp("data")
     for build, folder in LAYOUTS.values():
         build(root / folder)
@@ -226,7 +226,7 @@ def test_what_is_missing_and_where_it_goes_is_said(name, tmp_path):
         open_dataset(name, tmp_path, "test")
     message = str(caught.value)
     assert str(tmp_path / entry.folders[0]) in message
-    assert f"congruence datasets {name} --root {tmp_path} --download" in message
+    assert f"congruence lab datasets {name} --root {tmp_path} --download" in message
     assert all(resource.url in message for resource in entry.resources)
 
 

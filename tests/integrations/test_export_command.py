@@ -1,4 +1,4 @@
-"""``congruence export`` into every format, and what it refuses."""
+"""``congruence bridge export`` into every format, and what it refuses."""
 
 import json
 import resource
@@ -27,13 +27,16 @@ def data(tmp_path):
 
 
 def test_faiss_around_an_index(here, data):
-    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json").ends(0)
+    done = here("bridge export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json").ends(0)
     assert json.loads(done.out) == {"output": "new.faiss", "format": "faiss", "d_in": 6, "d_out": 9, "modality": "text"}
     _, found = faiss.read_index(str(data / "new.faiss")).search(X, 1)
     old = faiss.read_index(str(data / "old.faiss"))
     np.testing.assert_array_equal(found, old.search(Bridge.load(data / "bridge").transform(X), 1)[1])
-    assert "of width 9; expected 6" in here("export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
-    assert "is also the index to read" in here("export bridge --index old.faiss -o old.faiss --force").err
+    assert (
+        "of width 9; expected 6"
+        in here("bridge export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
+    )
+    assert "is also the index to read" in here("bridge export bridge --index old.faiss -o old.faiss --force").err
 
 
 @pytest.mark.parametrize(
@@ -42,11 +45,11 @@ def test_faiss_around_an_index(here, data):
         ("orthogonal", (), "source", "auto"),
         ("orthogonal", ("--normalize", "no"), "source", False),
         ("mlp", ("--normalize", "yes"), "source", True),
-        ("heads", ("--side", "target"), "target", "auto"),
+        ("heads", ("--side", "second"), "target", "auto"),
     ],
 )
 def test_onnx(here, data, name, arguments, side, normalize):
-    done = here("export", name, "--to", "onnx", "-o", "map.onnx", *arguments)
+    done = here("bridge export", name, "--to", "onnx", "-o", "map.onnx", *arguments)
     assert (done.code, done.out) == (0, "written to map.onnx\n"), done.err
     A = (P.X if side == "source" else P.Y).astype(np.float32)
     (got,) = onnxruntime.InferenceSession(data / "map.onnx").run(["mapped"], {"vectors": A})
@@ -58,7 +61,7 @@ def test_sentence_transformers(here, data):
     library = pytest.importorskip("sentence_transformers")
     raw = tiny()
     raw.save_pretrained(str(data / "encoder"), create_model_card=False)
-    arguments = ("export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
+    arguments = ("bridge export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
     for more in ((), ("--force",)):
         done = here(*arguments, *more).ends(0)
         assert done.out == "written to mapped, for text vectors\n"
@@ -81,7 +84,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     OrthogonalMap().fit(rows, rows @ np.linalg.qr(draw.standard_normal((120, 120)))[0]).save(tmp_path / "map")
     wide(120).save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
     more = ("--model", "encoder") if to == "sentence-transformers" else ()
-    arguments = ("export", "map", "--to", to, *more, "-o", "out.index")
+    arguments = ("bridge export", "map", "--to", to, *more, "-o", "out.index")
     assert here(*arguments).code == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -103,12 +106,12 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
         ("bridge --to torch -o x", "Call congruence.load(MAP).to_torch() in Python"),
         ("bridge --to tensorrt -o x", "'faiss', 'onnx', 'sentence-transformers'"),
         ("bridge --to onnx --index old.faiss -o x", "Leave out --index"),
-        ("bridge --side target -o x", "for onnx or sentence-transformers only"),
+        ("bridge --side second -o x", "for onnx or sentence-transformers only"),
         ("bridge --to sentence-transformers -o x", "Got no --model"),
         ("bridge --to onnx --modality audio -o x", "audio"),
         ("bridge --inverse -o x", "Got --inverse for a bridge"),
         ("mlp -o x", "expected an affine map"),
-        ("orthogonal --to onnx --side target -o x", "Leave out --side"),
+        ("orthogonal --to onnx --side second -o x", "Leave out --side"),
         ("bridge --index bridge/config.json -o x", "which FAISS cannot read"),
         ("bridge --index none -o x", "Pass --index"),
         ("cut --to onnx -o x", "error: Got"),
@@ -119,17 +122,17 @@ def test_refusals(here, data, arguments, said):
     for name in ("config.json", "model.safetensors"):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
-    here("export", *arguments.split()).refused(said)
+    here("bridge export", *arguments.split()).refused(said)
     assert not (data / "x").exists()
 
 
 def test_a_missing_extra_is_named(here, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    assert "pip install 'congruence[onnx-export]'" in here("export", "bridge", "--to", "onnx", "-o", "x").err
+    assert "pip install 'congruence[onnx-export]'" in here("bridge export", "bridge", "--to", "onnx", "-o", "x").err
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "pip install 'congruence[faiss]'" in here("export", "bridge", "-o", "x").err
+    assert "pip install 'congruence[faiss]'" in here("bridge export", "bridge", "-o", "x").err
     monkeypatch.delitem(sys.modules, "congruence.integrations.sentence_transformers", raising=False)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    done = here("export", "bridge", "--to", "sentence-transformers", "--model", "m", "-o", "x")
+    done = here("bridge export", "bridge", "--to", "sentence-transformers", "--model", "m", "-o", "x")
     assert "pip install 'congruence[sentence-transformers]'" in done.err
     assert not (data / "x").exists()

@@ -1,4 +1,4 @@
-"""``congruence serve``: what it refuses before it listens, and how it stops."""
+"""``congruence bridge serve``: what it refuses before it listens, and how it stops."""
 
 import json
 import os
@@ -95,19 +95,19 @@ def secret(tmp_path):
         (["--api-key-env", "SHORT_KEY"], "Got a key of 5 characters in the variable SHORT_KEY; expected at least 16"),
         (["--port", "70000"], "Got --port 70000; expected 0 to 65535"),
         (["--space", "both"], "--space"),
-        (["--max-batch", "0"], "--max-batch"),
-        (["--timeout", "0"], "--timeout"),
+        (["--set", "max_batch=0"], "--set max_batch"),
+        (["--set", "timeout=0"], "--set timeout"),
         (["--encoder", "toy"], "Pass a name with one of these prefixes"),
         (["--modality", "smell"], "smell"),
     ],
 )
 def test_what_is_refused_before_anything_is_served(here, folder, toy, monkeypatch, options, said):
     monkeypatch.setenv("SHORT_KEY", "short")
-    here("serve", folder, "--encoder", toy, "--port", "0", *options).refused(said)
+    here("bridge serve", folder, "--encoder", toy, "--port", "0", *options).refused(said)
 
 
 def test_a_key_is_no_option(here, folder, toy):
-    result = here("serve", folder, "--encoder", toy, "--api-key", KEY)
+    result = here("bridge serve", folder, "--encoder", toy, "--api-key", KEY)
     assert result.code == 2  # everyone on the machine could read it in the list of processes
     assert "No such option" in result.err
 
@@ -115,7 +115,7 @@ def test_a_key_is_no_option(here, folder, toy):
 def test_an_address_in_use_is_told_before_the_model_is_loaded(here, folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        result = here("serve", folder, "--encoder", "toy:is-not-registered", "--port", port).ends(2)
+        result = here("bridge serve", folder, "--encoder", "toy:is-not-registered", "--port", port).ends(2)
     assert f"--port {port}, which cannot be taken" in result.err
 
 
@@ -129,8 +129,14 @@ def test_an_encoder_of_another_width_is_refused(here, folder, toy, monkeypatch):
             return new_model(items).repeat(2, axis=1)[:, :24]
 
     monkeypatch.setattr("toy_models.Toy", Wide)
-    for option in ((), ("--no-check-space",)):
-        result = here("serve", folder, "--encoder", toy, "--port", "0", *option).ends(2)
+    for option in (
+        (),
+        (
+            "--set",
+            "check=false",
+        ),
+    ):
+        result = here("bridge serve", folder, "--encoder", toy, "--port", "0", *option).ends(2)
     assert "24-d" in result.err
     assert "16-d" in result.err
 

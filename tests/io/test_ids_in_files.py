@@ -130,7 +130,7 @@ def test_ids_keep_their_type_through_transform_and_join_with_text(suffix, tmp_pa
     Y = X @ np.array([[0.0, 1.0], [-1.0, 0.0]])
     numbers = save(tmp_path / f"a{suffix}", list(range(40)), X)
     texts = save(tmp_path / "b.csv", [str(k) for k in order], Y[order])
-    done = here("fit", numbers, texts, "-o", "map", "--json", "--no-check")
+    done = here("fit", numbers, texts, "-o", "map", "--json", "--set", "check=false")
     assert done.code == 0, done.err
     facts = json.loads(done.out)
     assert (facts["n_pairs"], facts["paired_by"]) == (40, "id")
@@ -151,7 +151,7 @@ def test_ids_that_differ_by_a_nul_at_the_end_are_different(suffix, tmp_path, her
     first = keep(tmp_path / f"a{suffix}", ids, X)
     second = keep(tmp_path / f"b{suffix}", [ids[k] for k in order], Y[order])
     assert read_embeddings(first).ids.tolist() == ids
-    assert here("fit", first, second, "-o", "map", "--no-check").code == 0
+    assert here("fit", first, second, "-o", "map", "--set", "check=false").code == 0
     np.testing.assert_allclose(congruence.load(tmp_path / "map").transform(X), Y, atol=1e-6)
 
 

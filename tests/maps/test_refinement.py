@@ -194,10 +194,10 @@ def test_the_command_refines_and_says_what_it_did(here, tmp_path):
     for name, rows in {"a": P.X[PAIRS], "b": P.Y[PAIRS], "u": P.X[POOL], "v": P.Y[ORDER]}.items():
         np.save(tmp_path / f"{name}.npy", rows)
     command = ["fit", "a.npy", "b.npy", "-o", "map", "--force"]
-    result = here(*command, "--unpaired-source", "u.npy", "--unpaired-target", "v.npy").ends(0)
+    result = here(*command, "--unpaired", "u.npy,v.npy").ends(0)
     assert "matches of unpaired rows" in result.out
     assert retrieval(congruence.load(tmp_path / "map")) > 0.95
-    lone = here(*command, "--unpaired-source", "u.npy").ends(2)
-    assert "Pass --unpaired-target too." in lone.err
-    wrong = here(*command, "--method", "linear", "--unpaired-source", "u.npy", "--unpaired-target", "v.npy")
-    assert "leave out --unpaired-source and --unpaired-target" in wrong.err
+    lone = here(*command, "--unpaired", "u.npy").ends(2)
+    assert "expected OLD,NEW" in lone.err
+    wrong = here(*command, "--method", "linear", "--unpaired", "u.npy,v.npy")
+    assert "leave out --unpaired" in wrong.err

@@ -171,9 +171,9 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
     np.save(tmp_path / "a.npy", P.X)
     np.save(tmp_path / "b.npy", P.Y[ORDER])
     np.save(tmp_path / "noise.npy", rng.standard_normal((90, 7)))
-    result = here("fit", "a.npy", "b.npy", "--no-pairs", "-o", "map", "--modality", "text", "--target-model", "B").ends(
-        0
-    )
+    result = here(
+        "fit", "a.npy", "b.npy", "--no-pairs", "-o", "map", "--modality", "text", "--set", "new_model=B"
+    ).ends(0)
     assert "100% of 32" in result.out
     again = congruence.load(tmp_path / "map")
     assert right(again) == 1
@@ -181,7 +181,7 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
     failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad").ends(0)
     assert "NO: do not use this map" in failed.out
     assert "could not be aligned" in failed.err
-    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none").ends(2)
+    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--set", "strict=true", "-o", "none").ends(2)
     assert "could not be aligned" in strict.err
     assert not (tmp_path / "none").exists()
     wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none").ends(2)

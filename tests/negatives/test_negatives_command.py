@@ -27,7 +27,9 @@ def expected(**options):
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_every_format_holds_the_same(here, table, tmp_path, suffix):
-    result = here("negatives", "in.csv", "-o", f"out.{suffix}", "--per-caption", "2", "--seed", "4", "--json").ends(0)
+    result = here("lab negatives", "in.csv", "-o", f"out.{suffix}", "--per-caption", "2", "--seed", "4", "--json").ends(
+        0
+    )
     path = tmp_path / f"out.{suffix}"
     if suffix == "csv":
         with open(path, newline="", encoding="utf-8") as stream:
@@ -47,7 +49,7 @@ def test_every_format_holds_the_same(here, table, tmp_path, suffix):
 
 def test_kinds_columns_and_groups(here, table, tmp_path):
     result = here(
-        "negatives", "in.csv", "-o", "a.jsonl", "--kinds", "replace_obj, add_att", "--group-column", "image"
+        "lab negatives", "in.csv", "-o", "a.jsonl", "--kinds", "replace_obj, add_att", "--group-column", "image"
     ).ends(0)
     assert "replace_obj" in result.out
     assert "swap_obj" not in result.out
@@ -58,7 +60,7 @@ def test_kinds_columns_and_groups(here, table, tmp_path):
 
 def test_lines_of_text(here, tmp_path):
     (tmp_path / "in.txt").write_text("A cat asleep.\nA dog on a mat.\n")
-    assert here("negatives", "in.txt", "-o", "out.csv", "--kinds", "replace_obj").code == 0
+    assert here("lab negatives", "in.txt", "-o", "out.csv", "--kinds", "replace_obj").code == 0
     with open(tmp_path / "out.csv", newline="") as stream:
         assert [row["id"] for row in csv.DictReader(stream)] == ["0", "1"]
 
@@ -93,7 +95,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(here, table, tmp_path, arg
     (tmp_path / "link.csv").symlink_to(table)
     captions = table.read_text()
     before = sorted(path.name for path in tmp_path.iterdir())
-    result = here("negatives", *arguments).refused(message)
+    result = here("lab negatives", *arguments).refused(message)
     assert result.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "there.csv").read_text() == "mine"

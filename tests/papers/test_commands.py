@@ -18,6 +18,6 @@ def test_a_command_of_another_package_is_listed_and_runs(tmp_path):
         command = [sys.executable, "-c", "from congruence.cli import main; main()", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    listed = program("--help")
-    assert all(words in listed for words in ("shout", "Say it loudly.", "certify"))
-    assert program("shout", "hello") == "HELLO\n"
+    listed = program("lab", "--help")
+    assert all(words in listed for words in ("shout", "Say it loudly.", "doctor"))
+    assert program("lab", "shout", "hello") == "HELLO\n"

@@ -47,9 +47,9 @@ def test_words_are_escaped(made):
 
 
 def test_the_command_writes_the_page_and_replaces_it_only_by_force(here, tmp_path):
-    first = here("reproduce", "table1", "--html", "-o", "out").ends(0)
+    first = here("lab reproduce", "table1", "--html", "-o", "out").ends(0)
     assert "figure.svg, report.html" in first.out
     assert (tmp_path / "out" / "report.html").exists()
-    assert here("reproduce", "table1", "-o", "out").code != 0
-    assert here("reproduce", "table1", "-o", "out", "--force").code == 0
+    assert here("lab reproduce", "table1", "-o", "out").code != 0
+    assert here("lab reproduce", "table1", "-o", "out", "--force").code == 0
     assert not (tmp_path / "out" / "report.html").exists()

@@ -101,7 +101,7 @@ def test_parameters_of_the_command_are_json_or_text(here, monkeypatch):
     monkeypatch.setattr("congruence_papers.running.run", see)
     given = ["methods=a,b", "classes=2,5", "share=0.5", 'edits={"Birman": "Russian Blue"}', "captions=c.csv"]
     for name, entries in (("fig5", given), ("jam-reconstruction", ["weights=[0.5, [1, 0.1]]"])):
-        here("reproduce", name, *(word for entry in entries for word in ("--set", entry))).ends(2)
+        here("lab reproduce", name, *(word for entry in entries for word in ("--set", entry))).ends(2)
     assert seen == [
         {
             **{"methods": ["a", "b"], "classes": [2, 5], "share": 0.5},
@@ -110,7 +110,7 @@ def test_parameters_of_the_command_are_json_or_text(here, monkeypatch):
         {"weights": [0.5, [1, 0.1]]},
     ]
     for wrong in ("methods", "=3", "methods="):
-        assert "NAME=VALUE" in here("reproduce", "fig5", "--set", wrong).ends(2).err
+        assert "NAME=VALUE" in here("lab reproduce", "fig5", "--set", wrong).ends(2).err
 
 
 class Throws(Data):

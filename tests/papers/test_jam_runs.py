@@ -228,17 +228,17 @@ def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path
     root, _, _ = features
     where = ["--file", root / "features", "--root", root / "sugarcrepe"]
     quick = ["--models", "dino/gemma", *where, "--quick", "--seeds", 1]
-    here("reproduce", "jam-fig1", *quick, "-o", tmp_path / "one").ends(0)
+    here("lab reproduce", "jam-fig1", *quick, "-o", tmp_path / "one").ends(0)
     results = json.loads((tmp_path / "one" / "results.json").read_text())
     assert results["data"][0]["name"] == "SugarCrepe"
     assert {row["part"] for row in results["rows"]} >= {"match", "hard non-match", "easy: noise for images"}
-    here("reproduce", "jam-table2", "--models", "paper", *where, "-o", tmp_path / "two").refused(
+    here("lab reproduce", "jam-table2", "--models", "paper", *where, "-o", tmp_path / "two").refused(
         "Got no images of dinov2-base"
     )
     assert not (tmp_path / "two").exists()
-    data = here("reproduce", "jam-table2", "--models", "caltech101", "--data", "pets", "-o", tmp_path / "three")
+    data = here("lab reproduce", "jam-table2", "--models", "caltech101", "--data", "pets", "-o", tmp_path / "three")
     assert "contains its own data" in data.err
-    other = here("reproduce", "jam-fig4", "--models", "caltech101", *where[:2], "-o", tmp_path / "four")
+    other = here("lab reproduce", "jam-fig4", "--models", "caltech101", *where[:2], "-o", tmp_path / "four")
     assert "runs on synthetic, sugarcrepe" in other.err
 
 
@@ -261,7 +261,7 @@ def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
     make(tmp_path / "llama", transformers.LlamaModel(transformers.LlamaConfig(**words)), tokenizer=make_tokenizer())
     quiet = ["--layer", "all", "--device", "cpu"]
     for command in (
-        [f"hf:{tmp_path / 'dino'}", "val2017", "--pooling", "cls", "-o", "features/dino/images"],
+        [f"hf:{tmp_path / 'dino'}", "val2017", "--set", "pooling=cls", "-o", "features/dino/images"],
         [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "captions", "-o", "features/llama/captions"],
         [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "negatives", "-o", "features/llama/negatives"],
     ):
@@ -270,7 +270,7 @@ def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
     where = ["--models", "dino/llama", "--file", "features", "--root", "sugarcrepe"]
     where += ["--quick", "--seeds", 1, "--device", "cpu"]
     for name in ("jam-table2", "jam-fig5"):
-        here("reproduce", name, *where, "-o", name).ends(0)
+        here("lab reproduce", name, *where, "-o", name).ends(0)
         results = json.loads((tmp_path / name / "results.json").read_text())
         assert {row["pair"].partition(": ")[2] for row in results["rows"]} == {"llama"}
         assert results["data"][0]["stand_in"] is None

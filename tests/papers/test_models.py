@@ -186,17 +186,17 @@ def test_names_of_models_are_resolved():
 
 
 def test_the_command_writes_a_figure(here, tmp_path):
-    result = here("reproduce", "fig5", "--quick", "-o", "out").ends(0)
+    result = here("lab reproduce", "fig5", "--quick", "-o", "out").ends(0)
     assert "Resampled: the N classes fitted on" in result.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
-    here("reproduce", "fig5", "--quick", "-o", "out").refused("--force")
-    assert here("reproduce", "table2", "--quick", "-o", "out", "--force").code == 0
+    here("lab reproduce", "fig5", "--quick", "-o", "out").refused("--force")
+    assert here("lab reproduce", "table2", "--quick", "-o", "out", "--force").code == 0
     assert json.loads((tmp_path / "out/results.json").read_text())["experiment"] == "table2"
 
 
 def test_the_command_writes_png_and_pdf_as_well(here, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    result = here("reproduce", "fig5", "--quick", "--png", "--pdf", "-o", "out").ends(0)
+    result = here("lab reproduce", "fig5", "--quick", "--png", "--pdf", "-o", "out").ends(0)
     assert "figure.svg, figure.png, figure.pdf" in result.out
     with image.open(tmp_path / "out/figure.png") as picture:
         pixels = np.asarray(picture.convert("RGB"))
@@ -211,7 +211,7 @@ def test_the_command_writes_png_and_pdf_as_well(here, tmp_path):
 
 
 def test_the_command_lists_and_speaks_json(here):
-    listed = here("reproduce").ends(0)
+    listed = here("lab reproduce").ends(0)
     assert "fig56" in listed.out
     assert "jam-table2" in listed.out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in listed.out
@@ -219,11 +219,11 @@ def test_the_command_lists_and_speaks_json(here):
     assert "55 figures are 18 experiments and 2 tables are 2 experiments (the Canonical paper)" in listed.out
     assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
     assert "§7.3    the paper's version needs weights openai-l14, flava; data pets" in listed.out
-    rows = json.loads(here("reproduce", "--json").out)
+    rows = json.loads(here("lab reproduce", "--json").out)
     assert len(rows) == 58 + 17 + 29
     assert not any(row["published_weights_run"] for row in rows)
     assert next(row for row in rows if row["name"] == "fig9")["same_experiment_here"] == ["fig2", "fig9"]
-    results = json.loads(here("reproduce", "table1", "-o", "t", "--json").out)
+    results = json.loads(here("lab reproduce", "table1", "-o", "t", "--json").out)
     assert results["rows"][0]["quantity"] == "count"
 
 
@@ -238,6 +238,6 @@ def test_the_command_lists_and_speaks_json(here):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(here, tmp_path, arguments, words):
-    result = here("reproduce", *arguments).refused(words)
+    result = here("lab reproduce", *arguments).refused(words)
     assert len(result.err.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())

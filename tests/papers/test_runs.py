@@ -175,7 +175,7 @@ def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
 
 
 def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
-    result = here("reproduce", "fig5", "--quick", "-o", "out")
+    result = here("lab reproduce", "fig5", "--quick", "-o", "out")
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["title"] == "Few classes, on emoji [stand-in: two small models of emoji]"
     assert results["stands_for"] == {"models": ["openai-l14/flava"], "data": ["pets"]}

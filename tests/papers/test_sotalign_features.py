@@ -54,7 +54,7 @@ def test_texts_are_those_of_their_images(folder):
 def test_a_table_is_run_on_a_folder(folder, here, tmp_path):
     place, _ = folder
     quick = ["--models", "eye/pen", "--file", place, "--quick", "--seeds", 1]
-    here("reproduce", "sotalign-table4", *quick, "-o", "out").ends(0)
+    here("lab reproduce", "sotalign-table4", *quick, "-o", "out").ends(0)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {row["series"] for row in results["rows"]} >= {"SOTAlign", "SAIL", "SAIL, all pairs", "CCA"}
     assert results["title"].endswith(f"{place.name}, {N} images")

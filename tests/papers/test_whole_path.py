@@ -47,14 +47,14 @@ def pictures(tmp_path_factory):
 def test_a_figure_from_models_and_pictures(here, models, pictures, tmp_path):
     names = ",".join(f"hf:{folder}" for folder in models)
     where = ["--models", names, "--data", "folder", "--root", pictures, "--device", "cpu", "--cache", "cache"]
-    assert here("reproduce", "fig11", *where, "-o", "one", "--quick").code == 0
+    assert here("lab reproduce", "fig11", *where, "-o", "one", "--quick").code == 0
     first = json.loads((tmp_path / "one" / "results.json").read_text())
     assert (tmp_path / "one" / "figure.svg").read_text().startswith("<svg")
     assert (tmp_path / "one" / "results.csv").read_text().count("\n") > 5
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert kept
     # A second figure takes the embeddings of the first from the cache.
-    assert here("reproduce", "fig11", *where, "-o", "two", "--quick").code == 0
+    assert here("lab reproduce", "fig11", *where, "-o", "two", "--quick").code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()} == kept
     second = json.loads((tmp_path / "two" / "results.json").read_text())
     assert first["rows"] == second["rows"]

@@ -576,7 +576,7 @@ REPORT = split("report map --pairs d.npz:v,d.npz:t --negatives d.npz:n --groups 
 
 def test_report_from_files(here, files, data, pictures):
     words = ["--texts", "pairs.csv:caption,pairs.csv:wrong", "--tasks", "pairs.csv:task", "--pictures", str(pictures)]
-    done = here(*REPORT, *words, "--note", "A note.", "-o", "jam.html", "--json").ends(0)
+    done = here(*REPORT, *words, "--set", "note=A note.", "-o", "jam.html", "--json").ends(0)
     got = json.loads(done.out)
     test = split_by_group(data.groups, random_state=5)[2]
     facts = {"groups": data.groups[test], "tasks": np.array(["a", "b"] * 20)[test]}
@@ -605,7 +605,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
             for name, file, right, wrong in zip(*columns, strict=True)
         }
         (folder / f"{category}.json").write_text(json.dumps(entries))
-    arguments = [*REPORT[:6], *split("--sugarcrepe sugarcrepe --all --categories swap_att,replace_obj --json")]
+    arguments = [*REPORT[:6], *split("--sugarcrepe sugarcrepe --all --set categories=swap_att,replace_obj --json")]
     done = here(*arguments, "-o", "s.html").ends(0)
     lines = sugarcrepe_recall(items, data.X, data.Y, data.N)
     got = json.loads(done.out)["by_task"]["rows"]
@@ -630,9 +630,9 @@ def test_report_with_sugarcrepes_files(here, files, data):
         (["report", "map", "--pairs", "d.npz:v"], "--pairs"),
         (["report", "one-sided"], "no DATA"),
         (["report", "one-sided", "--pairs", "d.npz:v,d.npz:t"], "Got --pairs for a map into"),
-        (["report", "one-sided", "sample", "--note", "x"], "Got --note for a map into"),
+        (["report", "one-sided", "sample", "--set", "note=x"], "Got --set note for a map into"),
         ([*REPORT, "--sugarcrepe", "s"], "--groups together with --sugarcrepe"),
-        ([*REPORT, "--categories", "swap_att"], "--categories without"),
+        ([*REPORT, "--set", "categories=swap_att"], "--set categories without"),
         ([*REPORT, "--texts", "pairs.csv:caption"], "--texts"),
         ([*REPORT, "--pictures", "nowhere"], "nowhere"),
         ([*REPORT[:6], "--pictures", "."], "--pictures without --groups"),

@@ -273,16 +273,16 @@ def test_the_command(here, tmp_path):
     X, A, Y, B = cloud(60, 5), cloud(40, 5, 1, 0.3), cloud(50, 7, 2), cloud(45, 7, 3, 0.5)
     np.savez(tmp_path / "a.npz", image=X, text=Y)
     np.savez(tmp_path / "b.npz", image=A, text=B)
-    few = ["--projections", 20, "--repeats", 3, "--rows", 45]
-    texts = ["--unpaired-text", "a.npz:text", "--paired-text", "b.npz:text"]
-    result = here("shift", "a.npz:image", "b.npz:image", *texts, *few, "--json").ends(0)
+    few = ["--set", "n_projections=20", "--set", "repeats=3", "--set", "max_rows=45"]
+    texts = ["--texts", "a.npz:text,b.npz:text"]
+    result = here("lab shift", "a.npz:image", "b.npz:image", *texts, *few, "--json").ends(0)
     data = json.loads(result.out)
     expected = distribution_shift(X, A, Y, B, n_projections=20, repeats=3, max_rows=45).to_dict()
     assert {key: data[key] for key in expected} == expected
-    assert data["rows"] == {"unpaired": 45, "paired": 40, "unpaired_text": 45, "paired_text": 45}
-    table = here("shift", "a.npz:image", "b.npz:image", *texts, *few).out
+    assert data["rows"] == {"first": 45, "second": 40, "first_texts": 45, "second_texts": 45}
+    table = here("lab shift", "a.npz:image", "b.npz:image", *texts, *few).out
     assert all(word in table for word in ("images", "texts", "total", "floor", f"{expected['total']['value']:.4f}"))
-    alone = here("shift", "a.npz:image", "b.npz:image", *few, "--variant", "linear").out
+    alone = here("lab shift", "a.npz:image", "b.npz:image", *few, "--set", "variant=linear").out
     assert "vectors" in alone
     assert "texts" not in alone
 
@@ -292,9 +292,14 @@ def test_the_command_refuses(here, tmp_path):
     for arguments, words in (
         (("a.npz:unit", "a.npz:long"), "--normalize"),
         (("a.npz:unit", "a.npz:wide"), "widths 4 of"),
-        (("a.npz:unit", "a.npz:unit", "--paired-text", "a.npz:wide"), "paired side only"),
-        (("a.npz:unit", "a.npz:unit", "--variant", "round"), "round"),
+        (("a.npz:unit", "a.npz:unit", "--texts", "a.npz:wide"), "expected FIRST,SECOND"),
+        (("a.npz:unit", "a.npz:unit", "--set", "variant=round"), "round"),
         (("a.npz:unit", "none.npy"), "No file"),
     ):
-        here("shift", *arguments).refused(words)
-    assert here("shift", "a.npz:unit", "a.npz:long", "--normalize", "--projections", 9, "--repeats", 2).code == 0
+        here("lab shift", *arguments).refused(words)
+    assert (
+        here(
+            "lab shift", "a.npz:unit", "a.npz:long", "--normalize", "--set", "n_projections=9", "--set", "repeats=2"
+        ).code
+        == 0
+    )

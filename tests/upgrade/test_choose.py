@@ -223,4 +223,4 @@ def test_the_command_shows_the_choice(here, tmp_path):
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"
     assert "ridge regression" in here("inspect", "other").out
-    assert here("fit", "a.npz:X", "a.npz:Y", "-o", "third", "--ridge", "1").code == 2
+    assert here("fit", "a.npz:X", "a.npz:Y", "-o", "third", "--set", "ridge=1").code == 2

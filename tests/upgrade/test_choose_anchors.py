@@ -149,20 +149,20 @@ def files(store, tmp_path):
 
 
 def test_the_command_writes_what_the_function_chooses(files, store, here):
-    done = here("anchors", "s.npz:v", "--ids", "name", "-n", 12, "-o", "a.txt", "--plot", "a.svg", "--json")
+    done = here("lab anchors", "s.npz:v", "--ids", "name", "-n", 12, "-o", "a.txt", "--plot", "a.svg", "--json")
     assert done.code == 0, done.err
     found = choose_anchors(store, 12)
     assert (files / "a.txt").read_text().splitlines() == found.ids.tolist()
     report = json.loads(done.out)
     assert report["ids"] == found.ids.tolist()
     assert report["covered"] == pytest.approx(found.covered.tolist())
-    assert report["next"] == "congruence fit s.npz:v NEW --ids name --target-ids id -o map"
+    assert report["next"] == "congruence fit s.npz:v NEW --ids name,id -o map"
     assert "</svg>" in (files / "a.svg").read_text()
-    done = here("anchors", "s.npz:v", "-n", 12, "-o", "b.parquet", "--method", "balanced", "--labels", "s.npz:kind")
+    done = here("lab anchors", "s.npz:v", "-n", 12, "-o", "b.parquet", "--method", "balanced", "--labels", "s.npz:kind")
     assert "congruence fit b.parquet NEW -o map" in done.out
     assert "12, the most informative first" in done.out
     assert "to certify the map" not in done.out
-    assert "To certify the map" in here("anchors", "s.npz:v", "-n", 3, "-o", "c.txt").out
+    assert "To certify the map" in here("lab anchors", "s.npz:v", "-n", 3, "-o", "c.txt").out
     rows = choose_anchors(store, 12, "balanced", labels=np.arange(200) % 7).rows
     assert pq.read_table(files / "b.parquet")["id"].to_pylist() == rows.tolist()
 
@@ -170,7 +170,7 @@ def test_the_command_writes_what_the_function_chooses(files, store, here):
 def test_the_command_that_is_printed_next_runs(files, store, here):
     turn = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0].astype(np.float32)
     np.savez(files / "NEW.npz", v=store.vectors @ turn, id=np.array(store.ids.tolist()))
-    done = here("anchors", "s.npz:v", "--ids", "name", "-n", 50, "-o", "a.parquet", "--json")
+    done = here("lab anchors", "s.npz:v", "--ids", "name", "-n", 50, "-o", "a.parquet", "--json")
     words = json.loads(done.out)["next"].replace("NEW", "NEW.npz:v").split()
     done = here(*words[1:])
     assert done.code == 0, done.err
@@ -203,16 +203,16 @@ def test_the_command_that_is_printed_next_runs(files, store, here):
 )
 def test_the_command_names_its_own_flags_and_writes_nothing(files, here, arguments, said):
     before = {path.name for path in files.iterdir()}
-    done = here("anchors", *arguments)
+    done = here("lab anchors", *arguments)
     assert done.code == 2
     assert said in done.err
     assert {path.name for path in files.iterdir()} == before
 
 
 def test_texts_come_in_their_order_and_the_next_commands_name_the_means(here, tmp_path):
-    done = here("anchors", "--texts", "-n", 30, "-o", "t.txt")
+    done = here("lab anchors", "--texts", "-n", 30, "-o", "t.txt")
     assert done.code == 0, done.err
     assert (tmp_path / "t.txt").read_text().splitlines() == anchor_texts(30)
     assert "congruence fit old.parquet new.parquet --modality text --means image=STORE -o map" in done.out
-    report = json.loads(here("anchors", "--texts", "-n", 10, "-o", "u.txt", "--json").out)
+    report = json.loads(here("lab anchors", "--texts", "-n", 10, "-o", "u.txt", "--json").out)
     assert (report["texts"], len(report["next"])) == (10, 3)

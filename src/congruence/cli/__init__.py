@@ -7,12 +7,14 @@ docs/reliability.md.
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -47,6 +49,7 @@ from congruence.cli._ending import (
     stoppable,
 )
 from congruence.cli._options import PlainValues
+from congruence.errors import ParameterError
 
 __all__ = [
     "app",
@@ -64,15 +67,80 @@ __all__ = [
 LINES = "\n\t"
 
 #: The program with all commands.
-app: typer.Typer
+app: TyperGroup
 
 
 class _Group(PlainValues, TyperGroup):
-    """A group of commands."""
+    """A group of commands, each of which is imported when it is asked for: reading the options of all takes 0.2 s."""
+
+    #: Name of the package with one module per command.
+    package = __name__
+
+    #: Commands in the order of the help, by panel.
+    panels: Mapping[str | None, Sequence[str]] = {}
+
+    #: Commands that packages add as entry points of this group, by name.
+    added: Mapping[str, EntryPoint] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*(name for names in self.panels.values() for name in names), *self.added]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words name. An old word, or one of another group, is answered with the command to
+        type.
+        """
+        if args[0] in self.list_commands(ctx) or args[0][:1] == "-" or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        path = ctx.command_path.split()[1:]
+        meant = _MEANT.get(" ".join([*path, args[0]])) or next(iter(_same_name(args[0])), None)
+        if meant is None:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1)
+            meant = " ".join([*path, *near]) if near else ""
+        rest = shlex.join(args[1:]) if meant else "--help"
+        raise ParameterError(
+            f"There is no command {' '.join(['congruence', *path, args[0]])}.",
+            f"Type: {' '.join(filter(None, ['congruence', meant, rest]))}",
+        )
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command of that name, or None."""
+        for panel, names in self.panels.items():
+            if cmd_name in names:
+                return _load(f"{self.package}.{cmd_name.replace('-', '_')}", cmd_name, panel)
+        return _command(cmd_name, self.added[cmd_name].load()) if cmd_name in self.added else None
+
+
+#: What earlier versions called the sides.
+_SIDES = {"source": "old_", "target": "new_"}
 
 
 class _Command(PlainValues, TyperCommand):
     """A command whose messages name its flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
+        known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
+        settable = getattr(self.callback, "settable", ())
+        for word in args[: args.index("--")] if "--" in args else args:
+            flag = word.partition("=")[0]
+            if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
+                continue
+            name = flag.removeprefix("--").replace("-", "_")
+            off = name.removeprefix("no_")
+            ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
+            says = None
+            if name in settable or ours in settable:
+                says = f"--set {name if name in settable else ours}=VALUE"
+            elif off in settable:
+                says = f"--set {off}=false"
+            elif (new := f"--{ours}".replace("_", "-")) in known:
+                says = new
+            elif name == "target_ids" and "--ids" in known:
+                says = "--ids OLD,NEW"
+            if says is not None:
+                raise ParameterError(f"There is no option {flag} of {ctx.command_path}.", f"Type: {says}")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -86,12 +154,8 @@ class _Command(PlainValues, TyperCommand):
 
     def tell(self, problem: Any) -> str:
         """Return the message of an error or warning of the library, with this command's own flags."""
-        settable: frozenset[str] = frozenset()
-        if any("--set" in option.opts for option in self.params):
-            from congruence.train import METHODS
-
-            settable = frozenset(name for method in METHODS.values() for name in method().get_params())
-        return str(problem.message(*spelling(self.params, settable)))
+        settable = getattr(self.callback, "settable", ())
+        return str(problem.message(*spelling(self.params, frozenset(settable() if callable(settable) else settable))))
 
 
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
@@ -110,80 +174,80 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Switch a search index to another embedding model without re-encoding everything.
+    """Change the embedding model of a vector index without encoding everything again.
 
-    For a demonstration, run: congruence demo.
+    Example: congruence demo
+
+    Reports go to standard output (as JSON with --json), progress and messages to standard error; NO_COLOR=1 turns off
+    colors. Exit codes: 0 success; 1 a negative verdict or check; 2 invalid input or a failure of the machine, said in
+    one sentence with what to type; 70 a bug. For tab completion, run: congruence --install-completion
     """
 
 
-#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is
-#: ``command`` in the module of its name.
-GROUPS = {
-    "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": (
-        *("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search"),
-        *("serve", "report", "doctor", "drift", "exposure", "info", "plan"),
-    ),
-    "Research": ("similarity", "match", "shift", "train"),
+#: Commands in the order of the help, grouped by purpose. Each is ``command`` in the module of its name. The module of a
+#: group is a package with a module for each of its ``ACTIONS``; its own ``command`` takes what all of them share.
+PANELS = {
+    "Change the model of an index": ("demo", "check", "migrate", "bridge", "embed"),
+    "Building blocks": ("fit", "transform", "inspect", "search", "train", "report"),
+    "Measurements and research": ("lab",),
 }
 
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+#: What words of earlier versions are now.
+_MEANT = {"certify": "check", "serve": "bridge serve", "export": "bridge export", "bridge index": "bridge search"}
 
 
-def _added() -> dict[str, EntryPoint]:
-    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name."""
-    return {point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda one: one.name)}
+def _same_name(name: str) -> Iterator[str]:
+    """Yield the commands of groups that have this name."""
+    program = _program(complete=False)
+    for group in ("lab", "bridge", "migrate URL"):
+        if name in program.get_command(None, group.split()[0]).list_commands(None):
+            yield f"{group} {name}"
 
 
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
+    """Return a command."""
+    program = typer.Typer(add_completion=False)
+    program.command(name, cls=_Command, rich_help_panel=panel)(function)
+    return typer.main.get_command(program)
 
 
-def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.Typer:
-    """Return the program with the given commands, by default all, whose modules are imported here."""
-    names = (*COMMANDS, *_added()) if names is None else names
-    program = typer.Typer(
-        name="congruence",
-        cls=_Group,
-        help=_root.__doc__,
-        no_args_is_help=True,
-        add_completion=len(names) > 1,  # only the whole program offers completion, not a process that runs one command
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    program.callback()(_root)
-    for name in names:
-        command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
-        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
-    if frames:
-        from congruence.cli import frame
+def _group(name: str, function: Callable[..., None], panel: str | None = None, **options: Any) -> Any:
+    """Return a group without commands; ``function`` takes what all its commands share."""
+    program = typer.Typer(name=name, no_args_is_help=True, **{"add_completion": False, **options})
+    program.callback(cls=_Group)(function)
+    group = typer.main.get_command(program)
+    group.rich_help_panel = panel  # type: ignore[attr-defined]
+    return group
 
-        group = typer.Typer(
-            cls=_Group,
-            help="Many models in one coordinate frame: fit it, add models, and extract maps.",
-            no_args_is_help=True,
-        )
-        for name, function in (("fit", frame.fit), ("add", frame.add), ("map", frame.take)):
-            group.command(name, cls=_Command)(function)
-        program.add_typer(group, name="frame", rich_help_panel="Research")
+
+def _load(module: str, name: str, panel: str | None) -> Any:
+    """Return the command or group of a module."""
+    found = import_module(module)
+    if not hasattr(found, "__path__"):
+        return _command(name, found.command, panel)
+    group = _group(name, found.command, panel)
+    group.package, group.panels = module, {None: found.ACTIONS}
+    if hasattr(found, "ENTRY_POINTS"):
+        points = sorted(entry_points(group=found.ENTRY_POINTS), key=lambda one: one.name)
+        group.added = {point.name: point for point in points}
+    return group
+
+
+def _program(*, complete: bool) -> Any:
+    """Return the program, with or without the options that install completion, whose reading takes 0.1 s."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    program = _group("congruence", _root, add_completion=complete, context_settings=settings)
+    program.panels = PANELS
     return program
 
 
 def __getattr__(name: str) -> Any:
-    """Build the program with all commands on request; a process that runs a single command does not need the others."""
+    """Build the program on request: tests and completion want it, ``main`` makes its own."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()["app"] = program = _build()
+    globals()["app"] = program = _program(complete=True)
     return program
-
-
-@cache
-def _program(command: str) -> Any:
-    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there
-    is no such command.
-    """
-    if command in COMMANDS or (command and command in _added()):
-        return typer.main.get_command(_build((command,), frames=False))
-    return typer.main.get_command(_build(() if command == "frame" else None))
 
 
 def main() -> None:
@@ -208,7 +272,7 @@ def main() -> None:
             try:
                 with stoppable():
                     refuse_passwords(sys.argv[1:])
-                    _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
+                    _program(complete=not sys.argv[1:] or sys.argv[1].startswith("-"))(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, while a failure can still be reported

@@ -174,7 +174,7 @@ def inverse_of(mapping: Map | Bridge) -> Map:
     kind = f"{mapping.kind} map" if isinstance(mapping, Map) else "bridge"
     raise ParameterError(
         f"Got --inverse for a {kind}; expected an orthogonal map, the only kind with an inverse.",
-        "Fit a map from the target to the source instead, and leave out --inverse.",
+        "Fit a map from the new model to the old one instead, and leave out --inverse.",
     )
 
 
@@ -184,6 +184,33 @@ def unit_rows(normalize: str) -> bool | str:
 
     values: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
     return values[check_choice(normalize, tuple(values), "normalize")]
+
+
+#: What commands call the two sides of a joint-space map, and Python does.
+_SIDES = {"first": "source", "second": "target"}
+
+
+def in_python(side: str | None) -> str | None:
+    """Return the argument of the library for ``first`` or ``second``."""
+    if side is not None and side not in _SIDES:
+        raise ParameterError(f"Got --side {side}; expected first or second.", "Pass --side first, or leave it out.")
+    return None if side is None else _SIDES[side]
+
+
+def two_sides(text: str | None, flag: str, form: str = "OLD,NEW") -> tuple[str, str] | None:
+    """Split ``OLD,NEW``, or a pair of another form. Raises ParameterError for any other text."""
+    if text is None:
+        return None
+    old, comma, new = text.partition(",")
+    if not (old and comma and new) or "," in new:
+        raise ParameterError(f"Got {flag} {text}; expected {form}.", f"Pass {flag} {form}, two files with a comma.")
+    return old, new
+
+
+def ids_of(ids: str | None) -> tuple[str | None, str | None]:
+    """Return where both sides' ids are, of a value of ``--ids``."""
+    old, _, new = (ids or "").partition(",")
+    return old or None, new or old or None
 
 
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
@@ -275,12 +302,13 @@ def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
 
 
 #: Arguments of the library whose options have other names.
-_OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
-
-#: Arguments that correspond to two options, one for each side.
-_TWO_SIDED = {
-    "unpaired": (("unpaired_source", "unpaired_target"), ("images", "texts")),
-    "background": (("background_old", "background_new"),),
+_OPTION_NAMES = {
+    "random_state": "seed",
+    "metrics": "metric",
+    "unpaired_source": "unpaired",
+    "unpaired_target": "unpaired",
+    "queries_old": "old_queries",
+    "index_new": "new_index",
 }
 
 
@@ -293,22 +321,18 @@ def spelling(
     """
     known = {option.name: option for option in options}
 
-    def sides(name: str, value: str) -> list[str]:
-        """Return the two flags of an argument that names both sides at once."""
-        found = [both for both in _TWO_SIDED.get(name, ()) if known.keys() >= set(both)]
-        return [known[side].opts[0] for side in found[0]] if found and value[:1] in ("", "(", "…") else []
-
     def has(name: str) -> bool:
-        return bool(known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable or sides(name, ""))
+        return bool(known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable)
 
     def spell(name: str, value: str) -> str:
-        if both := sides(name, value):
-            return " and ".join(both)
         unquoted = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
         unquoted = "" if unquoted == "…" else unquoted
+        if name == "side":
+            unquoted = next((ours for ours, theirs in _SIDES.items() if theirs == unquoted), unquoted)
         option = known.get(name) or known.get(_OPTION_NAMES.get(name, name))
         if option is None:
-            return f"--set {name}={unquoted}" if name in settable and unquoted else f"{name}={value or '…'}"
+            unquoted = unquoted.lower() if unquoted in ("True", "False") else unquoted
+            return f"--set {name}={unquoted or '…'}" if name in settable else f"{name}={value or '…'}"
         if option.param_type_name == "argument":
             return f"{option.name.upper()} {unquoted}".rstrip()
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))

@@ -5,11 +5,12 @@ report of a job.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
 
 from congruence.cli._base import number, print_facts, print_json, read, refuse_options
-from congruence.cli._options import option
 
 if TYPE_CHECKING:
     from congruence import engines
@@ -17,33 +18,45 @@ if TYPE_CHECKING:
     from congruence.io.jobs import JobReport
 
 
+#: Where a command runs; what belongs to it is given with ``--set``.
+Engine: TypeAlias = Annotated[
+    str, typer.Option(help="local, or ray: one task per fragment of a Parquet or Lance data set.")
+]
+
+#: Settings of the engine; of commands that read a sample; of commands that write a data set.
+RAY = {"address": str, "workers": int}
+SAMPLE = {**RAY, "sample": 20_000}
+JOB = {**RAY, "gpus": 0.0, "bad_rows": str}
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Where a command runs."""
 
-    engine: str = option(
-        "local",
-        "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set.",
-    )
-    address: str | None = option(
-        None,
-        "Address of a running Ray cluster: auto, host:port or ray://host:port. By default RAY_ADDRESS, or else a local "
-        "cluster that ends with the command.",
-    )
-    workers: int | None = option(None, "Largest number of tasks at a time, with --engine ray.")
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    sample: int = SAMPLE["sample"]
+    gpus: float = 0.0
+    bad_rows: str | None = None
+
+    @classmethod
+    def of(cls, engine: str, settings: dict[str, Any]) -> EngineOptions:
+        """Return the options of an engine, which are taken out of the settings of a command."""
+        names = [field.name for field in fields(cls) if field.name in settings]
+        return cls(engine, **{name: settings.pop(name) for name in names})
 
     def by_fragments(self, *places: str | None) -> bool:
         """Return whether a job on these inputs and outputs processes data sets by fragments: on another engine than
-        this process, for URLs, and with ``--bad-rows``.
+        this process, for URLs, and with ``bad_rows``.
         """
         from congruence._utils.validation import check_choice
 
         check_choice(self.engine, ("local", "ray"), "engine")
         if self.engine == "local":
-            others = {f"--{name}": getattr(self, name, None) for name in ("address", "workers", "gpus")}
+            others = {f"--set {name}": getattr(self, name) for name in ("address", "workers", "gpus")}
             refuse_options(others, "for --engine local", "Leave it out, or pass --engine ray.")
-        bad_rows = getattr(self, "bad_rows", None)
-        return self.engine != "local" or bad_rows is not None or any("://" in place for place in places if place)
+        return self.engine != "local" or self.bad_rows is not None or any("://" in place for place in places if place)
 
     def open(self) -> engines.Engine:
         """Return the engine."""
@@ -54,27 +67,7 @@ class EngineOptions:
             return LocalEngine()
         if self.workers is not None:
             check_positive(self.workers, "workers", integer=True)
-        gpus = check_positive(getattr(self, "gpus", 0), "gpus", zero=True)
-        return RayEngine(self.address, workers=self.workers, gpus=gpus)
-
-
-@dataclass(frozen=True)
-class SampleOptions(EngineOptions):
-    """Where a command runs that reads a sample of data sets."""
-
-    sample: int = option(20_000, "Number of items to sample by id, the same from all data sets, with --engine ray.")
-
-
-@dataclass(frozen=True)
-class JobOptions(EngineOptions):
-    """Where a command runs that writes a data set."""
-
-    gpus: float = option(0, "Share of a GPU that each task requests, with --engine ray.")
-    bad_rows: str | None = option(
-        None,
-        "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option "
-        "the first such row stops the command. Data sets only.",
-    )
+        return RayEngine(self.address, workers=self.workers, gpus=check_positive(self.gpus, "gpus", zero=True))
 
 
 def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
@@ -98,7 +91,7 @@ def read_sides(
     ids: str | None,
     models: Mapping[str, str | None],
     *,
-    runner: SampleOptions | None,
+    runner: EngineOptions | None,
     random_state: int,
     needs_rows: Mapping[str, object],
 ) -> dict[str, dict[str, Embeddings]]:
@@ -128,7 +121,7 @@ def read_sides(
     share = min(1.0, sample / most)
     if share < 1:
         why = f"for a sample of {sample} of {most} rows, since its entries are matched to all rows by position"
-        refuse_options(needs_rows, why, f"Leave it out, or pass --sample {most}.")
+        refuse_options(needs_rows, why, f"Leave it out, or pass --set sample={most}.")
     for (side, modality), dataset in data.items():
         out[side][modality] = read_sample(dataset, engine=engine, share=share, random_state=random_state)
     return out

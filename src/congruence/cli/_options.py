@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-if TYPE_CHECKING:
-    from congruence.encoders import Encoder
+from congruence.errors import ParameterError
 
 
 def option(default: Any, help: str, *flags: str, panel: str | None = None, metavar: str | None = None) -> Any:
@@ -27,17 +26,68 @@ def argument(default: Any, help: str, metavar: str | None = None) -> Any:
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Random seed.")]
-AllowZeroRows: TypeAlias = Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")]
+Ids: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Key, column or file of the ids (OLD,NEW if they differ); none to pair by position."),
+]
+
+#: What the values of ``--set`` are called in messages.
+_SWITCH = {"true": True, "yes": True, "false": False, "no": False}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+class Settings:
+    """Rarely needed parameters of a command, given as ``--set NAME=VALUE``.
+
+    ``known`` has the type of each parameter by its name in Python, or the default that has this type.
+    """
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self.known = known
+
+    @property
+    def option(self) -> Any:
+        """The option of the command."""
+        shown = (name if isinstance(value, type) else f"{name} ({value})" for name, value in self.known.items())
+        return typer.Option("--set", help=f"NAME=VALUE, may be repeated: {', '.join(shown)}.", metavar="NAME=VALUE")
+
+    def read(self, entries: Iterable[str]) -> dict[str, Any]:
+        """Return the values that were given, by name. Raises ParameterError for other names and kinds."""
+        return dict(self._read(entry) for entry in entries)
+
+    def _read(self, entry: str) -> tuple[str, Any]:
+        name, equals, text = entry.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in self.known or not equals:
+            raise ParameterError(
+                f"Got --set {entry}; expected NAME=VALUE with one of the names {', '.join(self.known)}.",
+                f"Pass --set {next(iter(self.known))}=VALUE, for example.",
+            )
+        kind = self.known[name] if isinstance(self.known[name], type) else type(self.known[name])
+        try:
+            return name, _SWITCH[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError):
+            raise ParameterError(f"Got --set {entry}; expected {_KINDS[kind]}.") from None
+
+
+def settable(**known: Any) -> Any:
+    """Declare the option ``--set`` of a command, which gets the given values as a dict; see ``Settings``."""
+    return Settings(known)
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose options are its own and the fields of the dataclasses that it takes: a dataclass declares
-    options that belong together, and the command gets their values as an instance of it.
+    options that belong together, and the command gets their values as an instance of it; ``Settings`` become a dict.
     """
     groups: dict[str, Any] = {}
+    settings: dict[str, Settings] = {}
     hints: dict[str, tuple[object, object]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         kind = parameter.annotation
+        if isinstance(parameter.default, Settings):
+            settings[parameter.name] = parameter.default
+            hints[parameter.name] = Annotated[list[str] | None, parameter.default.option], None
+            continue
         if not is_dataclass(kind):
             hints[parameter.name] = kind, parameter.default
             continue
@@ -49,6 +99,8 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     def grouped(**values: Any) -> None:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        for name, known in settings.items():
+            values[name] = known.read(values[name] or ())
         command(**values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -56,30 +108,12 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     grouped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, keyword, default=default, annotation=a) for name, (a, default) in hints.items()]
     )
+    grouped.settable = frozenset(name for one in settings.values() for name in one.known)  # type: ignore[attr-defined]
     return grouped
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """How an encoder is loaded."""
-
-    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu.")
-    dtype: str = option("auto", "Data type of the encoder: auto, float32, float16 or bfloat16.")
-    revision: str | None = option(None, "Branch, tag or commit of the model on the Hugging Face Hub.")
-    pooling: str | None = option(None, "Pooling over tokens: cls, mean, cls_mean or last.")
-    normalize: bool | None = option(None, "Scale rows to unit norm, or not; by default as the model does.")
-    torch_weights: bool = option(False, "Accept weights that are not in safetensors.", "--torch-weights")
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``load_encoder`` and of ``EncoderOptions``."""
-        values = dict(vars(self))
-        return {"safetensors_only": not values.pop("torch_weights"), **values}
-
-    def load(self, name: str, modality: str | None, **others: Any) -> Encoder:
-        """Load an encoder."""
-        from congruence.encoders import load_encoder
-
-        return load_encoder(name, modality, **self.arguments(), **others)
+#: Parameters of every encoder, for ``--set``.
+MODEL = {"dtype": "auto", "revision": str, "pooling": str, "normalize": bool, "safetensors_only": True}
 
 
 class PlainValues:

@@ -29,8 +29,10 @@ def command(
     migration_page: str | None = option(None, "Emoji: report of that migration; migration.html by default."),
     as_json: Json = False,
 ) -> None:
-    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page
-    that shows each step.
+    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a
+    page that shows each step.
+
+    Example: congruence demo
 
     All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the
     extra lancedb, a Parquet file) in a temporary folder.

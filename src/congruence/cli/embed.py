@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
 from congruence.cli._base import check_not_input, number, print_facts, print_json, progress, refuse_options
-from congruence.cli._engines import JobOptions, print_data_set
-from congruence.cli._options import Force, Json, ModelOptions, argument, option, with_groups
+from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._options import MODEL, Force, Json, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
 
@@ -22,25 +23,27 @@ def command(
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
     modality: str | None = option(None, "image or text, if INPUT does not determine it."),
     column: str | None = option(None, "Column of texts, or of image paths."),
-    id_column: str | None = option(None, "Column of the ids."),
+    ids: str | None = option(None, "Column of the ids."),
     split: str = option("test", "Split of a data set; for SugarCrepe: captions or negatives."),
     root: str | None = option(None, "Folder that contains the data set."),
     batch_size: int = option(64, "Number of items per batch."),
-    model_options: ModelOptions,
+    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
     layer: str | None = option(None, "Number of the hidden layer to pool, or all."),
-    on_error: str = option("fail", "What to do with items that cannot be encoded: fail or skip."),
     cache: str | None = option(None, "Folder that caches vectors by encoder and content."),
-    shard_size: int | None = option(None, "Number of items per part of an output folder."),
-    runner: JobOptions,
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(on_error="fail", shard_size=int, **MODEL, **JOB),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Encode images or texts; after an interruption, run the same command again to resume.
 
+    Example: congruence embed sentence-transformers:all-MiniLM-L6-v2 titles.txt -o titles.parquet
+
     With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads
     the encoder once.
     """
     from congruence.embed import embed, open_items
+    from congruence.encoders import load_encoder
 
     chosen: int | str | None = layer
     if layer is not None and layer != "all":
@@ -51,24 +54,25 @@ def command(
                 f"Got --layer {layer}; expected a whole number or all.",
                 "Pass --layer -1 for the last layer, or --layer all.",
             ) from None
+    runner = EngineOptions.of(engine, settings)
+    model_options = {"device": device, **{name: settings.pop(name) for name in MODEL if name in settings}}
     if runner.by_fragments(inputs, out):
         from congruence.encoders import EncoderOptions
         from congruence.engines import embed_dataset, open_itemset
 
         local = {
             "--split": split != "test",
-            "--root": root,
             "--cache": cache,
-            "--shard-size": shard_size,
             "--layer": chosen == "all",
-            "--on-error": on_error != "fail",
+            "--root": root,
+            **{f"--set {name}": value for name, value in settings.items()},
         }
         instead = "Leave it out, or embed local files with --engine local."
         refuse_options(local, "for a data set that is encoded by fragments", instead)
-        data = open_itemset(inputs, column=column, id_column=id_column, modality=modality)
+        data = open_itemset(inputs, column=column, id_column=ids, modality=modality)
         with progress("embedding", data.n, as_json) as callback:
             job = embed_dataset(
-                EncoderOptions(encoder, data.modality, layer=chosen, **model_options.arguments()),
+                EncoderOptions(encoder, data.modality, layer=chosen, **model_options),
                 data,
                 out,
                 engine=runner.open(),
@@ -80,8 +84,8 @@ def command(
         print_data_set("embedded", job, as_json=as_json)
         return
     check_not_input(out, inputs)
-    items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
-    model = model_options.load(encoder, items.modality, layer=chosen)
+    items = open_items(inputs, modality=modality, column=column, id_column=ids, split=split, root=root)
+    model = load_encoder(encoder, items.modality, layer=chosen, **model_options)
     try:
         with progress("embedding", len(items), as_json) as callback:
             report = embed(
@@ -89,11 +93,10 @@ def command(
                 items,
                 out,
                 batch_size=batch_size,
-                on_error=on_error,
                 cache=cache,
-                shard_size=shard_size,
                 force=force,
                 callback=callback,
+                **settings,
             )
     except KeyboardInterrupt:
         print("error: interrupted. Run the same command again to resume after the last finished part.", file=sys.stderr)

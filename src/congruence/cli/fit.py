@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import check_both, number, print_facts, print_json, read, read_groups, refuse_options
-from congruence.cli._engines import EngineOptions
-from congruence.cli._options import AllowZeroRows, Force, Json, Seed, argument, option, with_groups
+from congruence.cli._base import ids_of, number, print_facts, print_json, read, read_groups, refuse_options, two_sides
+from congruence.cli._engines import RAY, Engine, EngineOptions
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
 from congruence.cli._scores import held_out_rows
 from congruence.errors import IdError, InputError, ParameterError, UnpairedError
 
@@ -18,138 +18,118 @@ if TYPE_CHECKING:
     from congruence.maps import Map
 
 
-@dataclass(frozen=True)
-class MethodOptions:
-    """The method, and its parameters."""
+#: Parameters of the methods, and further ones of ``congruence.fit``, for ``--set``.
+METHOD = {
+    **{"center": True, "shrinkage": str, "shrinkage_strength": float, "allow_reflection": True},
+    **{"ridge": str, "n_components": int},
+}
+FIT = {"check": True, "strict": False, "missing": "drop", "groups": str}
 
-    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca.")
-    center: bool = option(True, "Map the source mean to the target mean, or subtract both (procrustes, cca).")
-    shrinkage: str | None = option(None, "auto, full (as in the paper), covered, wiener, soft or cv (orthogonal).")
-    shrinkage_strength: float | None = option(None, "Strength of the wiener and soft shrinkage (orthogonal).")
-    allow_reflection: bool = option(
-        True, "Allow reflections, or only determinant 1 (orthogonal).", "--allow-reflection/--no-reflection"
-    )
-    ridge: str | None = option(None, "Ridge penalty (linear, cca), or cv, to choose it by cross-validation (linear).")
-    n_components: int | None = option(None, "Width of the joint space (procrustes, cca).")
+#: What the files say less often than the user.
+SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
 
-    def parameters(self, method: str) -> dict[str, Any]:
-        """Return the parameters that were given; refuse those that the method does not have."""
-        from congruence._utils.validation import check_choice
-        from congruence.maps import METHODS
 
-        check_choice(method, ("auto", *METHODS), "method")
-        given = {name: value for name, value in vars(self).items() if name != "method" and value is not None}
-        given = {name: value for name, value in given.items() if value is not True}  # both switches are on by default
-        if self.ridge is not None and self.ridge != "cv":
-            try:
-                given["ridge"] = float(self.ridge)
-            except ValueError:
-                raise ParameterError(
-                    f"Got --ridge {self.ridge!r}; expected a number or cv.",
-                    "Pass --ridge 1.0, for example, or --ridge cv.",
-                ) from None
-        if method == "mlp":
-            given["verbose"] = True
-        defaults = METHODS["orthogonal" if method == "auto" else method]().get_params()
-        if unknown := [name for name in given if name not in defaults]:
-            off = {"center": "--no-center", "allow_reflection": "--no-reflection"}
-            flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
+def check_parameters(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a method, taken out of the settings; refuse those that it does not have."""
+    from congruence._utils.validation import check_choice
+    from congruence.maps import METHODS
+
+    check_choice(method, ("auto", *METHODS), "method")
+    given = {name: settings.pop(name) for name in METHOD if name in settings}
+    if given.get("ridge", "cv") != "cv":
+        try:
+            given["ridge"] = float(given["ridge"])
+        except ValueError:
             raise ParameterError(
-                f"Got {flag} for method {method!r}, which has no such option; expected options of that method.",
-                "Leave it out, or pass another --method.",
-            )
-        return given
+                f"Got --set ridge={given['ridge']}; expected a number or cv.", "Pass --set ridge=1.0, for example."
+            ) from None
+    known = METHODS["orthogonal" if method == "auto" else method]().get_params()
+    if unknown := [name for name in given if name not in known]:
+        raise ParameterError(
+            f"Got --set {unknown[0]} for method {method!r}, which has no such option; expected options of that method.",
+            "Leave it out, or pass another --method.",
+        )
+    return {**given, "verbose": True} if method == "mlp" else given
 
 
 @with_groups
 def command(
-    source: str = argument(..., "Anchors in the source model: a file, or file:key."),
-    target: str = argument(..., "The same items in the target model."),
+    old: str = argument(..., "Items in the old model: a file, or file:key."),
+    new: str = argument(..., "The same items in the new model."),
     *,
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
-    how: MethodOptions,
-    single_modality: bool = option(False, "Only the anchors' modality will be mapped (auto).", "--single-modality"),
-    modality: str | None = option(None, "Modality of the anchors: image, text, etc."),
-    target_modality: str | None = option(None, "Modality of the target's rows, if it differs (procrustes, cca)."),
+    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
+    modality: str | None = option(None, "Modality of the items: image, text, etc."),
+    single_modality: bool = option(False, "Only this modality will be mapped (auto).", "--single-modality"),
     means: list[str] | None = option(
-        None, "MODALITY=SOURCE[,TARGET]: rows of which only the means are used. May be repeated."
+        None, "MODALITY=OLD[,NEW]: rows of which only the means are used. May be repeated."
     ),
-    unpaired_source: str | None = option(
-        None, "Unpaired rows of the source; matches in --unpaired-target refine the map."
-    ),
-    unpaired_target: str | None = option(None, "Unpaired rows of the target, in any order; they may be other items."),
+    unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
-    ids: str | None = option(
-        None, "Key, column or file of the ids in both files, by default id, ids or names; none: by position."
-    ),
-    target_ids: str | None = option(None, "Key, column or file of the target's ids, if different."),
+    ids: Ids = None,
     holdout: float = option(0, "Pairs to hold out for evaluation: a share below 1, or a number of pairs."),
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(**METHOD, **FIT, **SPACES, allow_zero_rows=False, **RAY),
     seed: Seed = 0,
-    groups: str | None = option(
-        None, "Pairs to hold out together: file:key, or none. By default, identical source rows."
-    ),
-    source_model: str | None = option(None, "Name of the source model."),
-    target_model: str | None = option(None, "Name of the target model."),
-    source_revision: str | None = option(None, "Revision of the source model."),
-    target_revision: str | None = option(None, "Revision of the target model."),
-    check: bool = option(True, "Check that the anchors look paired."),
-    strict: bool = option(False, "Exit with code 2 if the pairing check fails.", "--strict"),
-    missing: str = option("drop", "What to do with ids found in only one file: drop or error."),
-    allow_zero_rows: AllowZeroRows = False,
-    runner: EngineOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit a map between two embedding spaces on paired anchors."""
+    """Fit a map from an old model's vectors to a new model's, on items that both have encoded.
+
+    Example: congruence fit library/old-texts.parquet library/new-texts.parquet --means
+    image=library/old-photos.parquet -o map
+    """
     import congruence
     from congruence.embeddings import Space
     from congruence.persist import check_map_output
 
     check_map_output(out, force=force)  # checked before the work starts
+    runner = EngineOptions.of(engine, settings)
+    named = {name: settings.pop(name) for name in SPACES if name in settings}
+    new_modality, allow_zero_rows = named.get("new_modality"), settings.pop("allow_zero_rows", False)
     spaces = (
-        Space(source_model, source_revision, modality),
-        Space(target_model, target_revision, target_modality or modality),
+        Space(named.get("old_model"), named.get("old_revision"), modality),
+        Space(named.get("new_model"), named.get("new_revision"), new_modality or modality),
     )
     if no_pairs:
         needs_pairs = {
-            "--method": how.method not in ("auto", "orthogonal"),
+            "--method": method not in ("auto", "orthogonal"),
             "--holdout": holdout,
             "--means": means,
             "--ids": ids,
-            "--unpaired-source": unpaired_source,
-            "--unpaired-target": unpaired_target,
+            "--unpaired": unpaired,
         }
         refuse_options(needs_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
-        options = {**how.parameters("orthogonal"), "random_state": seed}
-        files = [read(*given, allow_zero_rows) for given in ((source, False, spaces[0]), (target, False, spaces[1]))]
+        options = {**check_parameters("orthogonal", settings), "random_state": seed}
+        files = [read(*given, allow_zero_rows) for given in ((old, False, spaces[0]), (new, False, spaces[1]))]
+        strict = settings.get("strict", False)
         _fit_unpaired(files, modality, options, out, strict=strict, force=force, as_json=as_json)
         return
-    parameters = how.parameters(how.method)
-    if runner.by_fragments(source, target):
+    parameters = check_parameters(method, settings)
+    if runner.by_fragments(old, new):
         from congruence.engines import fit_dataset, open_pairs
 
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
-            "--unpaired-source": unpaired_source,
-            "--unpaired-target": unpaired_target,
-            "--groups": groups,
-            "--target-modality": target_modality,
+            "--unpaired": unpaired,
+            "--set groups": settings.get("groups"),
+            "--set new_modality": new_modality,
             "--single-modality": single_modality,
         }
         refuse_options(
             needs_rows, "for data sets that are read once, by fragments", "Leave it out, or fit on local files."
         )
-        columns: list[str | bool | None] = [False if column == "none" else column for column in (ids, target_ids)]
+        columns: list[str | bool | None] = [False if column == "none" else column for column in ids_of(ids)]
         pairs = open_pairs(
-            source, target, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
+            old, new, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
         )
-        parameters |= {"engine": runner.open(), "modality": modality, "check": check, "strict": strict}
-        mapping = fit_dataset(pairs, how.method, **parameters)
+        parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
+        mapping = fit_dataset(pairs, method, engine=runner.open(), modality=modality, **parameters)
         mapping.save(out, force=force)
         _report(mapping, out, "fragments", as_json)
         return
-    anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
+    anchors, paired_by = read_anchors((old, new), ids, spaces, allow_zero_rows)
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
@@ -162,17 +142,15 @@ def command(
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
         *anchors,
-        how.method,
-        modality=None if target_modality else modality,
+        method,
+        modality=None if new_modality else modality,
         means=others or None,
-        unpaired=_read_pools(unpaired_source, unpaired_target, None if paired_by == "position" else ids, modality),
+        unpaired=_read_pools(unpaired, None if paired_by == "position" else ids, modality),
         holdout=holdout,
         random_state=seed,
-        groups=read_groups(groups),
-        check=check,
-        strict=strict,
-        missing=missing,
+        groups=read_groups(settings.pop("groups", None)),
         single_modality=single_modality,
+        **settings,
         **parameters,
     )
     mapping.save(out, force=force)
@@ -185,27 +163,25 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     sides = files.split(",")
     if not equals or not all(sides) or len(sides) > 2:
         raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET.",
+            f"Got --means {entry!r}; expected MODALITY=OLD or MODALITY=OLD,NEW.",
             "Pass --means text=texts.npz:key, for example.",
         )
     return name, sides
 
 
-def _read_pools(
-    source: str | None, target: str | None, ids: str | None, modality: str | None
-) -> tuple[Embeddings, Embeddings] | None:
+def _read_pools(files: str | None, ids: str | None, modality: str | None) -> tuple[Embeddings, Embeddings] | None:
     """Read both pools, with ids so that held-out items can be left out of them; None if there are no pools."""
     from congruence.embeddings import Space
 
-    check_both("--unpaired-source", "--unpaired-target", source, target)
-    if source is None or target is None:
+    if files is None:
         return None
 
-    def pool(spec: str) -> Embeddings:
-        column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
+    def pool(spec: str, given: str | None) -> Embeddings:
+        column = find_ids(spec)[1] if given is None else False if given == "none" else given
         return read(spec, column, Space(modality=modality))
 
-    return pool(source), pool(target)
+    (old, new), columns = two_sides(files, "--unpaired") or ("", ""), ids_of(ids)
+    return pool(old, columns[0]), pool(new, columns[1])
 
 
 def _fit_unpaired(
@@ -237,8 +213,8 @@ def _fit_unpaired(
         print_json({"output": out, "paired_by": "search", **mapping.describe()})
         return
     rows = [
-        ["source", str(mapping.source_space_)],
-        ["target", str(mapping.target_space_)],
+        ["old model", str(mapping.source_space_)],
+        ["new model", str(mapping.target_space_)],
         *alignment_rows(alignment.to_dict()),
         ["written to", out],
     ]
@@ -253,8 +229,8 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         return
     facts, scores = mapping.facts_, mapping.scores_
     rows = [
-        ["source", str(mapping.source_space_)],
-        ["target", str(mapping.target_space_)],
+        ["old model", str(mapping.source_space_)],
+        ["new model", str(mapping.target_space_)],
         ["pairs", str(facts["n_pairs"])],
         ["paired by", paired_by],
     ]
@@ -265,7 +241,7 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
     if isinstance(mapping, HeadsMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
     if "unpaired_source" in scores:
-        counts = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
+        counts = f"{scores['unpaired_source']} only in the old model, {scores['unpaired_target']} only in the new one"
         rows.append(["left out", counts])
     if "refinement" in scores:
         from congruence.maps.evidence import refinement_rows
@@ -285,16 +261,15 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
 
 
 def read_anchors(
-    specs: tuple[str, str], ids: tuple[str | None, str | None], spaces: tuple[Space, Space], allow_zero_rows: bool
+    specs: tuple[str, str], ids: str | None, spaces: tuple[Space, Space], allow_zero_rows: bool = False
 ) -> tuple[tuple[Embeddings, Embeddings], str]:
     """Read both files, with ids if they were named or if both files have a column with a usual name.
 
-    ``specs``: source and target, as ``file`` or ``file:key``; ``ids``: where the ids are; ``none`` for pairing by
-    position, None to look for ``id``, ``ids`` or ``names``. ``paired_by``: for the report: ``id``, with the names of
-    the columns if known, or ``position``.
+    ``specs``: old and new, as ``file`` or ``file:key``; ``ids``: as of ``--ids``, None to look for ``id``, ``ids`` or
+    ``names``. The text, for the report: ``id``, with the names of the columns if known, or ``position``.
     """
-    automatic = ids == (None, None)
-    columns = _default_columns(specs) if automatic else tuple(False if "none" in ids else name for name in ids)
+    automatic, given = ids is None, ids_of(ids)
+    columns = _default_columns(specs) if automatic else tuple(False if "none" in given else name for name in given)
     source, target = (
         read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
     )
@@ -354,11 +329,11 @@ def _no_ids_message(specs: tuple[str, str], rows: tuple[int, int]) -> str:
     listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, candidates, strict=True))
     if not all(candidates):
         return (
-            f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids "
+            f"{got}Pass --ids OLD,NEW, files with one id per row, or --ids COLUMN if the ids "
             f"are in a column (columns that could hold ids in {listed})."
         )
-    target = "" if set(candidates[0]) & set(candidates[1]) else " and --target-ids COLUMN"
-    return f"{got}Pass --ids COLUMN{target} (columns that could hold ids in {listed})."
+    columns = "COLUMN" if set(candidates[0]) & set(candidates[1]) else "OLD,NEW"
+    return f"{got}Pass --ids {columns} (columns that could hold ids in {listed})."
 
 
 def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings) -> None:
@@ -382,7 +357,7 @@ def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings)
     if common < most and len(source) == len(target):
         print(
             f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} "
-            f"rows; the other {common} are paired by id. Pass --missing error to refuse such files, or --ids none "
+            f"rows; the other {common} are paired by id. Pass --set missing=error to refuse such files, or --ids none "
             "to pair by position.",
             file=sys.stderr,
         )

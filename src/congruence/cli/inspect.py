@@ -21,7 +21,10 @@ _RATES = (0.1, 0.01, 0.001)
 def command(
     map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"), as_json: Json = False
 ) -> None:
-    """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds."""
+    """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds.
+
+    Example: congruence inspect map
+    """
     mapping, bridge = load_map(map_path)
     facts = mapping.describe()
     singular = getattr(mapping, "singular_values_", None)
@@ -58,7 +61,7 @@ def _of_bridge(bridge: Bridge) -> list[list[str]]:
     rows += [[name, _text(value)] for name, value in facts["parameters"].items()]
     fitted = bridge.thresholds
     if fitted is None:
-        return [*rows, ["thresholds", "none; congruence bridge with --queries-old and --out fits them"]]
+        return [*rows, ["thresholds", "none; congruence bridge evaluate with --old-queries and --out fits them"]]
     counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
     rows += [["thresholds", f"from {counts}"], ["known thresholds", f"{fitted.lowest:.4f} to {fitted.highest:.4f}"]]
     for rate, translation in fitted.at_rates(_RATES):

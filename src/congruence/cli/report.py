@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say
-from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
+from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say, two_sides
+from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PairOptions:
     """Options of joint-space maps."""
 
-    pairs: str | None = option(None, "Joint-space maps: SOURCE,TARGET, the files of the training, or others.")
+    pairs: str | None = option(None, "Joint-space maps: FIRST,SECOND, the files of the training, or others.")
     negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs.")
     groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key).")
     tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key).")
@@ -28,9 +28,7 @@ class PairOptions:
         None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
     )
     sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files.")
-    categories: str | None = option(None, "SugarCrepe's files to use, separated by commas; by default all.")
     pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups.")
-    note: str | None = option(None, "Joint-space maps: a sentence to show below the title.")
 
     def refuse(self, names: str, why: str, fix: str = "Leave it out.") -> None:
         """Refuse the first of these options that was given."""
@@ -44,6 +42,7 @@ def command(
     *,
     out: str = option("report.html", "HTML file to write.", "--out", "-o"),
     rows: PairOptions,
+    settings: dict[str, Any] = settable(categories=str, note=str),
     held_out: bool | None = option(
         None, "Only items that the map was not fitted on (default if it records them), or all.", "--held-out/--all"
     ),
@@ -51,7 +50,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
+    """Score a map on both models' embeddings, and write a page of scores, plots and examples.
+
+    Example: congruence report map photos
+    """
     from congruence.maps import HeadsMap
 
     check_page(out, force=force)
@@ -69,21 +71,23 @@ def command(
             say(f"{migration['place']}: {migration['state']}, {migration['rows']:,} rows")
             say(f"Report: {out}")
         return
-    # Only the map of a bridge is scored here; congruence bridge evaluates the bridge itself.
+    # Only the map of a bridge is scored here; congruence bridge evaluate evaluates the bridge itself.
     mapping, _ = load_map(map_path)
     if isinstance(mapping, HeadsMap):
         if data is not None or rows.pairs is None:
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
-                "Pass --pairs SOURCE,TARGET, as in the training.",
+                "Pass --pairs FIRST,SECOND, as in the training.",
             )
-        summary = summarize_files(mapping, rows, held_out=held_out, seed=seed)
+        summary = summarize_files(mapping, rows, settings, held_out=held_out, seed=seed)
         html = report.render_training(summary)
     else:
         from congruence.datasets import open_bundle
 
-        why = f"for a map into the target's space ({mapping.kind})"
-        rows.refuse(" ".join(vars(rows)), why, "Leave it out, and pass DATA after the map.")
+        why = f"for a map into the new model's space ({mapping.kind})"
+        fix = "Leave it out, and pass DATA after the map."
+        rows.refuse(" ".join(vars(rows)), why, fix)
+        refuse_options({f"--set {name}": value for name, value in settings.items()}, why, fix)
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
@@ -97,17 +101,19 @@ def command(
         say(f"Report: {out}")
 
 
-def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | None, seed: int) -> dict[str, Any]:
+def summarize_files(
+    mapping: HeadsMap, given: PairOptions, settings: dict[str, Any], *, held_out: bool | None, seed: int
+) -> dict[str, Any]:
     """Read the files and score the map."""
     from congruence.embeddings import Embeddings, Space
     from congruence.io import read_column
     from congruence.report import summarize_training
 
-    X, Y = (read(file, None, Space()) for file in _two_files(given.pairs, "--pairs"))
+    X, Y = (read(file, None, Space()) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
-        given.refuse("categories", "without --sugarcrepe")
+        refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
     else:
         given.refuse("groups tasks texts", "together with --sugarcrepe, which has its own")
     if given.negatives is None:
@@ -116,7 +122,7 @@ def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | N
         given.refuse("pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
     texts = None
     if given.texts is not None:
-        caption, wrong = _two_files(given.texts, "--texts")
+        caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")
         texts = read_column(caption), read_column(wrong)
     return summarize_training(
         mapping,
@@ -126,22 +132,12 @@ def summarize_files(mapping: HeadsMap, given: PairOptions, *, held_out: bool | N
         groups=None if given.groups is None else read_column(given.groups),
         tasks=None if given.tasks is None else read_column(given.tasks),
         texts=texts,
-        items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, given.categories, Y),
+        items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, settings.get("categories"), Y),
         pictures=given.pictures,
-        note=given.note,
+        note=settings.get("note"),
         held_out=held_out,
         random_state=seed,
     )
-
-
-def _two_files(spec: str | None, option: str) -> list[str]:
-    """Split ``FIRST,SECOND``. Raises ParameterError for another form."""
-    parts = (spec or "").split(",")
-    if len(parts) != 2 or not all(parts):
-        raise ParameterError(
-            f"Got {option} {spec!r}; expected two files, with a comma between them.", f"Pass {option} FIRST,SECOND."
-        )
-    return parts
 
 
 def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:

@@ -1,23 +1,24 @@
-"""``congruence search``: search an old index, or one that is partly old and partly new, with queries of a new model."""
+"""``congruence search``: search an index that is partly of the old model and partly of the new one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import (
-    check_both,
     check_new,
     check_table_name,
     print_json,
     print_table,
     read,
-    refuse_options,
     say,
+    two_sides,
     write_table,
 )
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import pyarrow as pa
 
@@ -26,19 +27,17 @@ if TYPE_CHECKING:
 _PRINTED = 20
 
 
+@with_groups
 def command(
     map_path: str = argument(..., "Folder of a bridge or map from the new model to the old one.", metavar="MAP"),
     queries: str = option(..., "Queries in the new model."),
-    old: str = option(..., "The index, or the part of it that was made with the old model."),
-    new: str | None = option(None, "The part made with the new model; an id in both parts counts as new."),
+    old: str = option(..., "The rows that are still of the old model."),
+    new: str = option(..., "The rows of the new model; an id in both parts counts as new."),
     k: int = option(10, "Number of hits per query.", "--k", "-k"),
-    merge: str = option(
-        "standardize", "With --new: how scores of both parts are put on one scale: standardize or none."
+    background: str | None = option(
+        None, "OLD,NEW: the same or similar items in both models, which set the scales; by default random rows."
     ),
-    background_old: str | None = option(
-        None, "Rows in the old model that set the scale; by default random rows of --old."
-    ),
-    background_new: str | None = option(None, "The same or similar items in the new model."),
+    settings: dict[str, Any] = settable(merge="standardize"),
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     seed: Seed = 0,
@@ -46,59 +45,57 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Search with a new model's queries in an old model's index, or in a half-migrated index, with one ranked list of
-    hits.
-    """
-    import numpy as np
+    """Search an index that is half migrated with a new model's queries, with one ranked list of hits.
 
+    Example: congruence search back --queries library/new-texts.parquet --old library/old-photos.parquet --new
+    library/new-photos.parquet
+
+    An index that is wholly of the old model is searched by ``congruence bridge search``.
+    """
     from congruence import Bridge
     from congruence.embeddings import Space
-    from congruence.io import open_source
     from congruence.upgrade.bridge import search_mixed
 
-    check_both("--background-old", "--background-new", background_old, background_new)
-    if new is None:
-        needs_new = {"--background-old": background_old, "--merge": merge != "standardize"}
-        refuse_options(needs_new, "without --new", "Pass --new with the part of the new model, or leave it out.")
-    if out is not None:
-        check_table_name(out, "--out")
-        specs = [spec for spec in (queries, old, new, background_old, background_new) if spec is not None]
-        check_new(out, *(open_source(spec, ids=False) for spec in specs if force), force=force)
+    files = two_sides(background, "--background") or ()
+    check_hits_output(out, queries, old, new, *files, force=force)
     bridge = Bridge.load(map_path)
     id_column = False if ids == "none" else ids
     new_queries = read(queries, id_column, Space(modality=modality))
-    old_rows = read(old, id_column, Space())
-    report: dict[str, object] = {
-        "map": map_path,
-        "output": out,
-        "k": k,
-        "n_queries": len(new_queries),
-        "n_old": len(old_rows),
-    }
-    title = f"{len(new_queries):,} queries, {len(old_rows):,} old"
-    notes = []
-    if new is None:
-        single = bridge.search(new_queries, old_rows, k)
-        scores, hit_ids, is_new = single.scores, single.ids, np.zeros(single.ids.shape, bool)
-        title += " rows"
-    else:
-        new_rows = read(new, id_column, Space())
-        background = None
-        if background_old is not None and background_new is not None:
-            background = read(background_old, False, Space()), read(background_new, False, Space())
-        mixed = search_mixed(
-            bridge, new_queries, old_rows, new_rows, k, merge=merge, background=background, random_state=seed
+    old_rows, new_rows = read(old, id_column, Space()), read(new, id_column, Space())
+    scale = (read(files[0], False, Space()), read(files[1], False, Space())) if files else None
+    mixed = search_mixed(bridge, new_queries, old_rows, new_rows, k, background=scale, random_state=seed, **settings)
+    share = float(mixed.new.mean())
+    notes = [f"{share:.1%} of the hits come from the new part."]
+    if mixed.n_in_both:
+        notes.append(
+            f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
-        scores, hit_ids, is_new = mixed.scores, mixed.ids, mixed.new
-        share = float(is_new.mean())
-        report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "merge": merge, "share_new": share}
-        title += f" and {len(new_rows):,} new rows"
-        notes.append(f"{share:.1%} of the hits come from the new part.")
-        if mixed.n_in_both:
-            notes.append(
-                f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
-            )
-    hits = _table(new_queries.ids, scores, hit_ids, is_new)
+    report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_old": len(old_rows)}
+    report |= {
+        "n_new": len(new_rows),
+        "n_in_both": mixed.n_in_both,
+        "merge": settings.get("merge", "standardize"),
+        "share_new": share,
+    }
+    title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
+    hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
+    print_hits(title, hits, report, notes, force=force, as_json=as_json)
+
+
+def check_hits_output(out: str | None, *specs: str | None, force: bool) -> None:
+    """Check before the work starts that hits can be written, and over none of the inputs."""
+    from congruence.io import open_source
+
+    if out is not None:
+        check_table_name(out, "--out")
+        check_new(out, *(open_source(spec, ids=False) for spec in specs if force and spec is not None), force=force)
+
+
+def print_hits(
+    title: str, hits: pa.Table, report: dict[str, Any], notes: Sequence[str] = (), *, force: bool, as_json: bool
+) -> None:
+    """Write the hits where ``report["output"]`` says, and print the first of them, or the report as JSON."""
+    out = report["output"]
     if out is not None:
         write_table(hits, out, force=force)
     if as_json:
@@ -117,7 +114,7 @@ def command(
         say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
 
 
-def _table(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> pa.Table:
+def table_of_hits(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> pa.Table:
     """Return one row per hit, query by query, nearest first."""
     import numpy as np
     import pyarrow as pa

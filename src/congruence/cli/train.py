@@ -12,11 +12,14 @@ from congruence.cli._base import (
     print_json,
     print_table,
     split_named,
+    two_sides,
 )
 from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from congruence.recipe import Recipe
     from congruence.recipe.run import Run
 
@@ -29,41 +32,37 @@ def command(
     method: str | None = argument(
         None, "sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, procrustes or jam."
     ),
-    method_too: str | None = option(None, "Same as METHOD.", "--method"),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
-    pairs: str | None = option(None, "SOURCE,TARGET: files of the paired rows, paired by id or position."),
-    images: list[str] | None = option(None, "Unpaired rows of the source model. May be repeated."),
-    texts: list[str] | None = option(None, "Unpaired rows of the target model. May be repeated."),
+    pairs: str | None = option(None, "FIRST,SECOND: files of the paired rows, paired by id or position."),
+    unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models. May be repeated."),
     validation: str | None = option(
-        None, "Pairs to hold out: a share, a number or SOURCE,TARGET; 0.1 by default (jam 0.15), 0 for none."
+        None, "Pairs to hold out: a share, a number or FIRST,SECOND; 0.1 by default (jam 0.15), 0 for none."
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
-    keep_pairs: int | None = option(None, "Train on this many pairs, and use the others as unpaired rows."),
-    overlap: float | None = option(
-        None, "With --keep-pairs: share of the unpaired items used on both sides; 0 by default."
-    ),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
     tasks: str | None = option(None, "jam: the kind of each wrong caption (file:key)."),
-    groups: str | None = option(
-        None, "The image of each pair (file:key), or none; one image's captions stay in one part of a split."
-    ),
     report: str | None = option(None, "HTML file for a report, measured on the test pairs if there are any."),
     config: str | None = option(None, "Recipe in YAML; options on the command line take precedence."),
-    parameters: list[str] | None = option(None, "NAME=VALUE: a parameter of the method. May be repeated.", "--set"),
+    entries: list[str] | None = option(
+        None,
+        "NAME=VALUE, may be repeated: a parameter of the method; or groups (file:key), keep_pairs, overlap, "
+        "first_model, second_model, first_modality (image), second_modality (text).",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
     grid: list[str] | None = option(
         None, "NAME=VALUE,VALUE,…: choose the best on the validation pairs. May be repeated."
     ),
     checkpoint: str | None = option(None, "Folder for checkpoints; by default OUT.checkpoint, removed at the end."),
     seed: int | None = option(None, "Random seed of the held-out pairs and of the training."),
-    source_model: str | None = option(None, "Name of the source model."),
-    target_model: str | None = option(None, "Name of the target model."),
-    source_modality: str = option("image", "Modality of the source rows."),
-    target_modality: str = option("text", "Modality of the target rows."),
     quiet: bool = option(False, "No progress bar.", "--quiet", "-q"),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Train heads that map two unrelated models into a joint space."""
+    """Train heads that map two unrelated models into a joint space.
+
+    Example: congruence train procrustes --pairs library/old-photos.parquet,library/new-photos.parquet -o heads
+    """
     from functools import partial
 
     from congruence.embeddings import Space
@@ -71,35 +70,34 @@ def command(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
     from congruence.train import METHODS
 
-    if method and method_too and method != method_too:
-        raise ParameterError(
-            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them.", "Leave out --method."
-        )
     check_map_output(out, force=force)
     if report is not None:
         check_page(report, force=force)
+    settings = {name: _value(text) for name, text in _named(entries, "--set")}
+    first, second = (
+        Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
+        for side, modality in (("first", "image"), ("second", "text"))
+    )
+    pools = [two_sides(files, "--unpaired", "FIRST,SECOND") or ("", "") for files in unpaired or []]
     changes: dict[str, object] = {
-        "method": method or method_too,
+        "method": method,
         "pairs": None if pairs is None else pairs.split(","),
-        "unpaired_source": images,
-        "unpaired_target": texts,
+        "unpaired_source": [first for first, _ in pools] or None,
+        "unpaired_target": [second for _, second in pools] or None,
         "validation": None if validation is None else _held_out(validation, "--validation"),
         "test": None if test is None else _held_out(test, "--test"),
-        "keep_pairs": keep_pairs,
-        "overlap": overlap,
-        "parameters": {name: _value(text) for name, text in _named(parameters, "--set")} or None,
+        **{name: settings.pop(name, None) for name in ("keep_pairs", "overlap", "groups")},
+        "parameters": settings or None,
         "grid": {name: [_value(part) for part in text.split(",")] for name, text in _named(grid, "--grid")} or None,
         "seed": seed,
-        "groups": groups,
         "negatives": negatives,
         "tasks": tasks,
     }
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
-    spaces = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
     with checkpoint_folder(out, checkpoint) as folder:
         run = run_recipe(
             recipe,
-            spaces=spaces,
+            spaces=(first, second),
             checkpoint=folder,
             verbose=not quiet,
             callback=None if quiet else partial(_print_grid_point, _CRITERIA[METHODS[recipe.method].criterion]),
@@ -116,6 +114,18 @@ def command(
         print_json({"output": out, **run.map.describe()})
     else:
         _print(run, recipe, out)
+
+
+def _settable() -> Iterator[str]:
+    """Yield the parameters of all methods."""
+    from congruence.train import METHODS
+
+    yield from ("groups", "keep_pairs", "overlap")
+    for method in METHODS.values():
+        yield from method().get_params()
+
+
+command.settable = _settable  # type: ignore[attr-defined]  # for messages that name such a parameter
 
 
 def _named(entries: list[str] | None, flag: str) -> list[tuple[str, str]]:
@@ -142,7 +152,7 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET.",
+            f"Got {option} {text!r}; expected a share, a number of pairs, or FIRST,SECOND.",
             f"Pass {option} 0.1, for example.",
         ) from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
-from congruence.cli._engines import JobOptions, print_data_set
-from congruence.cli._options import AllowZeroRows, Force, Json, argument, option, with_groups
+from congruence.cli._base import in_python, inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
+from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._options import Force, Ids, Json, argument, option, settable, with_groups
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
@@ -19,26 +19,24 @@ def command(
     *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
     modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
-    inverse: bool = option(False, "Map from the map's target back to its source.", "--inverse"),
-    side: str | None = option(None, "source or target: head of a joint-space map; by default by the vectors' space."),
+    inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
+    side: str | None = option(None, "first or second: head of a joint-space map; by default by the vectors' space."),
     normalize: str = option(
         "auto",
-        "Scale mapped rows to unit norm; auto: as the target's at the fit. No value means yes.",
+        "Scale mapped rows to unit norm; auto: as the new model's at the fit.",
         metavar="auto|yes|no",
     ),
-    column_out: str | None = option(None, "Write the mapped vectors to a new column, and keep the input's."),
-    dtype: str | None = option(None, "Data type of the output: float16, float32 or float64; by default the input's."),
-    ids: str | None = option(None, "Key, column or file of the ids."),
-    model: str | None = option(None, "Name of the model the vectors come from, which is checked against the map."),
-    revision: str | None = option(None, "Revision of that model, which is checked against the map."),
-    check_space: bool = option(True, "Refuse vectors of another space than the map's source."),
-    allow_zero_rows: AllowZeroRows = False,
-    runner: JobOptions,
+    ids: Ids = None,
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(
+        column_out=str, dtype=str, model=str, revision=str, check=True, allow_zero_rows=False, **JOB
+    ),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Map vectors from a map's source space to its target space (with a joint-space map, from either model), in bounded
-    memory.
+    """Map a file of vectors of the old model to the new one (with a joint-space map, of either), in bounded memory.
+
+    Example: congruence transform map library/old-photos.parquet --modality image -o mapped.parquet
 
     A table keeps all its columns; the output must not be the input. With --engine ray, or for URLs, Parquet and Lance
     data sets are mapped fragment by fragment; after an interruption, run the same command again to resume.
@@ -51,8 +49,10 @@ def command(
     from congruence.upgrade.transform import transform_file
 
     unit = unit_rows(normalize)
-    if dtype is not None:
-        check_choice(dtype, ("float16", "float32", "float64"), "dtype")
+    runner = EngineOptions.of(engine, settings)
+    if "dtype" in settings:
+        settings["dtype"] = np.dtype(check_choice(settings["dtype"], ("float16", "float32", "float64"), "dtype"))
+    space = Space(settings.pop("model", None), settings.pop("revision", None))
     mapping, bridge = load_map(map_path)
     if inverse:
         mapping = inverse_of(mapping if bridge is None else bridge)
@@ -61,22 +61,13 @@ def command(
     if runner.by_fragments(vectors, out):
         from congruence.engines import open_dataset
 
-        source: Source | DataSet = open_dataset(vectors, ids=ids, space=Space(model, revision))
+        source: Source | DataSet = open_dataset(vectors, ids=ids, space=space)
     else:
-        source = open_source(vectors, ids=ids, space=Space(model, revision))
+        source = open_source(vectors, ids=ids, space=space)
     if bridge is not None:
         modality = modality or source.space.modality or bridge.modality
         mapping = bridge.for_modality(modality)  # a bridge selects the means by the modality of its queries
-    options: dict[str, Any] = {
-        "modality": modality,
-        "normalize": unit,
-        "dtype": None if dtype is None else np.dtype(dtype),
-        "force": force,
-        "check": check_space,
-        "allow_zero_rows": allow_zero_rows,
-        "side": side,
-        "column_out": column_out,
-    }
+    options = {"modality": modality, "normalize": unit, "force": force, "side": in_python(side), **settings}
     if not isinstance(source, Source):
         options |= {"engine": runner.open(), "bad_rows": runner.bad_rows}
     with progress("mapping", source.n, as_json) as callback:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from congruence._utils.optional import require
@@ -41,6 +43,8 @@ class SentenceTransformersEncoder(TorchEncoder):
         weights = weights_digest(model)
         self._set_model(options, model, modality, normalize=modules[-1] == "Normalize", weights=weights)
         self._set_dim()
+        prompt = (model.prompts or {}).get(model.default_prompt_name)
+        self.space = replace(self.space, prompt=prompt or None)
         self.fingerprint = fingerprint(
             adapter="sentence-transformers",
             weights=weights,
@@ -48,7 +52,7 @@ class SentenceTransformersEncoder(TorchEncoder):
             settings=[module.get_config_dict() for module in model if hasattr(module, "get_config_dict")],
             tokenizer=tokenizer_digest(model.tokenizer),
             length=model.get_max_seq_length(),
-            prompt=(model.prompts or {}).get(model.default_prompt_name),
+            prompt=prompt,
             normalize=self.space.normalized,
             dtype=self.dtype,
         )
@@ -57,8 +61,7 @@ class SentenceTransformersEncoder(TorchEncoder):
         """Return the number of tokens of each text, with the default prompt; None if unknown."""
         if not texts:
             return []
-        model = self._model
-        prompt = (model.prompts or {}).get(model.default_prompt_name) or ""
+        model, prompt = self._model, self.space.prompt or ""
         # Count in the input of the first module: the tokenizer itself may not be callable (StaticEmbedding), or may be
         # missing.
         prepare = getattr(model, "preprocess", model.tokenize)  # the name before sentence-transformers 6

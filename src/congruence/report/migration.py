@@ -9,18 +9,8 @@ from typing import Any
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
 from congruence.report.rendering import fill, svg
-from congruence.upgrade.migrate.journal import Journal, summarize
+from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
-
-#: What readers see, by state.
-_SEEN = {
-    "filling": "the old vectors; the new ones are being written",
-    "filled": "the old vectors; the new ones are written but not yet verified",
-    "verified": "the old vectors; the new ones are written and verified",
-    "switched": "the new vectors; the old ones are kept",
-    "rolled back": "the old vectors again; the new ones are kept",
-    "dropped": "the new vectors; the old ones were removed",
-}
 
 _LEVELS = {"filling": "partial", "filled": "partial", "rolled back": "partial"}
 
@@ -68,7 +58,7 @@ def render_migration(
     return fill(
         "migration.html",
         s=summary,
-        seen=_SEEN[summary["state"]],
+        seen=SEEN[summary["state"]],
         level=_LEVELS.get(summary["state"], "passes"),
         searches=searches,
         reembedding=reembedding,

@@ -124,10 +124,10 @@ def summarize(
 
 #: What to do, and the beginning of the sentence, for each level of the verdict.
 _ACTIONS = {
-    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before "
+    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence check for intervals before "
     "you switch.",
-    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence "
-    "certify to see what more anchors would add.",
+    "partial": "Add anchors (congruence lab anchors chooses them), or re-embed the items that matter most. Run "
+    "congruence check to see what more anchors would add.",
     "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add "
     "anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",

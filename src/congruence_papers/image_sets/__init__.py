@@ -20,8 +20,8 @@ def open_dataset(
 ) -> ImageDataset:
     """Open one split of a labeled image data set, a key of ``DATASETS``, in ``root`` or its folder there.
 
-    Splits are ``train``, ``val`` (if there is one) and ``test``, and those that ``congruence datasets NAME`` lists; for
-    ``folder`` a folder in the root, or ``all``. ``complete`` requires the published number of images and classes.
+    Splits are ``train``, ``val`` (if there is one) and ``test``, and those that ``congruence lab datasets NAME`` lists;
+    for ``folder`` a folder in the root, or ``all``. ``complete`` requires the published number of images and classes.
 
     Raises
     ------
@@ -94,6 +94,6 @@ def _missing(entry: Entry, root: Path) -> str:
     files = " and ".join(f"{Path(r.path).name} from {r.url}" for r in entry.resources if r.url is not None)
     return (
         f"Got no {entry.title} in {root}; expected {', '.join(entry.markers[0])} in it or in {folder}. "
-        f"Run congruence datasets {entry.name} --root {root} --download, "
+        f"Run congruence lab datasets {entry.name} --root {root} --download, "
         f"or unpack {files}."
     )

@@ -85,7 +85,7 @@ def _by_coop(name: str, split: str, file: Path, images: Path, instead: str) -> C
         raise FileError(
             f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} "
             "comes from.",
-            f"Download it (congruence datasets {name} --download, or by hand from the links in CoOp's "
+            f"Download it (congruence lab datasets {name} --download, or by hand from the links in CoOp's "
             f"DATASETS.md, github.com/KaiyangZhou/CoOp), or use {instead}.",
         )
     check_recorded(file)

@@ -45,7 +45,9 @@ def test_inspect_shows_what_the_bridge_adds_and_its_map(here, files, bridge):
         assert words in shown, words
     Bridge(bridge.map, normalize=False, modality="image").save(files / "plain")
     shown = " ".join(here("inspect", "plain").out.split())
-    assert "bridged queries as mapped normalize False modality image thresholds none; congruence bridge" in shown
+    assert (
+        "bridged queries as mapped normalize False modality image thresholds none; congruence bridge evaluate" in shown
+    )
 
 
 def test_inspect_gives_plain_data(here, files, bridge):
@@ -88,7 +90,7 @@ def test_transform_maps_queries_as_the_bridge_does(here, files, bridge, normaliz
         (("q.npz:v",), "map has means of image, text"),
         (("q.npz:v", "--modality", "audio"), "audio"),
         (("q.npz:v", "--modality", "text", "--inverse"), "Got --inverse for a bridge"),
-        (("q.npz:v", "--modality", "text", "--side", "target"), "Leave out --side"),
+        (("q.npz:v", "--modality", "text", "--side", "second"), "Leave out --side"),
         (("old.npz:v", "--modality", "text"), "Got 8-d vectors, the width of this map's output"),
         (("raw.npz:v", "--modality", "text"), "Got raw rows; expected unit rows"),
         (("nan.npz:v", "--modality", "text"), "NaN"),

@@ -215,8 +215,8 @@ def files(tmp_path, bridge, sides):
     return tmp_path
 
 
-COMMAND = ("bridge", "map", "--queries", "queries.npz:v", "--index", "index.npz:v", "--ids", "names")
-MORE = ("--queries-old", "queries_old.npz:v", "--index-new", "index_new.npz:v")
+COMMAND = ("bridge evaluate", "map", "--queries", "queries.npz:v", "--index", "index.npz:v", "--ids", "names")
+MORE = ("--old-queries", "queries_old.npz:v", "--new-index", "index_new.npz:v")
 
 
 def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
@@ -229,10 +229,12 @@ def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
     saved = Bridge.load(files / "out")
     assert json.loads(json.dumps(saved.translate(0.5).to_dict())) == report["thresholds"][0]
     assert here(*COMMAND, "-o", "out").code == 2
-    changed = ("-o", "out", "--force", "--modality", "text", "--normalize", "no")
-    assert here("bridge", "out", *COMMAND[2:], *changed).code == 0
+    changed = ("-o", "out", "--force", "--modality", "text", "--set", "normalize=no")
+    assert here("bridge evaluate", "out", *COMMAND[2:], *changed).code == 0
     assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
-    assert here("bridge", "out", *COMMAND[2:], "-o", "out", "--force").code == 0  # what a bridge was told stays
+    assert (
+        here("bridge evaluate", "out", *COMMAND[2:], "-o", "out", "--force").code == 0
+    )  # what a bridge was told stays
     assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
 
 
@@ -246,15 +248,21 @@ def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
     bank = files / "bank.npz"
     np.savez(bank, v=NEW[:120])
     for flags, options in (
-        (("--center",), {"center": True}),
-        (("--hubness", "csls", "--bank", "bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
+        (
+            (
+                "--set",
+                "center=true",
+            ),
+            {"center": True},
+        ),
+        (("--set", "hubness=csls", "--set", "bank=bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
     ):
         done = here(*COMMAND, *MORE, *flags, "--json")
         assert done.code == 0, done.err
         report, expected = json.loads(done.out), bridge.evaluate(**sides, **options)
         assert [one["scores"] for one in report["systems"]] == [one.scores for one in expected.systems]
         assert (report["center"], report["hubness"]) == (expected.center, expected.hubness)
-    done = here(*COMMAND, *MORE, "--center", "--hubness", "csls", "-o", "out")
+    done = here(*COMMAND, *MORE, "--set", "center=true", "--set", "hubness=csls", "-o", "out")
     assert "200 queries over 500 rows; two-stage: 100 candidates; centered; hubness: csls" in " ".join(done.out.split())
     assert "thresholds are for plain cosines" in done.out
 
@@ -262,15 +270,15 @@ def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
 def test_the_command_says_what_is_missing(here, files):
     (files / "bad").write_text("a 0 b\n")
     for extra, says in (
-        (("--threshold", 0.5), "--queries-old"),
+        (("--threshold", 0.5), "--old-queries"),
         (("--qrels", "bad"), "line 1 of bad with 3 fields"),
-        (("--query-labels", "index.npz:names"), "--index-labels"),
-        (("--normalize", "often"), "--normalize"),
+        (("--labels", "index.npz:names"), "expected QUERIES,INDEX"),
+        (("--set", "normalize=often"), "normalize"),
         (("--at", 0), "--at"),
-        (("--hubness", "isf"), "Got --hubness isf"),
-        (("--bank", "queries.npz:v"), "Pass --hubness or --center"),
-        ((*MORE, "--threshold", 0.5, "--center"), "Got --center with --threshold"),
-        (("--mode", "all"), "--mode"),
+        (("--set", "hubness=isf"), "Got --set hubness=isf"),
+        (("--set", "bank=queries.npz:v"), "Pass --set hubness="),
+        ((*MORE, "--threshold", 0.5, "--set", "center=true"), "Got --set center with --threshold"),
+        (("--set", "mode=all"), "--mode"),
         ((*MORE, "--threshold", 3), "threshold"),
     ):
         done = here(*COMMAND, *extra)
@@ -281,6 +289,6 @@ def test_the_command_says_what_is_missing(here, files):
 
 def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
     Bridge.load(files / "map").save(files / "saved")
-    done = here("evaluate", "saved", "--source-text", "queries.npz:v", "--target-text", "queries_old.npz:v")
+    done = here("lab evaluate", "saved", "--old-text", "queries.npz:v", "--new-text", "queries_old.npz:v")
     assert done.code == 2
     assert "Got a bridge in saved; expected a map" in done.err

@@ -52,14 +52,14 @@ def same(listed, expected):
     np.testing.assert_allclose([float(one["score"]) for one in listed], [one[4] for one in expected], rtol=1e-6)
 
 
-BACKGROUND = ("--background-old", "p_old.npz", "--background-new", "p_new.npz")
+BACKGROUND = ("--background", "p_old.npz,p_new.npz")
 
 
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
         ((), {}),
-        (("--merge", "none", "-k", "3"), {"merge": "none", "k": 3}),
+        (("--set", "merge=none", "-k", "3"), {"merge": "none", "k": 3}),
         (BACKGROUND, {"background": (OLD[PAIRED], NEW[PAIRED])}),
     ],
     ids=["standardized", "as they are", "by paired items"],
@@ -75,17 +75,12 @@ def test_hits_of_both_parts_are_those_of_the_library(here, files, flags, options
     assert report["share_new"] == expected.new.mean()
 
 
-def test_hits_of_an_old_index_are_those_of_a_bridge_and_need_no_options_of_two_parts(here, files):
-    done = here(*SEARCH, "-k", 4, "--json")
+def test_hits_of_an_old_index_are_those_of_a_bridge(here, files):
+    done = here("bridge search", "bridge", "--queries", "q.npz", "--index", "old.npz", "-k", 4, "--json")
     assert done.code == 0, done.err
     expected = BRIDGE.search(embeddings(NEW, QUERIES), embeddings(OLD, IN_OLD), 4)
     report = json.loads(done.out)
     same(report["hits"], lines(expected, np.zeros((10, 4), bool)))
-    assert "merge" not in report
-    for flags in (("--merge", "none"), BACKGROUND):
-        done = here(*SEARCH, *flags)
-        assert done.code == 2
-        assert f"Got {flags[0]} without --new" in done.err
 
 
 def test_hits_are_written_as_tables(here, files):
@@ -136,16 +131,16 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--modality", "audio"), "audio"),
         (("--modality", "smell"), "smell"),
         (("--queries", "raw.npz"), "Divide each query by its norm first"),
-        (("--new", "few.npz"), "20 are needed. Pass --background-old and --background-new, "),
-        (("--background-old", "p_old.npz"), "Got --background-old without --background-new"),
-        (("--background-old", "p_new.npz", "--background-new", "wide.npz"), "9-d background rows for the new part"),
-        (("--merge", "mean"), "--merge mean"),
+        (("--new", "few.npz"), "20 are needed. Pass --background, or --set merge=none"),
+        (("--background", "p_old.npz"), "expected OLD,NEW"),
+        (("--background", "p_new.npz,wide.npz"), "9-d background rows for the new part"),
+        (("--set", "merge=mean"), "--set merge=mean"),
         (("--k", "0"), "Got --k 0"),
         (("--seed", "-1"), "--seed -1"),
         (("-o", "hits.txt"), "Got --out hits.txt; expected a .csv or .parquet file"),
         (("--new", "parted.parquet", "-o", "parted.parquet", "--force"), "parted.parquet"),
         (
-            ("--background-old", "parted.parquet", "--background-new", "p_new.npz", "-o", "parted.parquet", "--force"),
+            ("--background", "parted.parquet,p_new.npz", "-o", "parted.parquet", "--force"),
             "is the source parted.parquet",
         ),
     ],

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import typer.main
 from certify_data import sides
 
+import congruence
 from congruence.cli import app
 from congruence.errors import CongruenceError
 from congruence.report import render_certificate
@@ -19,7 +19,6 @@ from congruence.upgrade.certify import certify
 
 #: Which map is chosen is the subject of test_which_map.py.
 QUICK = ["--method", "orthogonal"]
-PROGRAM = typer.main.get_command(app)
 
 
 @pytest.fixture(scope="module")
@@ -33,33 +32,39 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(*arguments, command="certify"):
-    """Run the command, whose options are read once; errors pass."""
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments, command="check"):
+    """Run the command in a folder whose outputs it may replace; errors pass."""
+    if command == "check":
+        arguments = (*arguments, "--force")
     with redirect_stdout(io.StringIO()) as out:
-        code = PROGRAM.main([command, *map(str, arguments)], standalone_mode=False)
+        code = app.main([*command.split(), *map(str, arguments)], standalone_mode=False)
     return SimpleNamespace(stdout=out.getvalue(), exit_code=code or 0)
 
 
 def files(folder, *modalities):
-    return [
-        part
-        for side, file in (("source", "old"), ("target", "new"))
-        for name in modalities or ("image", "text")
-        for part in (f"--{side}-{name}", f"{folder / file}.npz:{name}")
-    ]
+    first, *others = modalities or ("image", "text")
+    words = [f"{folder}/{side}.npz:{first}" for side in ("old", "new")] + ["--modality", first]
+    for name in others:
+        words += ["--also", f"{name}={folder}/old.npz:{name},{folder}/new.npz:{name}"]
+    return words
 
 
 def test_two_modalities_end_in_a_verdict(folder, tmp_path):
-    out = run(*files(folder), "--ids", "ids", "--report", tmp_path / "c.html", *QUICK).stdout
+    out = run(*files(folder), "--ids", "ids", "-o", tmp_path / "c", "--verbose", *QUICK).stdout
     assert out.startswith("Verdict: ")
     for words in ("Share of draws", "map the queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
         assert words in out
-    assert (tmp_path / "c.html").exists()
+    assert (tmp_path / "c/certificate.html").exists()
 
 
 def test_each_way_stands_with_its_costs(folder):
-    cost = ["--rows", 20000, "--encode-rate", 10, "--price", 0.5]
-    out = run(*files(folder), "--ids", "ids", *cost, *QUICK).stdout
+    cost = ["--set", "rows=20000", "--set", "encode_rate=10", "--set", "price=0.5"]
+    out = run(*files(folder), "--ids", "ids", *cost, "-v", *QUICK).stdout
     table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
@@ -68,11 +73,13 @@ def test_each_way_stands_with_its_costs(folder):
     assert result["costs"][2]["items"] == round(20000 * result["costs"][2]["share"])
     assert len(result["progressive"]["value"]) == len(result["progressive"]["share"])
     with pytest.raises(CongruenceError, match="rows"):
-        run(*files(folder), "--ids", "ids", "--rows", 0, *QUICK)
+        run(*files(folder), "--ids", "ids", "--set", "rows=0", *QUICK)
 
 
 def test_the_way_to_search_is_an_option(folder):
-    found = json.loads(run(*files(folder), "--ids", "ids", "--center", "--hubness", "csls", "--json", *QUICK).stdout)
+    found = json.loads(
+        run(*files(folder), "--ids", "ids", "--set", "center=true", "--set", "hubness=csls", "--json", *QUICK).stdout
+    )
     assert any("transductive" in note for note in found["notes"])
     assert any("Centered" in note for note in found["notes"])
 
@@ -93,12 +100,12 @@ def test_anchors_split_off_the_queries(folder):
 
 
 def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
-    """`congruence anchors` writes them; among each other they would be found better than other items are."""
+    """`congruence lab anchors` writes them; among each other they would be found better than other items are."""
     for name in ("chosen.txt", "chosen.parquet"):
         place = str(tmp_path / name)
         arguments = [f"{folder / 'old.npz'}:image", "-n", "100", "-o", place, "--ids", "ids"]
-        said = run(*arguments, command="anchors").stdout
-        assert "congruence certify with --anchors" in " ".join(said.split())
+        said = run(*arguments, command="lab anchors").stdout
+        assert "congruence check with --anchors" in " ".join(said.split())
         data = json.loads(run(*files(folder, "image"), "--ids", "ids", "--anchors", place, "--json", *QUICK).stdout)
         assert (data["n_anchors"], data["n_queries"]) == (100, 60)
         assert not any("scored among each other" in note for note in data["notes"])
@@ -108,7 +115,7 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
 
 
 def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear").stdout
+    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", "-v").stdout
     assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
     assert "can be too high" in " ".join(found.split())  # for anchors that are not random
 
@@ -127,12 +134,12 @@ def test_text_queries_of_other_items(folder, tmp_path):
     p = upgrade_problem(60, 24, random_state=1)
     np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
     place, images = tmp_path / "texts.npz", files(folder, "image")
-    texts = ["--queries-text", f"{place}:new", "--queries-text-source", f"{place}:old"]
+    texts = ["--queries", f"{place}:new", "--old-queries", f"{place}:old"]
     # The files' column of ids names items of the store; these texts have none.
     data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
     assert data["task"] == "graded_text_overlap@10"
     assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
-    with pytest.raises(CongruenceError, match="--queries-text too"):
+    with pytest.raises(CongruenceError, match="--queries too"):
         run(*images, *texts[2:], *QUICK)
 
 
@@ -146,7 +153,7 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     quick = {"method": "orthogonal"}
     said = next(e for e in certify(*sides(p), **quick).theory if e["theorem"] == "Def. 5.4")
     assert not calls
-    assert "--theory full" in said["sentence"]
+    assert "--set theory=full" in said["sentence"]
     full = next(e for e in certify(*sides(p), theory="full", **quick).theory if e["theorem"] == "Def. 5.4")
     assert calls
     assert full["numbers"]["kappa"][0] >= 1
@@ -159,9 +166,9 @@ def test_one_modality_with_labels(folder):
 
 
 def test_thresholds_and_exit_code(folder):
-    easy = ["--retention", "0.01", "--must-move", "--exit-code"]
+    easy = ["--set", "retention=0.01", "--set", "must_move=true", "--exit-code"]
     assert run(*files(folder), "--ids", "ids", *easy, *QUICK).exit_code == 0
-    hard = ["--worth", "0.9", "--exit-code"]
+    hard = ["--set", "worth=0.9", "--exit-code"]
     result = run(*files(folder), "--ids", "ids", *hard, *QUICK)
     assert result.exit_code == 1
     assert "keep the old model" in result.stdout
@@ -177,11 +184,12 @@ def test_the_sample_is_certified_by_name():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--retention", "2"], "retention=2"),
+        (["--set", "retention=2"], "retention=2"),
         (["--anchors", "160"], "--anchors 160 of 160"),
-        (["--fitted", "sound"], "fitted='sound'"),
+        (["--set", "fitted=sound"], "fitted='sound'"),
         (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
-        (["--query-source-image", "nowhere.npy"], "nowhere.npy"),
+        (["--test", "nowhere.npy,nowhere.npy"], "nowhere.npy"),
+        (["--also", "text=nowhere.npy"], "Got --also twice for text"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, arguments, words):
@@ -189,12 +197,34 @@ def test_bad_input_is_one_sentence(folder, arguments, words):
         run(*files(folder), "--ids", "ids", *arguments, *QUICK)
 
 
-def test_an_existing_report_is_not_replaced(folder, tmp_path):
-    page = tmp_path / "c.html"
-    page.write_text("mine")
-    with pytest.raises(CongruenceError, match="exists"):
-        run(*files(folder), "--ids", "ids", "--report", page, *QUICK)
-    assert page.read_text() == "mine"
+def test_a_folder_of_other_files_is_not_replaced(folder, tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/mine.txt").write_text("mine")
+    with pytest.raises(CongruenceError, match="mine.txt"):
+        run(*files(folder), "--ids", "ids", "-o", tmp_path / "c", *QUICK)
+    assert (tmp_path / "c/mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("modalities", [("image",), ("image", "text")])
+def test_the_map_that_was_measured_is_kept(folder, tmp_path, modalities):
+    data = json.loads(run(*files(folder, *modalities), "--ids", "ids", "--json").stdout)
+    mapping = congruence.load(tmp_path / "checked/map")
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
+    same = certify(*sides(p, modalities=modalities)).fit()
+    for name in modalities:
+        rows = p.source_images if name == "image" else p.source_texts
+        np.testing.assert_allclose(mapping.transform(rows, modality=name), same.transform(rows, modality=name))
+    kept = json.loads((tmp_path / "checked/certificate.json").read_text())
+    assert kept["verdict"] == data["verdict"]
+
+
+def test_two_files_paired_by_position_are_enough(tmp_path):
+    p = upgrade_problem(80, 12, random_state=0)
+    np.save("old.npy", p.source_images)
+    np.save("new.npy", p.target_images)
+    *_, written, following = run("old.npy", "new.npy", *QUICK).stdout.splitlines()
+    assert written.startswith("Written to checked: map")
+    assert following.startswith("Next: congruence ")
 
 
 @pytest.mark.long

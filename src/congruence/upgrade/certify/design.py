@@ -653,7 +653,7 @@ class Design:
         if not self.heldout:
             notes.append(
                 "Anchors are scored among each other, each by a map fitted without it. This is right for anchors "
-                "drawn at random. Anchors chosen by congruence anchors differ from each other more than other "
+                "drawn at random. Anchors chosen by congruence lab anchors differ from each other more than other "
                 "items do, so their scores can be too high: score other items, drawn at random."
             )
         if scored.store_modality not in scored.target:

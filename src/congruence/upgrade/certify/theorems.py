@@ -142,7 +142,7 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
             f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds "
             "how much errors grow "
             "when the norms of other rows are extrapolated, takes minutes and was not computed. Pass "
-            'theory="full" (--theory full) for it.'
+            'theory="full" (--set theory=full) for it.'
         )
         return _entry("Def. 5.4", quantity, words, numbers), None
     constant = kappa(F, random_state=random_state)

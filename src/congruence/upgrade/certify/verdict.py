@@ -264,7 +264,7 @@ def _in_words(
         return (
             f"collect {decision.more:,} more anchors of this kind",
             f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about "
-            f"{curve.n + decision.more:,} anchors. Choose them with congruence anchors, and score the map on "
+            f"{curve.n + decision.more:,} anchors. Choose them with congruence lab anchors, and score the map on "
             "queries drawn at random.",
         )
     if decision.action == "progressive":

@@ -152,8 +152,10 @@ class Journal:
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
+            step = FIRST.get(self.state)
             raise MigrationError(
-                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.", _NEXT[self.state]
+                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.",
+                f"Run `{step}` first." if step else "It is complete: remove its folder, or pass another `journal=…`.",
             )
 
     def sync(self, stage: Stage) -> None:
@@ -179,14 +181,23 @@ def _has(content: object, kinds: Mapping[str, type]) -> bool:
     return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
 
 
-#: What to do instead, by state.
-_NEXT = {
-    "filling": "Finish the run first (resume=True).",
-    "filled": "Verify it first (verify).",
-    "verified": "Switch it first (switch).",
-    "switched": "Roll back first, or drop the old vectors.",
-    "rolled back": "Verify and switch again, or discard the new vectors.",
-    "dropped": "The migration is complete: remove the journal's folder.",
+#: What readers see, by state.
+SEEN = {
+    "filling": "the old vectors; the new ones are being written",
+    "filled": "the old vectors; the new ones are written but not yet verified",
+    "verified": "the old vectors; the new ones are written and verified",
+    "switched": "the new vectors; the old ones are kept",
+    "rolled back": "the old vectors again; the new ones are kept",
+    "dropped": "the new vectors; the old ones were removed",
+}
+
+#: The step to which other steps are refused, by state.
+FIRST = {
+    "filling": "run",
+    "filled": "verify",
+    "verified": "switch",
+    "switched": "rollback",
+    "rolled back": "verify",
 }
 
 

@@ -122,7 +122,8 @@ class Migration:
         digest = map_digest(mapping)
         if kept is not None and kept.map_digest != digest:
             raise SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.", "Leave the map out, or discard first."
+                f"The migration in {self.folder} was begun with another map.",
+                "Leave the map out, or run `discard` first.",
             )
         if kept is not None and kept.place != self.info.place:
             raise MigrationError(
@@ -193,7 +194,7 @@ class Migration:
             Allow a run over some rows (``rows``): the others keep their vectors, and the table then has vectors of
             both models.
         certificate : mapping, optional
-            Output of ``congruence certify --json``.
+            Output of ``congruence check --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
         allow_unknown : bool, default=False
@@ -289,7 +290,7 @@ class Migration:
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
-                "Pass `resume=True` to continue it, or discard it first, also if the table has been recreated since.",
+                "Pass `resume=True` to continue it, or `discard` it, also if the table was recreated.",
             )
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="run")

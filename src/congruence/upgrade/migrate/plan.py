@@ -87,9 +87,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise ParameterError(
-            "The certificate has no verdict.", "Pass the output of congruence certify --json."
-        ) from None
+        raise ParameterError("The certificate has no verdict.", "Pass the output of congruence check --json.") from None
     return content
 
 
@@ -164,22 +162,19 @@ def make_plan(
         note("disk", "good" if info.free_bytes > 1.1 * size else "bad", words)
     verdict: dict[str, str] = {}
     if certificate is None:
-        note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
+        note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
     else:
         verdict = read_verdict(certificate)
         supports = verdict["action"] in FOR_MAPPING
         detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            detail += (
-                " Mapping alone does not reach the required quality: run congruence migrate --progressive, or "
-                "reembed afterward."
-            )
+            detail += " Mapping alone does not reach the required quality: re-embed afterward."
         note("certificate", "good" if supports else "bad", detail)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
             f"{verdict[side]} (the map has {model})"
             for side, model in models.items()
-            if model and verdict[side] not in ("", model)
+            if model and verdict[side] and not verdict[side].startswith(model)
         ]
         if differing:
             note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")

@@ -1,4 +1,4 @@
-"""``congruence info``: describe this installation for a bug report."""
+"""``congruence lab info``: describe this installation for a bug report."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Show versions, extras, threads, memory and devices, to paste into a bug report.
+
+    Example: congruence lab info
 
     Contains no user, host or path names.
     """

@@ -1,4 +1,4 @@
-"""``congruence similarity``: how similar two spaces are, and whether this is more than chance."""
+"""``congruence lab similarity``: how similar two spaces are, and whether this is more than chance."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import check_plot, number, print_json, print_table, progress, read
-from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
+from congruence.cli._base import check_plot, ids_of, number, print_json, print_table, progress, read, refuse_options
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -25,16 +25,13 @@ class Options:
 
     metric: list[str] | None = option(None, "Name of a metric, or all; may be repeated. By default one of each family.")
     layers: bool = option(False, "Compare every matrix of one file or folder with every one of the other.", "--layers")
-    ids: str | None = option(None, "Key, column or file of the ids, in both files.")
-    target_ids: str | None = option(None, "Key, column or file of the second file's ids, if different.")
+    ids: Ids = None
     permutations: int = option(200, "Number of random re-pairings.")
-    halves: int = option(20, "Number of random halves for the interval; not used with --layers.")
-    max_rows: int | None = option(None, "If there are more rows, use a random sample of this size.")
     seed: Seed = 0
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that both comparisons have."""
-        return {"permutations": self.permutations, "max_rows": self.max_rows, "random_state": self.seed}
+        return {"permutations": self.permutations, "random_state": self.seed}
 
 
 @with_groups
@@ -43,16 +40,20 @@ def command(
     second: str = argument(..., "The same items in another model."),
     *,
     options: Options,
+    settings: dict[str, Any] = settable(halves=20, max_rows=int),
     plot: str | None = option(None, "Plot the scores, or with --layers the heat map: .svg, .png or .pdf."),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
+    """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows.
+
+    Example: congruence lab similarity library/old-photos.parquet library/new-photos.parquet
+    """
     if plot is not None:
         check_plot(plot, force=force)
     compare: Callable[..., tuple[Any, dict[str, object]]] = _compare_layers if options.layers else _compare_spaces
     show: Callable[..., None] = _print_heatmap if options.layers else _print_scores
-    result, data = compare(first, second, options, as_json)
+    result, data = compare(first, second, options, settings, as_json)
     if plot is not None:
         from congruence.report import write_layers, write_similarities
 
@@ -64,17 +65,19 @@ def command(
         show(result, options)
 
 
-def _compare_spaces(first: str, second: str, options: Options, quiet: bool) -> tuple[Similarities, dict[str, object]]:
+def _compare_spaces(
+    first: str, second: str, options: Options, settings: dict[str, Any], quiet: bool
+) -> tuple[Similarities, dict[str, object]]:
     """Return the scores, also as plain data."""
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
     from congruence.metrics import BETWEEN_SPACES
 
-    pairs = Pairs.join(read(first, options.ids, Space()), read(second, options.target_ids or options.ids, Space()))
+    pairs = Pairs.join(read(first, ids_of(options.ids)[0], Space()), read(second, ids_of(options.ids)[1], Space()))
     chosen = list(BETWEEN_SPACES) if options.metric == ["all"] else options.metric or list(DEFAULT)
     with progress("comparing", len(chosen), quiet) as callback:
         X, Y = pairs.source.vectors, pairs.target.vectors
-        scores = compare_spaces(X, Y, chosen, halves=options.halves, callback=callback, **options.arguments())
+        scores = compare_spaces(X, Y, chosen, callback=callback, **settings, **options.arguments())
     return scores, {"scores": [score.to_dict() for score in scores]}
 
 
@@ -95,7 +98,7 @@ def _print_scores(scores: Similarities, options: Options) -> None:
 
 
 def _compare_layers(
-    first: str, second: str, options: Options, quiet: bool
+    first: str, second: str, options: Options, settings: dict[str, Any], quiet: bool
 ) -> tuple[LayerComparison, dict[str, object]]:
     """Compare every layer with every layer, and return the scores, also as plain data."""
     from congruence._utils.ids import id_rows
@@ -103,6 +106,7 @@ def _compare_layers(
     from congruence.embeddings import Pairs
     from congruence.metrics import between_spaces
 
+    refuse_options({"--set halves": settings.get("halves")}, "with --layers")
     metric = options.metric or ["linear_cka"]
     if len(metric) > 1 or metric == ["all"]:
         raise ParameterError(
@@ -110,14 +114,14 @@ def _compare_layers(
             "Pass --metric once.",
         )
     between_spaces(metric[0])  # an unknown metric is reported before the work starts
-    sides = _read_layers(first, options.ids), _read_layers(second, options.target_ids or options.ids)
+    sides = [_read_layers(spec, one) for spec, one in zip((first, second), ids_of(options.ids), strict=True)]
     pairs = Pairs.join(*(next(iter(layers.values())) for layers in sides))
     X, Y = (
         {name: layer.vectors[id_rows(layer.ids, rows.ids)] for name, layer in layers.items()}
         for layers, rows in zip(sides, (pairs.source, pairs.target), strict=True)
     )
     with progress("re-pairing", options.permutations, quiet) as callback:
-        comparison = compare_layers(X, Y, metric[0], callback=callback, **options.arguments())
+        comparison = compare_layers(X, Y, metric[0], callback=callback, **settings, **options.arguments())
     return comparison, {"layers": comparison.to_dict()}
 
 

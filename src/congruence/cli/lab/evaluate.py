@@ -1,12 +1,12 @@
-"""``congruence evaluate``: scores before and after mapping, and of each model alone, on embeddings of both models."""
+"""``congruence lab evaluate``: scores before and after mapping, and of each model alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import check_page, print_json, read_groups, refuse_options
-from congruence.cli._engines import SampleOptions, read_sides
-from congruence.cli._options import Force, Json, Seed, argument, option, with_groups
+from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.errors import InputError, ParameterError
 
@@ -19,38 +19,37 @@ if TYPE_CHECKING:
 def command(
     map_path: str = argument(..., "Folder of a saved map.", metavar="MAP"),
     *,
-    source_image: str | None = option(None, "Images in the source model."),
-    source_text: str | None = option(None, "Texts in the source model."),
-    target_image: str | None = option(None, "Images in the target model."),
-    target_text: str | None = option(None, "Texts in the target model."),
-    ids: str | None = option(None, "Key, column or file of the ids, in all files."),
+    old_image: str | None = option(None, "Images in the old model."),
+    old_text: str | None = option(None, "Texts in the old model."),
+    new_image: str | None = option(None, "Images in the new model."),
+    new_text: str | None = option(None, "Texts in the new model."),
+    ids: Ids = None,
     labels: str | None = option(None, "file:column with the class of each image; by default its id."),
     prompt_labels: str | None = option(None, "file:column with the class of each text, for several prompts a class."),
-    center: bool = option(False, "Also measure retrieval with each side centered.", "--center"),
-    hubness: str | None = option(None, "csls or qb_norm: also measure retrieval with a correction for hubs."),
     held_out: bool = option(False, "Evaluate only items that the map was not fitted on.", "--held-out"),
     against: list[str] | None = option(
         None, "Another map between the same models, to test which is better; may be repeated."
     ),
-    fitted_rows: str = option(
-        "refuse", "With --against: items that a map may have been fitted on: refuse, drop or keep."
-    ),
-    groups: str | None = option(
-        None, "With --against: file:column with a group of each item, or none; by default identical items."
-    ),
-    runner: SampleOptions,
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(center=False, hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
+    """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone.
+
+    Example: congruence lab evaluate map --old-image library/old-photos.parquet --new-image
+    library/new-photos.parquet
+    """
     import congruence
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap
 
+    runner = EngineOptions.of(engine, settings)
+    groups, fitted_rows = settings.pop("groups", None), settings.pop("fitted_rows", None)
     if not against:
-        needs_other = {"--groups": groups, "--fitted-rows": fitted_rows != "refuse"}
+        needs_other = {"--set groups": groups, "--set fitted_rows": fitted_rows}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
     if report is not None:  # checked before the work starts
         check_page(report, force=force)
@@ -58,8 +57,8 @@ def command(
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
     specs = {
-        "source": {"image": source_image, "text": source_text},
-        "target": {"image": target_image, "text": target_text},
+        "source": {"image": old_image, "text": old_text},
+        "target": {"image": new_image, "text": new_text},
     }
     by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
     sides = read_sides(
@@ -71,7 +70,7 @@ def command(
         needs_rows={
             "--labels": labels,
             "--prompt-labels": prompt_labels,
-            "--groups": None if groups == "none" else groups,
+            "--set groups": None if groups == "none" else groups,
         },
     )
     image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
@@ -91,7 +90,7 @@ def command(
             prompt_labels=text_labels,
             name=map_path,
             groups=read_groups(groups),
-            fitted_rows="drop" if held_out else fitted_rows,
+            fitted_rows="drop" if held_out else fitted_rows or "refuse",
         )
     scores = evaluate(
         mapping,
@@ -99,8 +98,7 @@ def command(
         sides["target"],
         labels=image_labels,
         prompt_labels=text_labels,
-        center=center,
-        hubness=hubness,
+        **settings,
     )
     if report is not None:
         from congruence.datasets import Bundle

@@ -1,39 +1,43 @@
-"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this
-machine.
-"""
+"""``congruence lab plan``: estimate the time and cost of mapping very many rows, from rates measured here."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from congruence.cli._base import print_facts, print_json, print_table, say
-from congruence.cli._options import Json, argument, option
+from congruence.cli._options import Json, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
+#: Type of the stored numbers, bytes per row beside its vector, size of a fragment in MB, memory of the driver in GB,
+#: prices of 1,000 reads and writes of the object store, and the share of the work that is repeated after failures.
+STORAGE = {"dtype": "float32", "payload": 8.0, "fragment_mb": 256.0, "driver_memory": 4.0}
+STORAGE |= {"get_price": 0.0004, "put_price": 0.005, "lost": 0.05}
 
+
+@with_groups
 def command(
     rows: float = argument(..., "Number of rows, e.g. 1e9."),
     dim: int = argument(..., "Width of the vectors."),
     dim_out: int | None = option(None, "Width of the new vectors; by default the same."),
-    dtype: str = option("float32", "Type of the stored numbers: float16, float32 or float64."),
-    payload: float = option(8.0, "Bytes per row in addition to its vector."),
     where: str | None = option(None, "Folder or URL to measure in; by default a temporary folder."),
     machines: int = option(16, "Number of machines."),
     cores: int = option(16, "Cores per machine, as fast as those here."),
     memory: float = option(64.0, "Memory per machine, in GB."),
     network: float = option(10.0, "Bandwidth to the storage per machine, in Gbit per second."),
-    driver_memory: float = option(4.0, "Memory that the driver may use, in GB."),
     price: float = option(0.0, "Price of one machine per hour."),
-    get_price: float = option(0.0004, "Price of 1,000 reads of the object store."),
-    put_price: float = option(0.005, "Price of 1,000 writes to the object store."),
-    lost: float = option(0.05, "Share of the work that is repeated after failures."),
-    fragment_mb: float = option(256.0, "Size of a fragment before it is mapped, in MB."),
+    settings: dict[str, Any] = settable(**STORAGE),
     as_json: Json = False,
 ) -> None:
     """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and
     the bottleneck.
+
+    Example: congruence lab plan 1e9 768
     """
     from congruence._utils.validation import check_choice, check_positive
     from congruence.engines.planning import Machines, measure_rates, plan_rows
 
+    dtype, payload, fragment_mb, *further = {**STORAGE, **settings}.values()
+    driver_memory, get_price, put_price, lost = further
     check_choice(dtype, ("float16", "float32", "float64"), "dtype")
     for name, value in {"rows": rows, "memory": memory, "network": network, "driver_memory": driver_memory}.items():
         check_positive(value, name)
@@ -44,7 +48,7 @@ def command(
         check_positive(value, name, zero=True)
     if not 0 <= lost < 1:
         raise ParameterError(
-            f"Got --lost {lost}; expected a share from 0 to below 1.", "Pass --lost 0.05, for example."
+            f"Got --set lost={lost}; expected a share from 0 to below 1.", "Pass --set lost=0.05, for example."
         )
     width = dim if dim_out is None else int(check_positive(dim_out, "dim_out", integer=True))
     rates = measure_rates(dim, width, dtype=dtype, where=where)

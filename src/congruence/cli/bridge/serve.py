@@ -1,10 +1,18 @@
-"""``congruence serve``: serve a new model through OpenAI's embeddings API, with vectors in an old index's space."""
+"""``congruence bridge serve``: serve a new model through OpenAI's embeddings API in an old index's space."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from congruence._utils.optional import require
 from congruence.cli._base import print_json, say
-from congruence.cli._options import Json, ModelOptions, argument, option, with_groups
+from congruence.cli._options import MODEL, Json, argument, option, settable, with_groups
+
+#: Spaces of the served vectors, as Python names them.
+SPACES = {"index": "target", "encoder": "source"}
+
+#: What a server accepts.
+LIMITS = {"max_batch": 256, "max_body": 2 * 2**20, "max_chars": 32768, "max_waiting": 256, "timeout": 30.0}
 
 
 @with_groups
@@ -13,7 +21,7 @@ def command(
     *,
     encoder: str = option(..., "Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:…."),
     modality: str = option("text", "Modality whose means the map uses for texts."),
-    space: str = option("target", "Space of the served vectors: target (the index's) or source (the encoder's own)."),
+    space: str = option("index", "Space of the served vectors: index, or encoder (as the encoder gives them)."),
     host: str = option("127.0.0.1", "Address to listen on. Addresses other than loopback require a key."),
     port: int = option(8000, "Port to listen on; 0 for any free port."),
     api_key_env: str | None = option(None, "Environment variable with the key that clients must send."),
@@ -21,17 +29,16 @@ def command(
     model_name: list[str] | None = option(
         None, "Model name that clients send; may be repeated. By default the model of the space served."
     ),
-    max_batch: int = option(256, "Largest number of texts per request, and per call of the encoder."),
-    max_body: int = option(2 * 2**20, "Largest size of a request, in bytes."),
-    max_chars: int = option(32768, "Largest number of characters per text."),
-    max_waiting: int = option(256, "Largest number of requests at a time; further ones get a 503."),
-    timeout: float = option(30.0, "Seconds after which a request is answered with a 504."),
-    batch_size: int = option(32, "Number of texts that the encoder processes at a time."),
-    model_options: ModelOptions,
-    check_space: bool = option(True, "Refuse an encoder whose name differs from the map's source model."),
+    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
+    settings: dict[str, Any] = settable(**LIMITS, batch_size=32, check=True, **MODEL),
     as_json: Json = False,
 ) -> None:
-    """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
+    """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM.
+
+    Example: congruence bridge serve back --encoder sentence-transformers:all-MiniLM-L6-v2
+    """
+    from congruence._utils.validation import check_choice
+    from congruence.encoders import load_encoder
     from congruence.integrations.process import check_host, listen, read_key, serve
     from congruence.integrations.server import LOOPBACK, Limits, create_app
     from congruence.upgrade.bridge import Bridge
@@ -42,18 +49,19 @@ def command(
         require(module, extra="serve")
     bridge = Bridge.load(map_path)
     with listen(host, port) as socket:
-        model = model_options.load(encoder, "text")
+        limits = Limits(**{name: settings.pop(name) for name in LIMITS if name in settings})
+        loading = {name: settings.pop(name) for name in MODEL if name in settings}
+        model = load_encoder(encoder, "text", device=device, **loading)
         app = create_app(
             bridge,
             model,
             modality=modality,
-            space=space,
+            space=SPACES[check_choice(space, tuple(SPACES), "space")],
             names=model_name or None,
             api_key=api_key,
             allowed_hosts=LOOPBACK if api_key is None else None,
-            limits=Limits(max_batch, max_body, max_chars, max_waiting, timeout),
-            batch_size=batch_size,
-            check=check_space,
+            limits=limits,
+            **settings,
         )
         service = app.state.service
         url_host = f"[{host}]" if ":" in host and not host.startswith("[") else host
@@ -66,4 +74,4 @@ def command(
             else:
                 say(f"serving {service.names[0]} ({service.vectors.dim}-d) at {url}; Ctrl-C stops it.")
 
-        serve(app, socket, timeout=timeout, on_ready=ready)
+        serve(app, socket, timeout=limits.timeout, on_ready=ready)

@@ -1,4 +1,4 @@
-"""``congruence drift``: test whether the encoder behind a stream of vectors has changed."""
+"""``congruence lab drift``: test whether the encoder behind a stream of vectors has changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def command(
     exit_code: bool = option(False, "Exit with code 1 if the encoder has changed.", "--exit-code"),
     as_json: Json = False,
 ) -> None:
-    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors."""
+    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors.
+
+    Example: congruence lab drift library/old-photos.parquet library/new-photos.parquet --canaries
+    """
     from congruence._utils.validation import RowNames, check_rows
     from congruence.cli.fit import read_anchors
     from congruence.compare.drift import DriftMonitor, compare_canaries
@@ -33,7 +36,7 @@ def command(
                 f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now.",
                 "Pass the newest.",
             )
-        sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
+        sides, paired_by = read_anchors((reference, stream[0]), ids, (Space(), Space()))
         comparison = compare_canaries(*sides, tolerance=tolerance)
         changed = comparison.changed
         if as_json:

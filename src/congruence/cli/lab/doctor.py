@@ -1,8 +1,8 @@
-"""``congruence doctor``: determine which model a store's rows come from, and which rows do not fit."""
+"""``congruence lab doctor``: determine which model a store's rows come from, and which rows do not fit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +18,7 @@ from congruence.cli._base import (
     split_named,
     write_table,
 )
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _PRINTED = 10
 _LISTED = 1000
 
 
+@with_groups
 def command(
     store: str = argument(..., "Vectors to examine: a file, file:key, or a folder of parts."),
     known: list[str] | None = option(
@@ -43,39 +44,43 @@ def command(
         None, "A map from congruence fit, which knows the rows of its two models; may be repeated.", "--map"
     ),
     ids: str | None = option(None, "Key, column or file of the store's ids."),
-    fdr: float = option(0.01, "False discovery rate of the rows reported to fit no known model."),
-    rows: str | None = option(None, "Write each row's model and p-value: .csv or .parquet.", "--rows"),
+    settings: dict[str, Any] = settable(fdr=0.01),
+    out: str | None = option(None, "Write each row's model and p-value: .csv or .parquet.", "--out", "-o"),
     force: Force = False,
     seed: Seed = 0,
     exit_code: bool = option(False, "Exit with code 1 unless all rows fit the same known model.", "--exit-code"),
     as_json: Json = False,
 ) -> None:
-    """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit."""
+    """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit.
+
+    Example: congruence lab doctor library/old-photos.parquet --known old=library/old-photos.parquet --known
+    new=library/new-photos.parquet
+    """
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
     from congruence.io import open_source
     from congruence.maps import load
 
     source = open_source(store, ids=ids)
-    if rows is not None:
-        check_table_name(rows, "--rows")
-        check_new(rows, source, force=force)
+    if out is not None:
+        check_table_name(out, "--out")
+        check_new(out, source, force=force)
     known_rows: dict[str, Embeddings] = {}
     for name, spec in (split_named(entry, "--known", "NAME=FILE", "old=old.npy") for entry in known or []):
         if name in known_rows:
             raise ParameterError(f"Got --known {name}=… twice; expected each name once.", "Pass another name.")
-        if rows is not None:
-            check_new(rows, open_source(spec, ids=False), force=force)
+        if out is not None:
+            check_new(out, open_source(spec, ids=False), force=force)
         known_rows[name] = read(spec, False, Space())
-    detector = OriginDetector(fdr, random_state=seed).fit(known_rows, {spec: load(spec) for spec in maps or []})
+    detector = OriginDetector(**settings, random_state=seed).fit(known_rows, {spec: load(spec) for spec in maps or []})
     report = detector.examine(source)
-    if rows is not None:
-        _write_rows(rows, source, report, force)
+    if out is not None:
+        _write_rows(out, source, report, force)
     if as_json:
         data = report.to_dict()
         for key, entries in (("odd", report.odd), ("not_finite", report.not_finite), ("zero", report.zero)):
-            data |= {key: entries[:_LISTED], f"n_{key}": len(entries)}  # --rows lists all
-        print_json({"store": store, "written": rows, "summary": report.summary(), **data})
+            data |= {key: entries[:_LISTED], f"n_{key}": len(entries)}  # --out lists all
+        print_json({"store": store, "written": out, "summary": report.summary(), **data})
     else:
         _print(store, report)
         for line in report.summary():

@@ -1,4 +1,4 @@
-"""``congruence anchors``: choose which items to encode with both models."""
+"""``congruence lab anchors``: choose which items to encode with both models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    file: str | None = argument(None, "The store, in the source model: a file, file:key, or a folder of parts."),
+    file: str | None = argument(None, "The store, in the old model: a file, file:key, or a folder of parts."),
     n: int = option(..., "Number of anchors.", "--count", "-n"),
     out: str = option(
         ..., "File to write. .txt: one id, row number or text per line; else ids and vectors.", "--out", "-o"
@@ -30,7 +30,10 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Choose the items to encode with both models, the most informative first."""
+    """Choose the items to encode with both models, the most informative first.
+
+    Example: congruence lab anchors library/old-photos.parquet -n 200 -o chosen.parquet
+    """
     if texts == (file is not None):
         raise ParameterError(
             f"Got {'--texts and ' + repr(file) if texts else 'no FILE'}; expected either a file of vectors or --texts. "
@@ -73,7 +76,7 @@ def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str 
         return f"congruence fit {shlex.quote(out)} NEW -o map"
     if not anchors.has_ids:
         return None
-    id_options = "" if ids is None else f" --ids {shlex.quote(ids)} --target-ids id"
+    id_options = "" if ids is None else f" --ids {shlex.quote(f'{ids},id')}"
     return f"congruence fit {shlex.quote(file)} NEW{id_options} -o map"
 
 
@@ -109,7 +112,7 @@ def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> No
     if anchors.method not in ("random", "balanced"):
         say(
             "These anchors are not a random sample: they are easier to tell apart than other items. To certify "
-            "the map, also encode random items (--method random), and run congruence certify with --anchors "
+            "the map, also encode random items (--method random), and run congruence check with --anchors "
             f"{shlex.quote(out)}, which scores only the other items."
         )
 

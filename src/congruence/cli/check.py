@@ -1,0 +1,420 @@
+"""``congruence check``: recommend how to handle a change of models, and keep the map that was measured."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+
+from congruence._utils.atomic import atomic_path, check_output
+from congruence.cli._base import (
+    ids_of,
+    number,
+    open_asking,
+    print_json,
+    print_table,
+    progress,
+    read,
+    refuse_options,
+    say,
+    split_named,
+    two_sides,
+)
+from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
+from congruence.cli.fit import find_ids, read_anchors
+from congruence.errors import IdError, InputError, ModalityError, ParameterError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from congruence.embeddings import Embeddings
+    from congruence.maps import Map
+    from congruence.upgrade.certify import Certificate, Estimate
+
+    Sides: TypeAlias = tuple[dict[str, Embeddings], dict[str, Embeddings]]
+
+#: What the folder contains.
+MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
+
+#: When a map is good enough; parameters of ``certify``; what the certificate calls the models.
+CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
+CERTIFY = {
+    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "center": False, "hubness": str},
+    **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
+}
+NAMES = {"old_model": str, "new_model": str}
+
+
+@with_groups
+def command(
+    old: str = argument(..., "Items in the old model: a file, or file:key. Or a bundle or sample: photos, emoji."),
+    new: str | None = argument(None, "The same items in the new model."),
+    *,
+    store: str | None = option(None, "The database to migrate, for its size and for the next command."),
+    queries: str | None = option(None, "Texts of any items in the new model, as queries."),
+    old_queries: str | None = option(None, "The same texts in the old model, to include keeping it."),
+    also: list[str] | None = option(
+        None, "MODALITY=OLD,NEW: the items' rows of another modality, in one or both models. May be repeated."
+    ),
+    test: list[str] | None = option(
+        None, "OLD,NEW or MODALITY=OLD,NEW: held-out items; by default the anchors take turns. May be repeated."
+    ),
+    anchors: str | None = option(
+        None, "Number of items to draw as anchors, or a file of their ids; the others are held out."
+    ),
+    labels: str | None = option(None, "file:column with the class of each item; after a comma, of each held-out one."),
+    modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
+    method: str = option("auto", "Map to check: auto (as congruence fit chooses), orthogonal or linear."),
+    ids: Ids = None,
+    out: str = option("checked", "Folder for the map and the certificate.", "--out", "-o"),
+    verbose: bool = option(False, "Print the whole certificate.", "--verbose", "-v"),
+    exit_code: bool = option(False, "Exit with code 1 unless the verdict is to map.", "--exit-code"),
+    engine: Engine = "local",
+    settings: dict[str, Any] = settable(**CRITERIA, **CERTIFY, **NAMES, **SAMPLE),
+    seed: Seed = 0,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Measure whether mapping the vectors is enough, or the items have to be embedded again; keep the map.
+
+    Example: congruence check photos --anchors 200 --store library/photos.lance
+    """
+    from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
+
+    check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
+    runner = EngineOptions.of(engine, settings)
+    criteria = Criteria(**{name: settings.pop(name) for name in CRITERIA if name in settings})
+    models = tuple(settings.pop(name, None) for name in NAMES)
+    others, held = _by_modality(also, "--also"), _by_modality(test, "--test")
+    files = [old, *([new] if new else []), *(spec for sides in (*others.values(), *held.values()) for spec in sides)]
+    by_fragments = runner.by_fragments(*files)
+    classes = None
+    if new is None and not others:
+        refuse_options({"--engine": by_fragments, "--test": held}, "for a bundle", "Pass OLD and NEW.")
+        sides, classes = _from_bundle(old, models)
+    else:
+        reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
+        sides = reader.read(old, new, modality, others)
+    class_file, _, held_file = (labels or "").partition(",")
+    classes = _labels(class_file or None, sides) or classes
+    heldout = None
+    if held:
+        main = held.pop("", (None, None))
+        heldout = reader.read(*main, next(iter(sides[0])), held)
+        if classes is not None:
+            classes |= _labels(held_file or None, heldout) or {}
+    if anchors is not None:
+        if heldout is not None:
+            raise ParameterError("Got --anchors and --test; expected one of them.", "Leave out one.")
+        sides, heldout = split_anchors(
+            *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
+        )
+    if store is not None:
+        settings = {"rows": _rows_of(store, sides[0]), **settings}
+    with progress("checking", STEPS, as_json) as callback:
+        certificate = certify(
+            *sides,
+            method,
+            queries=heldout,
+            text_queries=_text_queries(old_queries, queries, models),
+            labels=classes,
+            thresholds=criteria,
+            random_state=seed,
+            data=", ".join(files),
+            callback=callback,
+            **settings,
+        )
+    written = _write(out, certificate, certificate.fit(), force=force)
+    following = _next(certificate, old, new, out, store)
+    if as_json:
+        print_json({**certificate.to_dict(), "output": out, "next": following})
+    else:
+        if verbose:
+            print_certificate(certificate)
+        else:
+            verdict = certificate.verdict
+            sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
+            say(f"Verdict: {verdict.headline}{sure}")
+            say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+        say(f"Written to {out}: {', '.join(written)}")
+        if following is not None:
+            say(f"Next: {following}")
+    if exit_code and certificate.verdict.action not in ("map", "queries"):
+        raise typer.Exit(1)
+
+
+def why_no_check(folder: Path) -> str | None:
+    """Return why a folder was not written by this command; None if it was."""
+    names = {path.name for path in folder.iterdir()}
+    if others := sorted(names - {MAP, FACTS, PAGE}):
+        return f"contains other files than a check ({', '.join(others[:3])})"
+    return None if {MAP, FACTS} <= names else f"contains no {FACTS}"
+
+
+def _write(out: str, certificate: Certificate, mapping: Map, *, force: bool) -> list[str]:
+    """Write the map and the certificate, as JSON and, if matplotlib is there to draw it, as a page."""
+    from importlib.util import find_spec
+
+    from congruence.report import render_certificate
+
+    with atomic_path(out, force=force, directory=True, foreign=why_no_check) as folder:
+        mapping.save(folder / MAP)
+        (folder / FACTS).write_text(json.dumps(certificate.to_dict(), indent=1) + "\n", encoding="utf-8")
+        if find_spec("matplotlib") is None:
+            return [MAP, f"{FACTS} ({PAGE} needs pip install 'congruence[plot]')"]
+        (folder / PAGE).write_text(render_certificate(certificate), encoding="utf-8")
+    return [MAP, FACTS, PAGE]
+
+
+def _next(certificate: Certificate, old: str, new: str | None, out: str, store: str | None) -> str | None:
+    """Return the command that the verdict leads to; None if there is nothing to do."""
+    files, verdict = [old, new or "NEW"], certificate.verdict
+    words = {
+        "map": ["migrate", store or "URL", "run", "--from", out],
+        "progressive": ["migrate", store or "URL", "run", "--from", out],
+        "queries": ["fit", *files[::-1], "-o", f"{out}-back"],
+        "collect": ["lab", "anchors", old, "-n", str(certificate.n_anchors + (verdict.more or 0)), "-o", "chosen.txt"],
+        "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
+    }.get(verdict.action)
+    return words and shlex.join(["congruence", *words])
+
+
+def _rows_of(store: str, old: Mapping[str, Embeddings]) -> int:
+    """Return the number of rows of a store, whose vectors have to be those of the old model."""
+    from contextlib import closing
+
+    from congruence.databases import Address
+
+    with closing(open_asking(store)) as database:
+        info = database.info()
+    width = next(iter(old.values())).dim
+    if info.dim != width:
+        raise InputError(
+            f"Got --store {Address.parse(store).shown} with vectors of {info.dim} components; OLD has {width}.",
+            "Pass the old model's vectors first, and the database that holds them.",
+        )
+    return info.rows
+
+
+def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, ...]]:
+    """Return the files of one or both models by modality, which is empty if an entry names none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries or []:
+        name, files = (
+            split_named(entry, flag, "MODALITY=OLD,NEW", "text=old.npy,new.npy") if "=" in entry else ("", entry)
+        )
+        if name in found:
+            raise ParameterError(f"Got {flag} twice for {name or 'OLD,NEW'}; expected it once.", "Leave out one.")
+        found[name] = (files,) if "," not in files else two_sides(files, flag) or ()
+    return found
+
+
+class _Reader:
+    """Reads the files of both models, or samples of large data sets."""
+
+    def __init__(
+        self,
+        ids: str | None,
+        models: tuple[str | None, ...],
+        runner: EngineOptions | None,
+        seed: int,
+        labels: str | None,
+    ) -> None:
+        self.ids, self.models, self.runner, self.seed, self.labels = ids, models, runner, seed, labels
+
+    def read(
+        self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
+    ) -> Sides:
+        """Return the rows of both models by modality; OLD and NEW are of the given one, or of that the files name."""
+        from congruence.embeddings import Space
+
+        if self.runner is not None:
+            specs = {name: {modality or "other": spec} for name, spec in (("source", old), ("target", new))}
+            for name, files in others.items():
+                specs["source"][name], specs["target"][name] = (*files, None)[:2]
+            models = dict(zip(specs, self.models, strict=True))
+            found = read_sides(
+                specs,
+                self.ids,
+                models,
+                runner=self.runner,
+                random_state=self.seed,
+                needs_rows={"--labels": self.labels},
+            )
+            return found["source"], found["target"]
+        spaces = [Space(model, modality=modality) for model in self.models]
+        sides: Sides = {}, {}
+        by_position = False
+        if old is not None and new is not None:
+            rows, paired_by = read_anchors((old, new), self.ids, (spaces[0], spaces[1]))
+            by_position = paired_by == "position"
+        else:
+            rows = () if old is None else (read(old, ids_of(self.ids)[0], spaces[0]),)
+        for side, one in zip(sides, rows, strict=False):
+            side[modality or one.space.modality or self._unknown(others)] = one
+        for name, files in others.items():
+            for side, spec, column, model in zip(sides, files, ids_of(self.ids), self.models, strict=False):
+                found_ids = False if by_position or column == "none" else column or find_ids(spec)[1]
+                side[name] = read(spec, found_ids, Space(model, modality=name))
+        return sides
+
+    @staticmethod
+    def _unknown(others: Mapping[str, object]) -> str:
+        if others:
+            raise ModalityError("The files do not say which modality OLD and NEW are of.", "Pass --modality image.")
+        return "other"
+
+
+def _count_or_ids(anchors: str) -> int | np.ndarray:
+    """Return the number of anchors, or the ids listed in a file."""
+    from congruence.embeddings import Space
+    from congruence.io import parse_spec, read_column
+
+    try:
+        return int(anchors)
+    except ValueError:
+        pass
+    path, key = parse_spec(anchors)
+    if key is not None or str(path).lower().endswith(".txt"):
+        return read_column(anchors)
+    rows = read(anchors, None, Space(), allow_zero_rows=True)
+    if not rows.has_ids:
+        raise IdError(
+            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids.",
+            "Pass --anchors FILE:COLUMN, or a .txt with one id per line.",
+        )
+    return rows.ids
+
+
+def _text_queries(
+    old: str | None, new: str | None, models: tuple[str | None, ...]
+) -> tuple[Embeddings | None, Embeddings] | None:
+    from congruence.embeddings import Space
+
+    if new is None:
+        refuse_options({"--old-queries": old}, "without --queries", "Pass --queries too.")
+        return None
+    spaces = [Space(model, modality="text") for model in models]
+    return None if old is None else read(old, None, spaces[0]), read(new, None, spaces[1])
+
+
+def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict[str, str] | None]:
+    """Return both sides of a bundle, and the class of each image if the bundle has classes."""
+    from dataclasses import replace
+
+    from congruence.datasets import open_bundle
+
+    bundle = open_bundle(data)
+    sides = bundle.side("source"), bundle.side("target")
+    for side, model in zip(sides, models, strict=True):
+        for modality, rows in side.items():
+            if model is not None:
+                side[modality] = replace(rows, space=replace(rows.space, model=model))
+    return sides, bundle.classes.get("image")
+
+
+def _labels(spec: str | None, sides: Sides) -> dict[str, str] | None:
+    """Return the label of each item of OLD by id; labels and items have the same order."""
+    from congruence._utils.ids import id_texts
+    from congruence.io import read_column
+
+    if spec is None:
+        return None
+    column = read_column(spec)
+    stored = next(iter(sides[0].values()), None)
+    if stored is None or len(stored) != len(column):
+        raise InputError(
+            f"Got {len(column)} labels for {len(stored or ())} items of OLD; expected one label for each.",
+            f"Pass a file with as many labels as OLD has rows, not {spec}.",
+        )
+    return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
+
+
+def print_certificate(certificate: Certificate) -> None:
+    """Print a certificate as tables, the verdict first."""
+    from congruence.upgrade.certify import ACTIONS
+
+    verdict = certificate.verdict
+    say(f"Verdict: {verdict.headline}")
+    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
+    if not verdict.settled:
+        print(
+            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more "
+            "items to narrow it down."
+        )
+    facts = certificate.facts
+    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
+    print()
+
+    print_table(
+        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
+        "scored; 95 % intervals",
+        ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
+        [
+            [
+                task,
+                *(_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")),
+                "1 by definition" if task in certificate.controls else _cell(scores.get("re-embed")),
+                *(number(certificate.controls.get(task, {}).get(control)) for control in ("chance", "random_rotation")),
+            ]
+            for task, scores in certificate.strategies.items()
+        ],
+    )
+    _print_costs(certificate)
+    rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", _cell(e)] for name, e in certificate.retention.items()]
+    for modality, e in certificate.cosines.items():
+        controls = certificate.controls.get(f"cosine/{modality}", {})
+        rows.append([f"cosine of mapped {modality} and target {modality}", _cell(e)])
+        rows.append([f"  control: every {modality} at the target's mean", number(controls.get("constant"))])
+        rows.append(["  control: a random rotation about the correct means", number(controls.get("random_rotation"))])
+    rows += [
+        [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
+    ]
+    print_table("", ["", "value"], rows)
+    print_table(
+        f"More anchors (now {certificate.n_anchors})",
+        ["more", f"{certificate.task} gains", "at most", "cosine gains", "at most"],
+        [
+            [f"{int(g['more']):,}", *(number(g[k]) for k in ("score", "score_at_most", "cosine", "cosine_at_most"))]
+            for g in certificate.gains
+        ],
+    )
+    if certificate.theory:
+        print("Theory")
+        for entry in certificate.theory:
+            say(f"  {entry['sentence']}")
+        print()
+    for note in certificate.notes:
+        say(note)
+
+
+def _print_costs(certificate: Certificate) -> None:
+    """Print the expected quality and cost of each strategy."""
+    names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
+    rows = []
+    for cost in certificate.costs:
+        rows.append(
+            [
+                names.get(cost["strategy"], "re-embed").format(share=cost["share"]),
+                _cell(cost["score"]),
+                f"{cost['share']:.0%} of the store" if cost["items"] is None else f"{cost['items']:,}",
+                "–" if cost["minutes"] is None else number(cost["minutes"], 1),
+                "–" if cost["price"] is None else f"{cost['price']:,.2f}",
+            ]
+        )
+    print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
+    if certificate.progressive.get("sentence"):
+        say(certificate.progressive["sentence"])
+        print()
+
+
+def _cell(estimate: Estimate | None) -> str:
+    """Format a score with its interval; an unknown score is a dash."""
+    return "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"

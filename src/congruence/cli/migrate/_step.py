@@ -1,0 +1,292 @@
+"""What the actions of ``congruence migrate`` share: the opened migration, what is kept, and the next command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
+from zipfile import BadZipFile
+
+import typer
+
+from congruence.cli._base import open_asking, print_json, say, say_error
+from congruence.cli._ending import redact
+from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from congruence.databases import DatabaseInfo
+    from congruence.engines import Engine
+    from congruence.maps import Map
+    from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.journal import Journal as JournalState
+
+Journal: TypeAlias = Annotated[str | None, typer.Option(help="Folder of the journal, if it is not here.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+#: File beside the journal with the address and the options of earlier steps, which later steps need not repeat.
+KEPT = "options.json"
+
+#: Options that find the vectors in a database.
+FINDING = ("table", "column", "ids", "modality_column", "rows")
+
+#: Options that say where the passes over the rows run.
+ENGINE = {"engine": str, "address": str, "workers": int}
+
+#: A step of ``Migration`` in the messages of the library.
+_STEP = re.compile(r"`(run|verify|switch|rollback|drop_old|discard)`")
+
+
+def shell_command(url: str, action: str, *words: str) -> str:
+    """Return the shell command of a step, with the address without its secrets."""
+    from congruence.databases import Address
+
+    address = Address.parse(url)
+    return shlex.join(["congruence", "migrate", address.shown if address.secrets else url, action, *words])
+
+
+@dataclass(frozen=True)
+class Step:
+    """An open migration, and what earlier steps were given."""
+
+    migration: Migration
+    url: str
+    journal: str | None  # as typed, because the next command then needs it too
+    kept: dict[str, str]
+
+    def command(self, action: str, *words: str) -> str:
+        """Return the shell command of another step."""
+        return _command(self.url, self.journal, action, *words)
+
+    def next(self) -> str | None:
+        """Return the command of the next step, by the state; None if nothing is left to do."""
+        from congruence.upgrade.migrate.journal import FIRST
+
+        journal, migration = self.migration.journal, self.migration
+        if journal is None:
+            return self.command("run", "--from", "FOLDER")
+        late = migration.database.capabilities.writes_after_switch
+        if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
+            return self.command("reembed", "--encode", "FILE")  # as the certificate advises
+        if journal.state == "switched":
+            return self.command("finish")
+        if journal.state == "filled" and journal.verification and not journal.verification["passed"]:
+            return self.command("run")
+        return self.command(FIRST[journal.state]) if journal.state in FIRST else None
+
+    def keep(self, **options: object) -> None:
+        """Write options beside the journal for later steps, except those with a secret."""
+        from congruence.io.locations import Location
+        from congruence.upgrade.migrate.journal import make_folder
+
+        texts = {name: str(value) for name, value in options.items() if value is not None}
+        self.kept.update({name: text for name, text in texts.items() if redact(text) == text}, url=_identity(self.url))
+        make_folder(self.migration.folder)
+        Location.of(self.migration.folder / KEPT).write(json.dumps(self.kept, indent=1).encode() + b"\n")
+
+    def forget(self) -> None:
+        """Remove the options of a migration that has ended or never began, and the folder if nothing else is there."""
+        (self.migration.folder / KEPT).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.migration.folder.rmdir()
+
+    def report(self, action: str, result: Mapping[str, Any], lines: list[str], as_json: bool) -> None:
+        """Report what was done, and the next command."""
+        following = self.next()
+        if as_json:
+            print_json({"action": action, "journal": str(self.migration.folder), **result, "next": following})
+            return
+        for line in lines:
+            say(line)
+        if following is not None:
+            say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
+
+
+def _command(url: str, journal: str | None, action: str, *words: str) -> str:
+    return shell_command(url, action, *words, *(["--journal", journal] if journal else []))
+
+
+@contextmanager
+def opened(
+    ctx: typer.Context,
+    journal: str | None,
+    *,
+    given: Mapping[str, Any] | None = None,
+    begin: Callable[[DatabaseInfo, JournalState | None], dict[str, Any]] | None = None,
+) -> Iterator[Step]:
+    """Open the database and its migration.
+
+    ``given``: options of this step that were given, where the ones that are left out are those of earlier steps;
+    ``begin``: returns the arguments of a migration, also of one that has not begun, which is else refused.
+    """
+    from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.journal import Journal, default_folder
+    from congruence.upgrade.migrate.passes import Retry
+
+    url, given = ctx.parent.params["url"], dict(given or {})  # type: ignore[union-attr]  # of the group
+    folder, kept = _find_journal(url, journal, given)
+    values = {**kept, **{name: value for name, value in given.items() if value is not None}}
+    retry = Retry()
+    retry.log = say_error
+    database = open_asking(url, **{name: values.get(name) for name in FINDING})
+    with closing(database), _as_commands(url, journal):
+        info = retry(database, database.info)
+        if folder is None:
+            folder = default_folder(info.place)
+            kept = _read_kept(folder)
+        begun = Journal.read(folder)
+        if begun is None and begin is None:
+            raise MigrationError(
+                f"No migration of this database has begun, or its journal is not in {folder}.",
+                f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
+            )
+        arguments = {} if begin is None else begin(info, begun)
+        if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:
+            raise MigrationError(
+                f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
+                "Remove that folder, or pass --journal with another one.",
+            )
+        engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
+        migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
+        yield Step(migration, url, journal, kept)
+
+
+@contextmanager
+def _as_commands(url: str, journal: str | None) -> Iterator[None]:
+    """Write the steps that an error of the library names as commands."""
+    try:
+        yield
+    except CongruenceError as error:
+
+        def spelled(text: str) -> str:
+            text = text.replace("pass `resume=True`", "repeat the command").replace("`resume=True`", "`run`")
+            return _STEP.sub(lambda found: _command(url, journal, found[1].replace("_", "-")), text)
+
+        error.problem, error.fix = spelled(error.problem), tuple(map(spelled, error.fix))
+        raise
+
+
+def _identity(url: str) -> str:
+    """Return an address without its password, and independent of how a path is written."""
+    from congruence.databases import Address
+
+    address = Address.parse(url)
+    return address.shown.replace(":***@", "@") if address.scheme else os.path.abspath(url)
+
+
+def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tuple[Path | None, dict[str, str]]:
+    """Return the folder of a database's journal, and what is kept there: of the folder that is named, or else of those
+    in the current folder the one with this address and these options, that has not ended.
+    """
+    from congruence.upgrade.migrate.journal import Journal
+
+    if journal is not None:
+        kept, own = _read_kept(Path(journal)), _identity(url)
+        if kept.get("url", own) != own:
+            raise MigrationError(
+                f"{journal} is the journal of {kept['url']}, not of {own}.",
+                f"Type: {shell_command(kept['url'], 'status', '--journal', journal)}",
+            )
+        return Path(journal), kept
+    found = []
+    for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
+        kept = _read_kept(folder)
+        same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
+        if kept.get("url") == _identity(url) and same:
+            found.append((folder, kept))
+    if len(found) > 1:
+        journals = [Journal.read(folder) for folder, _ in found]
+        ended = [journal is not None and journal.state == "dropped" for journal in journals]
+        found = [one for one, over in zip(found, ended, strict=True) if not over] or found[:1]
+    if len(found) > 1:
+        names = [str(folder) for folder, _ in found]
+        raise ParameterError(
+            f"{len(found)} migrations of this database are here: {', '.join(names)}.",
+            f"Pass --journal {shlex.quote(names[0])}, for example.",
+        )
+    return found[0] if found else (None, {})
+
+
+def _read_kept(folder: Path) -> dict[str, str]:
+    path = folder / KEPT
+    if not path.exists():
+        return {}
+    kept = read_file(str(path), "file", _load_json, dict, "what an earlier step wrote", "Remove it.")
+    if not all(isinstance(value, str) for value in kept.values()):
+        raise CorruptFileError(f"{path} is not what an earlier step wrote.", "Remove it.")
+    return kept
+
+
+def _engine(values: Mapping[str, Any]) -> Engine | None:
+    """Return what runs a migration's passes; None for this process."""
+    from congruence.cli._engines import EngineOptions
+
+    workers = values.get("workers")
+    runner = EngineOptions(values.get("engine", "local"), values.get("address"), workers and int(workers))
+    return runner.open() if runner.by_fragments() else None
+
+
+def ask(question: str, yes: bool) -> None:
+    """Ask for confirmation unless it was given, and exit with 1 if it is denied."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ParameterError(
+            "There is no terminal to ask for confirmation before data are changed.", "Pass --yes to confirm in advance."
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+# ------------------------------------------------------------------ files that options name
+
+
+def read_certified(folder: str) -> tuple[Map, dict[str, Any]]:
+    """Return the map and the certificate in a folder that ``congruence check`` wrote."""
+    from congruence.maps import load
+
+    certificate = read_certificate(str(Path(folder) / "certificate.json"))
+    return load(Path(folder) / "map"), certificate
+
+
+def read_certificate(path: str) -> dict[str, Any]:
+    """Return a certificate."""
+    fix = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER"
+    return read_file(path, "certificate", _load_json, dict, "a JSON object", fix)
+
+
+def read_ranges(path: str) -> np.ndarray:
+    """Return the ranges of int8 components."""
+    import numpy as np
+
+    fix = "Write an array of shape (2, components) with numpy.save, and pass its file."
+    # An .npz file is an archive of arrays, and no array itself.
+    return read_file(path, "ranges", partial(np.load, allow_pickle=False), np.ndarray, "an .npy file", fix)
+
+
+def _load_json(file: BinaryIO) -> object:
+    return json.loads(file.read(64 * 2**20).decode("utf-8"))
+
+
+def read_file(path: str, name: str, read: Callable[[BinaryIO], Any], kind: type, expected: str, fix: str) -> Any:
+    """Return the content of a file that a user names, if it is of a kind."""
+    try:
+        with open(path, "rb") as file:
+            if isinstance(content := read(file), kind):
+                return content
+    except OSError as error:
+        raise FileError(f"The {name} {path} cannot be read ({error.strerror}).", fix) from None
+    except (ValueError, EOFError, RecursionError, BadZipFile):  # of JSON, and of an array or archive
+        pass
+    raise CorruptFileError(f"{path} is not {expected}.", fix)
