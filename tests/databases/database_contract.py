@@ -220,6 +220,7 @@ class DatabaseContract:
         folder = Path(where).with_name(name)
         folder.mkdir()
         (folder / "mine.txt").write_text("of the user")
+
     def user_change(self, where, one, vector, others) -> None:
         """Change a row with the user's own client."""
         self.user_add(where, one, vector, others)
@@ -616,6 +617,7 @@ class DatabaseContract:
             assert self.user_rows(where) == before
             with pytest.raises(Exception, match=r".+"):  # it is still there
                 self.take(where, name)
+
     # ---- what the application writes, and what it leaves out --------------------------------------------------------
 
     def rotated(self, vectors):
