@@ -1,5 +1,5 @@
-"""Cost of the bridge in ``congruence bridge serve``: 64 concurrent clients, with and without it, through one encoder in one
-process.
+"""Cost of the bridge in ``congruence bridge serve``: 64 concurrent clients, with and without it, through one encoder in
+one process.
 
 ``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to
 MPNet, fitted on the names of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one

