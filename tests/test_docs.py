@@ -153,6 +153,7 @@ def test_the_first_lines_run_in_order(folder):
     [
         ("index", "(1500, 256)"),
         ("install", "safetensors"),
+        pytest.param("quickstart", "bit for bit", marks=pytest.mark.long),
         pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
         pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
         pytest.param("tutorials/join_models", "", marks=pytest.mark.long),
@@ -162,7 +163,11 @@ def test_the_first_lines_run_in_order(folder):
     ],
 )
 def test_a_page_runs_as_it_stands(folder, here, name, words):
-    for client in {"tutorials/lancedb": ["lancedb"], "tutorials/qdrant": ["qdrant_client"]}.get(name, []):
+    for client in {
+        "quickstart": ["lancedb", "torch"],
+        "tutorials/lancedb": ["lancedb"],
+        "tutorials/qdrant": ["qdrant_client"],
+    }.get(name, []):
         pytest.importorskip(client)
     assert words in run_page(DOCS / f"{name}.md", here)
 

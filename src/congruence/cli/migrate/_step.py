@@ -249,7 +249,7 @@ def read_certified(folder: str) -> tuple[Map, dict[str, Any]]:
 def read_certificate(path: str) -> dict[str, Any]:
     """Return a certificate."""
     fix = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER"
-    return read_file(path, "certificate", _load_json, dict, "a JSON object", fix)  # type: ignore[no-any-return]
+    return read_file(path, "certificate", _load_json, dict, "a JSON object", fix)
 
 
 def read_ranges(path: str) -> np.ndarray:
@@ -258,7 +258,7 @@ def read_ranges(path: str) -> np.ndarray:
 
     fix = "Write an array of shape (2, components) with numpy.save, and pass its file."
     # An .npz file is an archive of arrays, and no array itself.
-    return read_file(path, "ranges", partial(np.load, allow_pickle=False), np.ndarray, "an .npy file", fix)  # type: ignore[no-any-return]
+    return read_file(path, "ranges", partial(np.load, allow_pickle=False), np.ndarray, "an .npy file", fix)
 
 
 def _load_json(file: BinaryIO) -> object:
