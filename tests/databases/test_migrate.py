@@ -446,15 +446,15 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
         result = next(one for one in plan.checks if one["check"] == "certificate")
         assert result["outcome"] == "good"
         assert "re-embed 8%" in result["detail"]
-        assert "--progressive" in result["detail"]
-        with pytest.raises(errors.ParameterError, match="certify --json"):
+        assert "re-embed afterward" in result["detail"]
+        with pytest.raises(errors.ParameterError, match="check --json"):
             migration.plan(certificate={"verdict": 3})
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
     made = table()
     begin(made, mapping, tmp_path).run()
-    with pytest.raises(errors.MigrationError, match="already begun.*discard it first"):
+    with pytest.raises(errors.MigrationError, match="already begun.*`discard` it"):
         begin(made, mapping, tmp_path).run()
     with pytest.raises(errors.SpaceMismatchError, match="another map"):
         begin(made, OrthogonalMap().fit(*pairs("image", 50, 1), modality="image"), tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -27,11 +28,12 @@ def made(monkeypatch):
     return made
 
 
-def certify(folder, mapping, action="map", **facts):  # noqa: F811
+def certify(folder, mapping, action="map", modality="other", **facts):  # noqa: F811
     """Write what ``congruence check -o FOLDER`` writes."""
     mapping.save(folder / "map", force=True)
     verdict = {"action": action, "headline": f"{action} it", "reason": "so it is", "share": None}
-    (folder / "certificate.json").write_text(json.dumps({"verdict": {**verdict, **facts}, "facts": {}}))
+    content = {"verdict": {**verdict, **facts}, "facts": {"modality": modality}}
+    (folder / "certificate.json").write_text(json.dumps(content))
 
 
 @pytest.fixture
@@ -44,17 +46,17 @@ def run(here, mapping, tmp_path):  # noqa: F811
 
 def next_command(done):
     """Return the words after ``congruence migrate memory`` of the command that is to be copied."""
-    (line,) = [line for line in done.out.splitlines() if line.startswith("Next: ")]
-    words = shlex.split(line.removeprefix("Next: "))
+    (line,) = [line for line in done.out.splitlines() if line.startswith(("Next: ", "Once you are sure: "))]
+    words = shlex.split(line.partition(": ")[2])
     assert words[:3] == ["congruence", "migrate", "memory"]
     return words[3:]
 
 
-def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, tmp_path):
+def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, mapping, tmp_path):  # noqa: F811
     before = bits(made.old)
     planned = run("plan", "--from", "checked", "--modality-column", "kind", "--table", "t", "--set", "price=0.001")
     planned.ends(0)
-    for words in (f"{N}", "20 to 24 components", "0.30", "old model's, by their mean", "map it: so it is"):
+    for words in (f"{N}", "20 to 24 components", "0.30", "map it: so it is"):
         assert words in planned.out
     assert made.made is None
     assert not list(tmp_path.glob("migration-*"))
@@ -83,10 +85,15 @@ def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, t
     run(*next_command(done)).ends(0)
     assert "--yes" in run("finish").ends(2).err
     assert len(next(iter(made.old.values()))) == D
-    assert "Next" not in run("finish", "--yes").ends(0).out
+    assert "congruence" not in run("finish", "--yes").ends(0).out
     assert not made.switched
     assert len(next(iter(made.old.values()))) == E
     assert "nothing" in run("status").out
+    for action in ("plan", "run"):
+        run(action, "--map", "map").refused("--journal")
+    mapping.inverse().save(tmp_path / "back")
+    run("run", "--map", "back", "--journal", "j", "--yes").ends(0)
+    run("switch").ends(0)  # the migration that has not ended
 
 
 @pytest.mark.parametrize("action", ["discard", "finish"])
@@ -156,6 +163,12 @@ def test_a_journal_of_another_database_says_which(run, here, made):
     here("migrate", "./memory", "switch").ends(0)
 
 
+def test_another_map_than_the_one_that_was_begun_with_is_refused(run, made, mapping, tmp_path):  # noqa: F811
+    run("run", "--map", "map", "--yes").ends(0)
+    mapping.for_modality("image").save(tmp_path / "other")
+    run("run", "--map", "other").refused("congruence migrate memory discard")
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"url": 3}'])
 def test_damaged_options_are_refused(run, made, tmp_path, content):
     run("run", "--map", "map", "--journal", "j", "--yes").ends(0)
@@ -171,6 +184,11 @@ def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa:
     (kept,) = tmp_path.glob("migration-*/options.json")
     assert "s3cret" not in kept.read_text()
     here("migrate", "postgresql://me@host/db", "switch").ends(0)
+    other = here("migrate", "postgresql://me:s3cret@host/other", "status", "--journal", kept.parent).ends(2)
+    assert "s3cret" not in other.err
+    command = f"{sys.executable} -c 1 --api-key=s3cret {{ids}} {{out}}"
+    here("migrate", url, "reembed", "--encode", command, "--share", 0.1, "--modality", "image").refused()
+    assert "s3cret" not in kept.read_text()
 
 
 def test_the_next_step_is_quoted():
@@ -182,7 +200,7 @@ def test_json_is_all_that_is_printed(run, made):
     assert {"rows", "checks", "minutes", "bytes_new", "next"} <= set(plan)
     for action, expected in (("run", {"passed": True, "rows_new": N}), ("verify", {"passed": True}),
                              ("switch", {"rows": N}), ("rollback", {"identical": True}),
-                             ("finish", {"discarded": True})):  # fmt: skip
+                             ("finish", {"removed": "new"})):  # fmt: skip
         words = ["--map", "map", "--yes"] if action == "run" else ["--yes"] if action == "finish" else []
         result = json.loads(run(action, *words, "--json").out)
         assert expected.items() <= result.items()
@@ -245,10 +263,11 @@ def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_pa
     assert "keep it: so it is" in against.out
     assert "anyway" in against.err
     assert made.made is None
-    run("run", "--from", "checked", "--yes", "--set", "anyway=yes").ends(0)
+    run("run", "--from", "checked", "--yes", "--set", "anyway=true").ends(0)
     run("discard", "--yes").ends(0)
     certify(tmp_path / "checked", mapping, "progressive", share=0.1)
-    run("run", "--from", "checked", "--yes").ends(0)
+    assert next_command(run("run", "--from", "checked", "--yes").ends(0)) == ["switch"]
+    assert next_command(run("switch").ends(0)) == ["reembed", "--encode", "FILE"]
     names = list(made.old)
     np.savez(tmp_path / "new.npz", v=np.stack([made.new[one] for one in names]), ids=np.array(names).astype(str))
     words = ("reembed", "--encode", "new.npz", "--modality", "image", "--set", "batch=10", "--json")
@@ -265,26 +284,36 @@ def test_a_folder_without_a_certificate_is_refused(run, made, tmp_path, damage):
     run("run", "--from", "checked", "--yes").refused("certificate.json", "congruence check OLD NEW -o FOLDER")
 
 
-def test_maps_that_do_not_fit_the_rows_are_refused_before_anything_is_printed(run, made, mapping, tmp_path):  # noqa: F811
+def test_maps_that_do_not_fit_the_rows_are_refused(run, made, mapping, tmp_path):  # noqa: F811
     mapping.inverse().save(tmp_path / "back")
     OrthogonalMap().fit(np.eye(9), np.eye(9)).save(tmp_path / "narrow")
-    for name, words in (("back", "20-d"), ("narrow", "expected 9-d")):
+    for name, words in (("back", "congruence check OLD NEW -o FOLDER"), ("narrow", "expected 9-d")):
         for action in (("plan",), ("run", "--yes")):
             run(*action, "--map", name).refused(words)
+    old, new = pairs("image", 200, 1)
+    fit(unit(new[:, :D]), old, modality="image").save(tmp_path / "swapped")
+    for action in (("plan",), ("run", "--yes")):  # the same width, but rows of the model to which it leads
+        assert "new model" in run(*action, "--map", "swapped", "--modality", "image").ends(2).err
     assert made.made is None
+    assert not list(tmp_path.glob("migration-*"))
 
 
 @pytest.mark.parametrize("action", [("plan",), ("run", "--yes")])
 def test_a_modality_that_nothing_tells_is_asked_for(run, made, tmp_path, action):
     """The store's own record tells it, then the certificate."""
-    for row in made.rows.values():
-        row.pop("kind")
+    kinds = {one: row.pop("kind") for one, row in made.rows.items()}
     both = fit(*pairs("image", 200, 1), modality="image", means={"text": pairs("text", 200, 2)})
     certify(tmp_path / "checked", both)
     run(*action, "--from", "checked").refused("--modality image")
     run(*action, "--from", "checked", "--modality", "audio").refused("audio")
+    for one in (one for one, kind in kinds.items() if kind == "image"):
+        del made.rows[one], made.old[one]
     made.space = Space(modality="text")
     run(*action, "--from", "checked", "--modality", "image").refused("recorded as text", "--modality")
+    run(*action, "--from", "checked").ends(0)
+    run("discard", "--yes")
+    made.space = Space()
+    certify(tmp_path / "checked", both, modality="text")
     run(*action, "--from", "checked").ends(0)
     if action[0] == "run":
         (journal,) = tmp_path.glob("migration-*/journal.json")

@@ -294,8 +294,13 @@ def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_pa
     np.save(tmp_path / "new.npy", np.stack([truth[str(one)] for one in names]))
     mapping.save(tmp_path / "map")
     np.savez(tmp_path / "new.npz", vectors=np.load(tmp_path / "new.npy"), ids=np.array(names).astype(str))
+    (tmp_path / "checked").mkdir()
+    mapping.save(tmp_path / "checked" / "map")
+    verdict = {"action": "progressive", "headline": "re-embed some", "reason": "so it is", "share": 0.2}
+    (tmp_path / "checked" / "certificate.json").write_text(json.dumps({"verdict": verdict, "facts": {}}))
+    words = ("run", "--from", "checked", "--set", "ids=ids.txt", "--modality", "image", "--yes")
+    assert "Next: congruence migrate old.npy reembed" in here("migrate", "old.npy", *words).ends(0).out
     for words in (
-        ("run", "--map", "map", "--set", "ids=ids.txt", "--modality", "image", "--yes"),
         ("reembed", "--encode", "new.npz", "--budget", 40, "--set", "batch=20"),
         ("verify",),
         ("switch",),
@@ -390,7 +395,8 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     run("switch").ends(0)
     more = ("--encode", "new.npz", "--modality", "image", "--share", 0.3, "--set", "plot=p.svg")
     done = run("reembed", *more, *rates).ends(0)
-    for words in ("10.0 % re-embedded: ", "30.0 % re-embedded: ", "measure first: "):
+    assert "10.0 % re-embedded: " in done.err
+    for words in ("30.0 % re-embedded: ", "measure first: "):
         assert words in done.out
     assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000

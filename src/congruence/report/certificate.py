@@ -20,7 +20,7 @@ _NEXT = {
     "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
     "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source "
     "model's space.",
-    "progressive": "fit the map ({fit}), and run congruence migrate with it, --progressive and --share {share}.",
+    "progressive": "fit the map ({fit}), and run congruence migrate with it, then reembed with --share {share}.",
     "collect": "encode more items with both models, and certify again.",
     "re-embed": "encode the store again with the target model.",
     "keep": "leave store and queries as they are.",

@@ -46,6 +46,7 @@ def test_verdicts_on_known_relations(facts, thresholds, action):
     certificate = certify(*sides(problem(**facts)), thresholds=Criteria(**thresholds), **QUICK)
     assert certificate.verdict.action == action, certificate.verdict
     assert certificate.verdict.reason
+    assert certificate.facts["modality"] == "image"
     assert sum(certificate.verdict.confidence.values()) == pytest.approx(1)
 
 

@@ -88,7 +88,7 @@ def test_the_verdict_names_the_share_and_the_costs(certificate):
     assert some["score"].value == pytest.approx(np.interp(verdict.share, SHARES, values))
     assert costs["map"]["score"] == certificate.strategies["zero_shot"]["stored"]
     page = render_certificate(certificate)
-    assert f"--progressive and --share {verdict.share}." in page
+    assert f"--share {verdict.share}." in page
     assert f"{some['items']:,} items to encode, {some['minutes']:,.1f} minutes, price {some['price']:,.2f}" in page
 
 

@@ -7,33 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import number, print_facts, print_table, say, unit_rows
 from congruence.cli._options import Json, option
-from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges, settings
-from congruence.errors import ModalityError, ParameterError
+from congruence.cli.migrate._step import ENGINE, FINDING, read_certified, read_ranges
+from congruence.errors import DirectionError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from congruence.cli.migrate._step import Step
-    from congruence.databases import Database
+    from congruence.databases import DatabaseInfo
     from congruence.maps import Map
     from congruence.upgrade.migrate import Plan
+    from congruence.upgrade.migrate.journal import Journal
 
-#: What ``--set`` accepts.
-SETTINGS = {
+#: Rarely needed parameters.
+SETTINGS: dict[str, Any] = {
     "ids": str,
     "rows": str,
-    "normalize": str,
+    "normalize": "auto",
     "element_type": str,
     "ranges": str,
     "old_ranges": str,
-    "allow_zero_rows": bool,
+    "allow_zero_rows": False,
     "encode_rate": float,
     "price": float,
-    "anyway": bool,
-    "least_recall": float,
+    "anyway": False,
+    "least_recall": 0.9,
     **ENGINE,
 }
 
 #: Those that are arguments of ``Migration``.
 _ARGUMENTS = ("normalize", "element_type", "ranges", "old_ranges", "allow_zero_rows")
+
+_FLAGS = ("mixed", "allow_unknown")
 
 
 @dataclass(frozen=True)
@@ -50,34 +55,24 @@ class BeginOptions:
     allow_unknown: bool = option(
         False, "Accept rows that look like neither model's: they are mapped as the old model's.", "--allow-unknown"
     )
-    entries: list[str] | None = option(
-        None,
-        "NAME=VALUE, may be repeated: ids, rows (a condition), normalize, element_type (float16, int8, binary), "
-        "ranges, old_ranges, allow_zero_rows, encode_rate, price, least_recall, anyway, engine, address, workers.",
-        "--set",
-    )
     journal: str | None = option(None, "Folder of the journal; by default migration-… here.")
     as_json: Json = False
 
-    def values(self) -> dict[str, Any]:
-        """Return the options that find the vectors, and the settings."""
-        found = {"table": self.table, "column": self.column, "modality_column": self.modality_column}
-        return {**found, **settings(self.entries, SETTINGS)}
-
-    def words(self) -> list[str]:
-        """Return the options as they were typed, without those of the report."""
+    def words(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the options and settings as words of a command, without those of the report."""
         options = {"--from": self.from_, "--map": self.map_path, "--modality": self.modality}
         options |= {"--modality-column": self.modality_column, "--table": self.table, "--column": self.column}
         words = [word for flag, value in options.items() if value is not None for word in (flag, value)]
         words += [flag for flag, on in (("--mixed", self.mixed), ("--allow-unknown", self.allow_unknown)) if on]
-        return words + [word for entry in self.entries or [] for word in ("--set", entry)]
+        return words + [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
 class Beginning:
     """The map and the certificate of a migration that begins, and the arguments of ``Migration`` for it."""
 
-    def __init__(self, options: BeginOptions) -> None:
-        self.options, self.given = options, options.values()
+    def __init__(self, options: BeginOptions, settings: Mapping[str, Any]) -> None:
+        finding = {name: getattr(options, name) for name in ("table", "column", "modality_column")}
+        self.options, self.given = options, {**finding, **settings}
         if options.from_ and options.map_path:
             raise ParameterError("Got --from and --map; expected one of them.", "Leave out --map.")
         self.mapping: Map | None = None
@@ -95,59 +90,56 @@ class Beginning:
         for name in {"ranges", "old_ranges"} & self._arguments.keys():
             self._arguments[name] = read_ranges(self._arguments[name])
 
-    def __call__(self, database: Database, begun: bool) -> dict[str, Any]:
+    def __call__(self, info: DatabaseInfo, begun: Journal | None) -> dict[str, Any]:
         """Return the arguments of ``Migration``."""
-        if self.mapping is None and not begun:
+        if self.mapping is None and begun is None:
             raise ParameterError(
                 "Got neither --from nor --map, and no migration of this database has begun here.",
                 "Pass --from with the folder that was written by: congruence check OLD NEW -o FOLDER",
             )
         if self.mapping is not None and self.options.modality_column is None:
-            self.modality = self._find_modality(database)
+            self.modality = self._find_modality(info)
         return {"mapping": self.mapping, "modality": self.modality, **self._arguments}
 
-    def _find_modality(self, database: Database) -> str | None:
+    def _find_modality(self, info: DatabaseInfo) -> str | None:
         """Return the modality of all rows: as typed, as the store says, or as the certificate says."""
-        declared, typed = database.info().space.modality, self.options.modality
+        declared, typed = info.space.modality, self.options.modality
         if typed and declared and typed != declared:
             raise ModalityError(
                 f"Got --modality {typed} for vectors that are recorded as {declared}.", "Leave out --modality."
             )
-        facts = (self.certificate or {}).get("facts", {})
-        return typed or declared or facts.get("modality") or None
+        certified = (self.certificate or {}).get("facts", {}).get("modality")
+        return typed or declared or (certified if certified != "other" else None)
 
     @property
     def kept(self) -> dict[str, Any]:
         """Options that later steps need."""
         verdict = (self.certificate or {}).get("verdict", {})
         names = (*FINDING, *ENGINE)
-        return {**{name: self.given.get(name) for name in names}, "share": verdict.get("share")}
+        flags = {name: getattr(self.options, name) or None for name in _FLAGS}
+        return {**{name: self.given.get(name) for name in names}, **flags, "share": verdict.get("share")}
 
-    @property
-    def plan_options(self) -> dict[str, Any]:
-        """Arguments of ``Migration.plan``."""
-        names = {name: self.given.get(name) for name in ("encode_rate", "price")}
-        return {**names, **self.run_options}
-
-    @property
-    def run_options(self) -> dict[str, Any]:
-        """Arguments of ``Migration.plan`` and ``Migration.run``."""
-        return {
-            "certificate": self.certificate,
-            "mixed": self.options.mixed,
-            "allow_unknown": self.options.allow_unknown,
-        }
+    def flags(self, step: Step) -> dict[str, bool]:
+        """Return what this or an earlier command accepts, as arguments of ``plan`` and ``run``."""
+        return {name: getattr(self.options, name) or name in step.kept for name in _FLAGS}
 
     def plan(self, step: Step) -> Plan:
-        """Return the plan. Raises an error if the map does not fit the rows."""
+        """Return the plan. Raises an error if the map cannot be applied to the rows."""
         from congruence.upgrade.migrate.plan import SAMPLE
 
         migration = step.migration
-        for sample in migration.database.scan("old", batch=SAMPLE):
-            migration.mapper.check(migration.info, sample)
-            migration.mapper(sample.ids, sample.vectors, sample.modalities)
-            break
-        return migration.plan(**self.plan_options)
+        sample = next(iter(migration.database.scan("old", batch=SAMPLE)), None)
+        if sample is not None:
+            try:
+                migration.mapper.check(migration.info, sample)
+            except DirectionError as error:
+                error.fix = ("Pass the model of these rows first: congruence check OLD NEW -o FOLDER",)
+                raise
+        rate, price = self.given.get("encode_rate"), self.given.get("price")
+        planned = migration.plan(certificate=self.certificate, encode_rate=rate, price=price, **self.flags(step))
+        if sample is not None and any(one["check"] == "rows" and one["outcome"] == "bad" for one in planned.checks):
+            migration.mapper(sample.ids, sample.vectors, sample.modalities)  # raises what the plan has noted
+        return planned
 
 
 def print_plan(planned: Plan) -> None:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ import typer
 
 from congruence.cli._base import print_json, say, say_error
 from congruence.cli._ending import redact
-from congruence.cli._options import Settings
 from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from congruence.databases import Database
+    from congruence.databases import DatabaseInfo
     from congruence.engines import Engine
     from congruence.maps import Map
     from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.journal import Journal as JournalState
 
 Journal: TypeAlias = Annotated[str | None, typer.Option(help="Folder of the journal, if it is not here.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -63,24 +63,27 @@ class Step:
     migration: Migration
     url: str
     journal: str | None  # as typed, because the next command then needs it too
-    kept: Mapping[str, str]
+    kept: dict[str, str]
 
     def command(self, action: str, *words: str) -> str:
         """Return the shell command of another step."""
-        return shell_command(self.url, action, *words, *(["--journal", self.journal] if self.journal else []))
+        return _command(self.url, self.journal, action, *words)
 
     def next(self) -> str | None:
         """Return the command of the next step, by the state; None if nothing is left to do."""
-        from congruence.upgrade.migrate.journal import NEXT
+        from congruence.upgrade.migrate.journal import FIRST
 
-        journal = self.migration.journal
+        journal, migration = self.migration.journal, self.migration
         if journal is None:
             return self.command("run", "--from", "FOLDER")
+        late = migration.database.capabilities.writes_after_switch
+        if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
+            return self.command("reembed", "--encode", "FILE")  # as the certificate advises
         if journal.state == "switched":
             return self.command("finish")
         if journal.state == "filled" and journal.verification and not journal.verification["passed"]:
             return self.command("run")
-        return self.command(NEXT[journal.state][0]) if NEXT[journal.state] else None
+        return self.command(FIRST[journal.state]) if journal.state in FIRST else None
 
     def keep(self, **options: object) -> None:
         """Write options beside the journal for later steps, except those with a secret."""
@@ -88,14 +91,15 @@ class Step:
         from congruence.upgrade.migrate.journal import make_folder
 
         texts = {name: str(value) for name, value in options.items() if value is not None}
-        kept = {**self.kept, **{name: text for name, text in texts.items() if redact(text) == text}}
-        kept["url"] = _identity(self.url)
+        self.kept.update({name: text for name, text in texts.items() if redact(text) == text}, url=_identity(self.url))
         make_folder(self.migration.folder)
-        Location.of(self.migration.folder / KEPT).write(json.dumps(kept, indent=1).encode() + b"\n")
+        Location.of(self.migration.folder / KEPT).write(json.dumps(self.kept, indent=1).encode() + b"\n")
 
     def forget(self) -> None:
-        """Remove the options of a migration that has ended or never began."""
+        """Remove the options of a migration that has ended or never began, and the folder if nothing else is there."""
         (self.migration.folder / KEPT).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.migration.folder.rmdir()
 
     def report(self, action: str, result: Mapping[str, Any], lines: list[str], as_json: bool) -> None:
         """Report what was done, and the next command."""
@@ -106,7 +110,11 @@ class Step:
         for line in lines:
             say(line)
         if following is not None:
-            say(f"Next: {following}")
+            say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
+
+
+def _command(url: str, journal: str | None, action: str, *words: str) -> str:
+    return shell_command(url, action, *words, *(["--journal", journal] if journal else []))
 
 
 @contextmanager
@@ -115,7 +123,7 @@ def opened(
     journal: str | None,
     *,
     given: Mapping[str, Any] | None = None,
-    begin: Callable[[Database, bool], dict[str, Any]] | None = None,
+    begin: Callable[[DatabaseInfo, JournalState | None], dict[str, Any]] | None = None,
 ) -> Iterator[Step]:
     """Open the database and its migration.
 
@@ -130,11 +138,13 @@ def opened(
     url, given = ctx.parent.params["url"], dict(given or {})  # type: ignore[union-attr]  # of the group
     folder, kept = _find_journal(url, journal, given)
     values = {**kept, **{name: value for name, value in given.items() if value is not None}}
-    with closing(open_database(url, **{name: values.get(name) for name in FINDING})) as database:
-        retry = Retry()
-        retry.log = say_error
+    retry = Retry()
+    retry.log = say_error
+    database = open_database(url, **{name: values.get(name) for name in FINDING})
+    with closing(database), _as_commands(url, journal):
+        info = retry(database, database.info)
         if folder is None:
-            folder = default_folder(retry(database, database.info).place)
+            folder = default_folder(info.place)
             kept = _read_kept(folder)
         begun = Journal.read(folder)
         if begun is None and begin is None:
@@ -142,15 +152,19 @@ def opened(
                 f"No migration of this database has begun, or its journal is not in {folder}.",
                 f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
             )
-        arguments = {} if begin is None else begin(database, begun is not None)
+        arguments = {} if begin is None else begin(info, begun)
+        if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:
+            raise MigrationError(
+                f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
+                "Remove that folder, or pass --journal with another one.",
+            )
         engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
         migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
-        with _as_commands(step := Step(migration, url, journal, kept)):
-            yield step
+        yield Step(migration, url, journal, kept)
 
 
 @contextmanager
-def _as_commands(step: Step) -> Iterator[None]:
+def _as_commands(url: str, journal: str | None) -> Iterator[None]:
     """Write the steps that an error of the library names as commands."""
     try:
         yield
@@ -158,14 +172,14 @@ def _as_commands(step: Step) -> Iterator[None]:
 
         def spelled(text: str) -> str:
             text = text.replace("pass `resume=True`", "repeat the command").replace("`resume=True`", "`run`")
-            return _STEP.sub(lambda found: step.command(found[1].replace("_", "-")), text)
+            return _STEP.sub(lambda found: _command(url, journal, found[1].replace("_", "-")), text)
 
         error.problem, error.fix = spelled(error.problem), tuple(map(spelled, error.fix))
         raise
 
 
 def _identity(url: str) -> str:
-    """Return an address in a form that does not depend on passwords or on how a path is written."""
+    """Return an address without its password, and independent of how a path is written."""
     from congruence.databases import Address
 
     address = Address.parse(url)
@@ -174,22 +188,28 @@ def _identity(url: str) -> str:
 
 def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tuple[Path | None, dict[str, str]]:
     """Return the folder of a database's journal, and what is kept there: of the folder that is named, or else of those
-    in the current folder the one with this address and these options.
+    in the current folder the one with this address and these options, that has not ended.
     """
+    from congruence.upgrade.migrate.journal import Journal
+
     if journal is not None:
-        kept = _read_kept(Path(journal))
-        if kept.get("url", _identity(url)) != _identity(url):
+        kept, own = _read_kept(Path(journal)), _identity(url)
+        if kept.get("url", own) != own:
             raise MigrationError(
-                f"{journal} is the journal of {kept['url']}, not of {url}.",
+                f"{journal} is the journal of {kept['url']}, not of {own}.",
                 f"Type: {shell_command(kept['url'], 'status', '--journal', journal)}",
             )
         return Path(journal), kept
     found = []
-    for folder in sorted(path for path in Path().iterdir() if (path / "journal.json").is_file()):
+    for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
         kept = _read_kept(folder)
         same = all(value is None or kept.get(name) == value for name, value in given.items() if name in FINDING)
         if kept.get("url") == _identity(url) and same:
             found.append((folder, kept))
+    if len(found) > 1:
+        journals = [Journal.read(folder) for folder, _ in found]
+        ended = [journal is not None and journal.state == "dropped" for journal in journals]
+        found = [one for one, over in zip(found, ended, strict=True) if not over] or found[:1]
     if len(found) > 1:
         names = [str(folder) for folder, _ in found]
         raise ParameterError(
@@ -207,11 +227,6 @@ def _read_kept(folder: Path) -> dict[str, str]:
     if not all(isinstance(value, str) for value in kept.values()):
         raise CorruptFileError(f"{path} is not what an earlier step wrote.", "Remove it.")
     return kept
-
-
-def settings(entries: list[str] | None, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Return the values of ``--set NAME=VALUE``."""
-    return Settings(kinds).read(entries or ())
 
 
 def _engine(values: Mapping[str, Any]) -> Engine | None:

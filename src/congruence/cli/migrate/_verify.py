@@ -11,16 +11,13 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration, Verification
 
 
-def verify(
-    migration: Migration, bars: Bars, *, heldout: str | None = None, least_recall: float | None = None
-) -> Verification:
+def verify(migration: Migration, bars: Bars, *, heldout: str | None = None, least_recall: float = 0.9) -> Verification:
     """Verify the new vectors."""
     from congruence.io import read_embeddings
 
     vectors = None if heldout is None else read_embeddings(heldout)
-    least = {} if least_recall is None else {"least_recall": least_recall}
     bars.begin("verifying", migration.info.rows)
-    return migration.verify(heldout=vectors, callback=bars.advance, **least)
+    return migration.verify(heldout=vectors, least_recall=least_recall, callback=bars.advance)
 
 
 def print_verification(verification: Verification, migration: Migration) -> None:

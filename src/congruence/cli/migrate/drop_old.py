@@ -1,22 +1,7 @@
-"""``congruence migrate URL drop-old``: remove the old vectors."""
+"""``congruence migrate URL drop-old``."""
 
 from __future__ import annotations
 
-import typer
+from congruence.cli.migrate._remove import remover
 
-from congruence.cli._options import Json
-from congruence.cli.migrate._remove import remove
-from congruence.cli.migrate._step import Journal, Yes
-
-
-def command(
-    ctx: typer.Context,
-    yes: Yes = False,
-    journal: Journal = None,
-    as_json: Json = False,
-) -> None:
-    """Remove the old vectors after the switch. This cannot be undone.
-
-    Example: congruence migrate library/photos.lance drop-old --yes
-    """
-    remove(ctx, journal, yes, as_json, "old")
+command = remover("drop-old", "Remove the old vectors after the switch. This cannot be undone.")

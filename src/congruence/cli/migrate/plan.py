@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from congruence.cli._base import print_json, say
-from congruence.cli._options import with_groups
-from congruence.cli.migrate._begin import Beginning, BeginOptions, print_plan
+from congruence.cli._options import settable, with_groups
+from congruence.cli.migrate._begin import SETTINGS, Beginning, BeginOptions, print_plan
 from congruence.cli.migrate._step import opened
 from congruence.errors import MigrationError
 
 
 @with_groups
-def command(ctx: typer.Context, *, options: BeginOptions) -> None:
+def command(ctx: typer.Context, *, options: BeginOptions, settings: dict[str, Any] = settable(**SETTINGS)) -> None:
     """Report what a run would do, and check all that can be checked in advance; nothing is changed.
 
     Example: congruence migrate library/photos.lance plan --from checked
     """
     from congruence.upgrade.migrate.plan import refuse
 
-    beginning = Beginning(options)
+    beginning = Beginning(options, settings)
     with opened(ctx, options.journal, given=beginning.given, begin=beginning) as step:
         if (journal := step.migration.journal) is not None:
             raise MigrationError(
@@ -27,10 +29,13 @@ def command(ctx: typer.Context, *, options: BeginOptions) -> None:
                 f"Type: {step.command('status')}",
             )
         planned = beginning.plan(step)
-        following = step.command("run", *options.words())
+        following = step.command("run", *options.words(settings))
         print_json({**planned.to_dict(), "next": following}) if options.as_json else print_plan(planned)
         if planned.refused:
             refuse(planned, anyway=True)
+            for check in planned.checks:
+                if check["outcome"] == "bad" and check["check"] != "certificate":
+                    raise MigrationError(f"At {planned.place}, {check['detail']}.", check.get("fix", ""))
             raise typer.Exit(1)  # the certificate advises against it
         if not options.as_json:
             say(f"Next: {following}")

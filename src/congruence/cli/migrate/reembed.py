@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._base import Bars, check_both, check_plot, say
-from congruence.cli._options import Json, option, with_groups
-from congruence.cli.migrate._step import Journal, Step, opened, settings
+from congruence.cli._base import Bars, check_both, check_plot, say_error
+from congruence.cli._options import Json, option, settable, with_groups
+from congruence.cli.migrate._step import Journal, Step, opened
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class ReembedOptions:
     )
 
 
-#: What ``--set`` accepts.
-SETTINGS = {"batch": int, "plot": str, "encode_rate": float, "price": float}
+#: Options that later calls need not repeat.
+_KEPT = ("encode", "items", "texts", "new_texts", "modality")
 
 
 @with_groups
@@ -48,12 +48,7 @@ def command(
     ctx: typer.Context,
     *,
     options: ReembedOptions,
-    entries: list[str] | None = option(
-        None,
-        "NAME=VALUE, may be repeated: batch (rows between two refits, 1000), plot (.svg, .png or .pdf to write), and, "
-        "to compare costs, encode_rate (items per second) and price (of an item).",
-        "--set",
-    ),
+    settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
@@ -61,31 +56,30 @@ def command(
 
     Example: congruence migrate library/photos.lance reembed --share .1 --encode library/new-photos.parquet
 
-    Call it again to continue; rows that are encoded stay so.
+    Call it again to continue; rows that are encoded stay so. Settings: batch is the number of rows between two refits,
+    plot a picture to write, and encode_rate (items per second) and price (of an item) compare the costs.
     """
-    given = settings(entries, SETTINGS)
     with opened(ctx, journal) as step:
         options = _complete(options, step)
-        _check(options, given)
+        _check(options, settings)
         encode = open_encoder(options, step.migration)
+        step.keep(**{f"reembed_{name}": getattr(options, name) for name in _KEPT})
         with Bars(as_json) as bars:
-            result, lines = _reembed(step.migration, options, encode, bars, as_json, **given)
-        names = ("encode", "items", "texts", "new_texts", "modality")
-        step.keep(**{f"reembed_{name}": getattr(options, name) for name in names})
+            result, lines = _reembed(step.migration, options, encode, bars, as_json, **settings)
         step.report("reembed", result, lines, as_json)
 
 
 def _complete(options: ReembedOptions, step: Step) -> ReembedOptions:
     """Return the options with those of the last call, and the share that the certificate names."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    for name in ("encode", "items", "texts", "new_texts", "modality"):
+    for name in _KEPT:
         values[name] = values[name] or step.kept.get(f"reembed_{name}")
     if options.share is options.budget is options.until is None and "share" in step.kept:
         values["share"] = float(step.kept["share"])
     return ReembedOptions(**values)
 
 
-def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
+def _check(options: ReembedOptions, settings: dict[str, Any]) -> None:
     """Check the options before anything is read."""
     if options.encode is None:
         raise ParameterError(
@@ -96,7 +90,7 @@ def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
         raise ParameterError(
             f"Got --budget {options.budget} and --share {options.share}; expected one of the two.", "Leave out one."
         )
-    for name, value in {**vars(options), **given}.items():
+    for name, value in {**vars(options), **settings}.items():
         if name in ("budget", "share", "until", "batch") and value is not None and not value > 0:
             raise ParameterError(argument=name, got=value, expected="a number above 0")
         if name in ("share", "until") and value is not None and value > 1:
@@ -107,8 +101,8 @@ def _check(options: ReembedOptions, given: dict[str, Any]) -> None:
             "Pass --share .1, for example.",
         )
     check_both("--texts", "--new-texts", options.texts, options.new_texts)
-    if "plot" in given:
-        check_plot(given["plot"], force=False)
+    if "plot" in settings:
+        check_plot(settings["plot"], force=False)
 
 
 def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
@@ -173,14 +167,14 @@ def _reembed(
             share=options.share,
             until=options.until,
             callback=advance,
-            stage=None if as_json else say,
+            stage=None if as_json else say_error,
         )
     result: dict[str, Any] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
     lines = ["No rows were re-embedded."]
     if done.history_:
         forecast = done.forecast(rate=encode_rate and 60 * encode_rate, price=price)
         result["forecast"] = forecast.to_dict()
-        lines = str(forecast).split("\n")
+        lines = [f"{done.history_[-1]}", *str(forecast).split("\n")]
         if plot is not None:
             from congruence.report.pictures import write_figure
 

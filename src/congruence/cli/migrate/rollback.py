@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
-from congruence.cli._options import Json, option
-from congruence.cli.migrate._step import ENGINE, Journal, opened, settings
+from congruence.cli._options import Json, option, settable, with_groups
+from congruence.cli.migrate._step import ENGINE, Journal, opened
 
 
+@with_groups
 def command(
     ctx: typer.Context,
     new_rows: str = option(
@@ -16,7 +19,7 @@ def command(
         "map-back.",
         metavar="[refuse|keep|map-back]",
     ),
-    entries: list[str] | None = option(None, "NAME=VALUE: engine, address or workers, as for run.", "--set"),
+    settings: dict[str, Any] = settable(**ENGINE),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
@@ -27,7 +30,7 @@ def command(
     from congruence._utils.validation import check_choice
 
     check_choice(new_rows, ("refuse", "keep", "map-back"), "new_rows")
-    with opened(ctx, journal, given=settings(entries, ENGINE)) as step:
+    with opened(ctx, journal, given=settings) as step:
         result = step.migration.rollback(new_rows=new_rows)
         states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
         lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]

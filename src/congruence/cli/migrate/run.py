@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from congruence.cli._base import Bars, say_error
-from congruence.cli._options import option, with_groups
-from congruence.cli.migrate._begin import Beginning, BeginOptions, print_plan
+from congruence.cli._options import option, settable, with_groups
+from congruence.cli.migrate._begin import SETTINGS, Beginning, BeginOptions, print_plan
 from congruence.cli.migrate._step import Step, ask, opened
 from congruence.cli.migrate._verify import print_verification, verify
 
@@ -16,13 +18,14 @@ def command(
     ctx: typer.Context,
     *,
     options: BeginOptions,
+    settings: dict[str, Any] = settable(**SETTINGS),
     yes: bool = option(False, "Do not ask before anything is written.", "--yes", "-y"),
 ) -> None:
     """Write the new vectors next to the old ones, and verify them; run it again to continue after an interruption.
 
     Example: congruence migrate library/photos.lance run --from checked --yes
     """
-    beginning = Beginning(options)
+    beginning = Beginning(options, settings)
     with opened(ctx, options.journal, given=beginning.given, begin=beginning) as step:
         if step.migration.journal is None:
             planned = beginning.plan(step)
@@ -32,7 +35,7 @@ def command(
                 ask(f"Write {planned.rows:,} new vectors next to the old ones?", yes)
         with Bars(options.as_json) as bars:
             _write(step, beginning, bars)
-            verification = verify(step.migration, bars, least_recall=beginning.given.get("least_recall"))
+            verification = verify(step.migration, bars, least_recall=beginning.given.get("least_recall", 0.9))
         if not options.as_json:
             print_verification(verification, step.migration)
         step.report("run", verification.to_dict(), [], options.as_json)
@@ -47,7 +50,8 @@ def _write(step: Step, beginning: Beginning, bars: Bars) -> None:
         step.keep(**beginning.kept)
     try:
         migration.run(
-            **beginning.run_options,
+            certificate=beginning.certificate,
+            **beginning.flags(step),
             resume=resume,
             anyway=beginning.given.get("anyway", False),
             callback=bars.advance,
@@ -57,6 +61,6 @@ def _write(step: Step, beginning: Beginning, bars: Bars) -> None:
         bars.close()
         if migration.journal is None:
             step.forget()
-        else:
+        elif migration.journal.state not in ("switched", "dropped"):
             say_error(f"The journal is in {migration.folder}. To continue: {step.command('run')}")
         raise

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from congruence.cli._base import Bars
-from congruence.cli._options import Json, option
-from congruence.cli.migrate._step import ENGINE, Journal, opened, settings
+from congruence.cli._options import Json, settable, with_groups
+from congruence.cli.migrate._step import ENGINE, Journal, opened
 
 
+@with_groups
 def command(
     ctx: typer.Context,
-    entries: list[str] | None = option(None, "NAME=VALUE: engine, address or workers, as for run.", "--set"),
+    settings: dict[str, Any] = settable(**ENGINE),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
@@ -19,7 +22,7 @@ def command(
 
     Example: congruence migrate library/photos.lance switch
     """
-    with opened(ctx, journal, given=settings(entries, ENGINE)) as step:
+    with opened(ctx, journal, given=settings) as step:
         with Bars(as_json) as bars:
             bars.begin("comparing", step.migration.info.rows)
             result = step.migration.switch(callback=bars.advance)

@@ -7,40 +7,38 @@ from typing import Any
 import typer
 
 from congruence.cli._base import Bars
-from congruence.cli._options import Json, option
+from congruence.cli._options import Json, option, settable, with_groups
 from congruence.cli._scores import print_thresholds
-from congruence.cli.migrate._step import Journal, opened, settings
+from congruence.cli.migrate._step import Journal, opened
 from congruence.cli.migrate._verify import print_verification, verify
 
 
+@with_groups
 def command(
     ctx: typer.Context,
     heldout: str | None = option(None, "Rows in the new model, with their ids, that the map was not fitted on."),
     threshold: list[float] | None = option(
         None, "Score threshold of the old model to translate to the new one; may be repeated."
     ),
-    entries: list[str] | None = option(
-        None,
-        "NAME=VALUE, may be repeated: least_recall (of the index, .9). For thresholds: queries and queries_old (the "
-        "same queries in both models; without them rows are compared with each other), among (a modality).",
-        "--set",
-    ),
+    settings: dict[str, Any] = settable(least_recall=0.9, queries=str, queries_old=str, among=str),
     journal: Journal = None,
     as_json: Json = False,
 ) -> None:
     """Check counts, a sample read back, and the new index against exact search.
 
     Example: congruence migrate library/photos.lance verify
+
+    For a threshold, queries and queries_old are the same queries in both models, and among is the modality of the rows
+    that are searched; without queries, rows are compared with each other.
     """
-    given = settings(entries, {"least_recall": float, "queries": str, "queries_old": str, "among": str})
     with opened(ctx, journal) as step:
         with Bars(as_json) as bars:
-            verification = verify(step.migration, bars, heldout=heldout, least_recall=given.pop("least_recall", None))
+            verification = verify(step.migration, bars, heldout=heldout, least_recall=settings.pop("least_recall", 0.9))
         result: dict[str, Any] = verification.to_dict()
         if not as_json:
             print_verification(verification, step.migration)
         if threshold and verification.passed:
-            result["thresholds"] = _translate(step.migration, threshold, as_json, **given)
+            result["thresholds"] = _translate(step.migration, threshold, as_json, **settings)
         step.report("verify", result, [], as_json)
         if not verification.passed:
             raise typer.Exit(1)

@@ -62,7 +62,7 @@ class Certificate(PlainData):
     thresholds: Criteria
     choice: dict[str, Any]  # the certified map, as of choose_map
     how_to_fit: str  # a command, or a Python call if no command can
-    facts: dict[str, str]  # "source", "target", "data", "date", "seed" and "version"
+    facts: dict[str, str]  # "source", "target", "data", "date", "seed", "version" and "modality" (stored)
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
@@ -279,6 +279,7 @@ def certify(
             "date": datetime.now(UTC).date().isoformat(),
             "seed": str(random_state),
             "version": __version__,
+            "modality": design.items.tables.store_modality,
         },
         notes=design.notes()
         + ranking.notes

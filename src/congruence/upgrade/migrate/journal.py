@@ -131,10 +131,10 @@ class Journal:
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
-            steps = " or ".join(f"`{step}`" for step in NEXT[self.state])
+            step = FIRST.get(self.state)
             raise MigrationError(
                 f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.",
-                f"Run {steps} first." if steps else "It is complete: remove the journal's folder.",
+                f"Run `{step}` first." if step else "It is complete: remove its folder, or pass another `journal=…`.",
             )
 
     def sync(self, stage: Stage) -> None:
@@ -170,14 +170,13 @@ SEEN = {
     "dropped": "the new vectors; the old ones were removed",
 }
 
-#: The next step, and others that are possible, by state.
-NEXT = {
-    "filling": ("run",),
-    "filled": ("verify",),
-    "verified": ("switch",),
-    "switched": ("rollback", "drop_old"),
-    "rolled back": ("verify", "discard"),
-    "dropped": (),
+#: The step to which other steps are refused, by state.
+FIRST = {
+    "filling": "run",
+    "filled": "verify",
+    "verified": "switch",
+    "switched": "rollback",
+    "rolled back": "verify",
 }
 
 

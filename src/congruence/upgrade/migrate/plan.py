@@ -156,16 +156,13 @@ def make_plan(
         supports = verdict["action"] in FOR_MAPPING
         detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            detail += (
-                " Mapping alone does not reach the required quality: run congruence migrate --progressive, or "
-                "reembed afterward."
-            )
+            detail += " Mapping alone does not reach the required quality: re-embed afterward."
         note("certificate", "good" if supports else "bad", detail)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
             f"{verdict[side]} (the map has {model})"
             for side, model in models.items()
-            if model and verdict[side] not in ("", model)
+            if model and verdict[side] and not verdict[side].startswith(model)
         ]
         if differing:
             note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
