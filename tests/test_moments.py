@@ -59,6 +59,7 @@ def test_any_split_in_any_order_gives_the_same_moments(sizes, seed):
     for part in parts:
         one_by_one.update(X[part], Y[part])
     assert_same(one_by_one, merged)
+    assert_same(CrossMoments.total([CrossMoments.of(X[part], Y[part], gram=True) for part in parts]), merged)
 
 
 def test_a_large_common_offset_costs_no_digits():

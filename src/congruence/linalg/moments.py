@@ -107,7 +107,7 @@ class CrossMoments:
         if new.gram is not None:
             new.gram += (x * weights[:, None]).T @ x
             for part in parts:
-                new.gram += part.gram
+                new.gram += 0 if part.gram is None else part.gram
         new.source_scatter = sum(part.source_scatter for part in parts) + float(weights @ np.square(x).sum(axis=1))
         new.target_scatter = sum(part.target_scatter for part in parts) + float(weights @ np.square(y).sum(axis=1))
         return new

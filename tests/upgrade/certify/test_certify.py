@@ -150,6 +150,9 @@ def test_labels_turn_texts_into_classes():
     assert certificate.strategies["zero_shot@5"]["keep"].value >= certificate.strategies["zero_shot"]["keep"].value
     on_text = certify(*both, labels=labels, fitted="image", random_state=1, **QUICK)
     assert on_text.strategies["zero_shot"]["keep"] != certificate.strategies["zero_shot"]["re-embed"]
+    few = [side | {"text": side["text"].take(np.arange(5))} for side in both]
+    with pytest.raises(errors.TooFewAnchorsError, match="5 anchors"):
+        certify(*few, labels=dict.fromkeys(labels, "class 0"), fitted="text", **QUICK)
     with pytest.raises(IdError, match="have no label"):
         certify(*both, labels={"0": "class 0"}, **QUICK)
     with pytest.raises(IdError, match="No text has the id of these labels"):
@@ -224,6 +227,7 @@ def test_bad_input():
         (source | {"text": short}, target, {}, errors.ShapeError, "modalities of widths"),
         (source, target, {"queries": (source, target)}, InputError, "are anchors too"),
         (source, target, {"queries": images}, ModalityError, "unlike the anchors"),
+        (*images, {"queries": [{"image": embed(np.eye(2, 32), ["x", "y"])}] * 2}, InputError, "2 held-out items"),
         *((source, target, {name: value}, ParameterError, None) for name, value in BAD.items()),
         (*images, {"fitted": "both"}, ModalityError, "both"),
     ):  # fmt: skip

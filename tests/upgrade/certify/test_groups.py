@@ -62,15 +62,15 @@ def test_many_copies_of_one_row_do_not_hide_other_near_duplicates():
 def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
     """Held out together, each would be scored by a map that does not: 0.08 too low, and in one interval of seven."""
     rng = np.random.default_rng(0)
-    heldout, wrong = [], []
+    heldout, wrong, recipe = [], [], MapRecipe(["image"], "orthogonal")
     for seed in range(10):
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
         items = EvaluationSet(anchors, groups=groups, random_state=seed)
-        got = cross_fit(items, MapRecipe(["image"], "orthogonal"))
+        got = cross_fit(items, recipe, recipe.choose(anchors, np.arange(120)))
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
-        model = MapRecipe(["image"], "orthogonal").fit(anchors, np.arange(120))
+        model = recipe.fit(anchors, np.arange(120))
         truth = cosines(model, EvaluationSet(tables(*others)), "image", np.arange(400)).mean()
         low, high = mean_interval(values.mean(), influence, groups=groups)
         heldout.append(low <= truth <= high)
@@ -97,8 +97,9 @@ def test_a_twin_among_the_anchors_lends_no_score():
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
     recipe = MapRecipe(["image"], "orthogonal")
-    apart = cross_fit(EvaluationSet(whole, groups=groups), recipe)
-    split = cross_fit(EvaluationSet(whole), recipe)
+    choice = recipe.choose(whole, np.arange(240))
+    apart = cross_fit(EvaluationSet(whole, groups=groups), recipe, choice)
+    split = cross_fit(EvaluationSet(whole), recipe, choice)
     model = recipe.fit(whole, np.arange(240))
     parts = [EvaluationSet(tables(source[k : k + 240], target[k : k + 240])) for k in range(240, 1200, 240)]
     truth = np.mean([score_heldout(model, part).scores["own@1/stored"].mean() for part in parts])

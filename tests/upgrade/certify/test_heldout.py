@@ -34,7 +34,7 @@ def test_anchors_score_what_other_items_score(modalities, task, width, parts, ra
         facts = {"decay": 0.0, "shared": 0.95, "source_noise": 0.9, "target_noise": 0.9}
         p = upgrade_problem(parts.stop, width, random_state=seed, **facts)
         recipe, anchors = MapRecipe(modalities, "orthogonal"), tables(p, own, modalities)
-        got = cross_fit(EvaluationSet(anchors, **given), recipe)
+        got = cross_fit(EvaluationSet(anchors, **given), recipe, recipe.choose(anchors, own))
         model = recipe.fit(anchors, own)
         others = [EvaluationSet(tables(p, own + k, modalities, "queries"), **given) for k in parts]
         found = [score_heldout(model, other).scores for other in others]
@@ -57,7 +57,8 @@ def test_the_way_back_is_that_of_each_modality():
 def test_what_the_anchors_left_out_would_have_added_is_added():
     """a + b/n of maps of three quarters and of half of the anchors gives that of the map of all."""
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
-    got = cross_fit(EvaluationSet(tables(p, np.arange(40))), MapRecipe(["image", "text"], "orthogonal"))
+    t, recipe = tables(p, np.arange(40)), MapRecipe(["image", "text"], "orthogonal")
+    got = cross_fit(EvaluationSet(t), recipe, recipe.choose(t, np.arange(40)))
     of_all, more, less = (2 - 3 / share for share in (1, *got.sizes[:-3:-1]))
     assert more + got.ahead * (more - less) == pytest.approx(of_all)
     less, more = got.curves["cosine/image"].mean(axis=0)[-2:]  # over folds of equal size

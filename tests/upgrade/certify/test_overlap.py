@@ -112,7 +112,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
         parts = [tables(p, np.arange(k, k + 60), ("image",), "queries") for k in range(0, 540, 60)]
         recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
-        got = cross_fit(EvaluationSet(parts[0]), recipe)
+        got = cross_fit(EvaluationSet(parts[0]), recipe, recipe.choose(parts[0], np.arange(60)))
         truth = [score_heldout(model, EvaluationSet(part)).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))

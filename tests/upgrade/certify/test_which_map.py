@@ -1,12 +1,14 @@
 """What is certified is the map that fit gives for the same rows, and its choice never sees the rows it is scored on."""
 
+import json
+
 import numpy as np
 import pytest
 from certify_data import sides, tables
 
-from congruence import LinearMap, fit
+from congruence import LinearMap, fit, load
 from congruence.errors import ModalityError, ParameterError
-from congruence.metrics import recall_at_k
+from congruence.metrics import paired_cosine, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.design import EvaluationSet
@@ -76,8 +78,8 @@ def test_no_map_has_seen_what_it_compares_nor_its_choice(problem, monkeypatch):
         model.kept, model.train = list(kept), np.unique(self._fold[chosen[id(choice)][1]])
         return model
 
-    def add_to(self, model, cells, each):
-        add(self, model, cells, each)
+    def add_to(self, model, cells, each, certified):
+        add(self, model, cells, each, certified)
         for query, row in cells:
             own = [fold for fold in range(FOLDS) if fold // each in (query, row)]
             assert not {*own} & {*model.kept}
@@ -90,9 +92,36 @@ def test_no_map_has_seen_what_it_compares_nor_its_choice(problem, monkeypatch):
     monkeypatch.setattr(MapRecipe, "choose", choose)
     monkeypatch.setattr(AnchorFolds, "fit", fit_on)
     monkeypatch.setattr(Sheet, "add", add_to)
-    measured = cross_fit(EvaluationSet(tables(problem, np.arange(80)), n_neighbors=5), MapRecipe(["image"]))
-    assert len(measured.maps) == len(chosen) == 6
+    anchors, recipe = tables(problem, np.arange(80)), MapRecipe(["image"])
+    choice = recipe.choose(anchors, np.arange(0))
+    measured = cross_fit(EvaluationSet(anchors, n_neighbors=5), recipe, choice)
+    assert len(measured.maps) == len(chosen) - 1 == 6
     np.testing.assert_array_equal(compared, 1)  # every query and row, once for each number of folds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "orthogonal"},
+        {"method": "orthogonal", "shrinkage": "cv"},
+        {"fitted": "text"},
+        {"method": "linear", "modality": "image"},
+        {"method": "linear", "center": False, "modality": "text"},
+        {"single_modality": True, "modality": "image"},
+    ],
+)
+def test_a_certificate_fits_the_map_that_it_is_about(problem, options, tmp_path):
+    anchors, queries = sides(problem, np.arange(120)), sides(problem, np.arange(120, 220))
+    if "modality" in options:
+        anchors, queries = (tuple(side[options["modality"]] for side in part) for part in (anchors, queries))
+    found = certify(*anchors, queries=queries, **options)
+    found.fit().save(tmp_path / "map")
+    mapping = load(tmp_path / "map")
+    for name, cosine in found.cosines.items():
+        old, new = (side.vectors if "modality" in options else side[name].vectors for side in queries)
+        assert paired_cosine(mapping.for_modality(name).transform(old), new) == pytest.approx(cosine.value)
+    assert found.choice["name"] == mapping.scores_["choice"]["name"]
+    assert json.dumps(found.to_dict())
 
 
 def test_several_modalities_are_fitted_on_together_by_a_rotation(problem):

@@ -229,7 +229,7 @@ def certify(
         if design.heldout:
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
-            measured = cross_fit(items, recipe, callback)
+            measured = cross_fit(items, recipe, choice, callback)
         mixed = measure_mixed(items, measured, items.task, rows)
         controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)

@@ -27,6 +27,8 @@ from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.splits import Split
 
+_FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
+
 FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean anything
 
 
@@ -215,6 +217,8 @@ PLAIN = Ranking()  # cosine similarity, without centering or a correction for hu
 #: Largest number of stored rows that search each other: every one of them is compared with all others.
 MOST_COMPARED = 2000
 
+MOST_ASSIGNED = 10_000_000  # largest number of similarities of classes and rows
+
 _MOST_TEXTS = 2000  # largest number of text queries that are used
 
 
@@ -280,12 +284,12 @@ class EvaluationSet:
     def searches(self) -> list[Search]:
         """Everything that searches the store; an item searches only a store that can be re-embedded."""
         source, target = self.tables.source, self.tables.target
-        stored, query, every = self.tables.store_modality, self.tables.query_modality, np.arange(self.tables.n)
+        stored, query = self.tables.store_modality, self.tables.query_modality
         found = []
         if self.judged:
             found = [Search("overlap", stored, source[stored], target[stored], "items", self.compared)]
         if query != stored:
-            role, rows = ("classes", every) if self.tables.by_class else ("captions", self.compared)
+            role, rows = ("classes", self.assigned) if self.tables.by_class else ("captions", self.compared)
             found.append(Search("text_overlap", query, source[query], target[query], role, rows))
         elif self.texts is not None:
             ours, theirs = self.texts
@@ -319,10 +323,18 @@ class EvaluationSet:
     @cached_property
     def compared(self) -> np.ndarray:
         """The stored rows that are compared with each other: all, or a random sample of ``MOST_COMPARED``."""
+        return self._sample(MOST_COMPARED)
+
+    @cached_property
+    def assigned(self) -> np.ndarray:
+        """The stored rows that are assigned to classes: all, or a random sample for ``MOST_ASSIGNED``."""
+        return self._sample(max(MOST_COMPARED, MOST_ASSIGNED // len(self.tables.ids[self.tables.query_modality])))
+
+    def _sample(self, most: int) -> np.ndarray:
         n = self.tables.n
-        if n <= MOST_COMPARED:
+        if n <= most:
             return np.arange(n)
-        return np.sort(np.random.default_rng(self.random_state).choice(n, MOST_COMPARED, replace=False))
+        return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
 
     def list_length(self, n: int) -> int:
         """Return how many results are compared in a store of n rows; below 1, nothing can be compared."""
@@ -593,6 +605,11 @@ class Design:
         if queries is not None:
             scored = make_tables(*queries, labels, what="queries")
             check_alike(anchors, scored)
+            if scored.n < _FEWEST_QUERIES:
+                raise InputError(
+                    f"Got {scored.n} held-out items; expected at least {_FEWEST_QUERIES}.",
+                    "Pass more, or leave out `queries=…` to score the anchors among each other.",
+                )
         if scored.query_modality not in scored.target:
             raise InputError(
                 f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."

@@ -55,6 +55,7 @@ class TwoWay:
             return self.forward.for_modality(modality).covered_share(rows)
         assert self.sums is not None
         gram = self.sums[0].gram if self.forward.center else self.sums[0].uncentered_gram()
+        assert gram is not None
         values, vectors = np.linalg.eigh(gram)
         basis = vectors[:, values > len(values) * np.finfo(np.float64).eps * values[-1]]
         centered = rows - self.forward.source_mean_

@@ -20,13 +20,14 @@ import numpy as np
 
 from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
+from congruence.errors import TooFewAnchorsError
 from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
-from congruence.upgrade.certify.intervals import Measured, covariance
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
 
@@ -50,7 +51,7 @@ SHARED_FOLDS = 1.2
 #: (``LearningCurve.lifted``).
 MOST_TESTED = 1000
 
-FEWEST = 6  # fewest anchors that a point of the learning curve is fitted on
+FEWEST_FITTED = 6  # fewest anchors that a point of the learning curve is fitted on
 
 STEPS = len(SIZES)  # calls of a callback
 
@@ -144,7 +145,7 @@ def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
     if tables.by_class:
         assert tables.classes is not None
         found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
-        return Hits((found == tables.classes[:, None]).any(axis=1).astype(np.float64))
+        return Hits((found == tables.classes[items.assigned, None]).any(axis=1).astype(np.float64))
     n, finds_own = len(near), tables.classes is None
     codes = np.arange(n) if tables.classes is None else tables.classes[items.compared]
     return recall(ranked(near, not finds_own, hubness), codes, min(depth, n - 1), find_own=finds_own)
@@ -282,8 +283,17 @@ class Sheet:
         self._cosines = {name: np.zeros((2, len(tables.ids[name]))) for name in tables.target}  # sums, and their terms
         self.mapped = np.zeros((tables.n, next(iter(tables.target.values())).shape[1]))
 
-    def add(self, model: TwoWay, cells: Sequence[tuple[int, int]] = ((-1, -1),), each: int = 1) -> None:
-        """Compare queries and rows of pairs of folds, ``each`` of which count as one, by a map fitted on neither."""
+    def add(
+        self,
+        model: TwoWay,
+        cells: Sequence[tuple[int, int]] = ((-1, -1),),
+        each: int = 1,
+        certified: TwoWay | None = None,
+    ) -> None:
+        """Compare queries and rows of pairs of folds, ``each`` of which count as one, by a map fitted on neither.
+
+        Cosines are those of ``certified``, if the map was chosen without these folds and is of another kind.
+        """
         items, folds, stored = self._items, self._folds, self._items.tables.store_modality
         for search in items.searches:
             if search.role == "apart" and search.source is not None:  # texts that are no anchors have their own means
@@ -300,7 +310,7 @@ class Sheet:
         for name, (total, terms) in self._cosines.items():
             rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
             if len(rows):
-                total[rows] += cosines(model, items, name, rows)
+                total[rows] += cosines(certified or model, items, name, rows)
                 terms[rows] += 1
         rows = np.flatnonzero(np.isin(folds.rows[stored] // each, [b for a, b in cells if a == -1]))
         if len(rows):
@@ -347,9 +357,10 @@ def measure_heldout(
     rng = np.random.default_rng(items.random_state)
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
-    anchors = AnchorFolds(recipe, design.anchors, rng.permutation(design.n_anchors) % FOLDS)
+    fold = rng.permutation(design.n_anchors) % FOLDS
+    anchors = AnchorFolds(recipe, design.anchors, fold)
     judges, _ = read_unmapped(items)
-    for size in sizes_of(design.n_anchors // FOLDS):
+    for size in sizes_of(np.arange(len(fold)), fold):
         found = []
         for first in range(FOLDS):
             sheet = Sheet(items, Folds.none(items), only_task=True)
@@ -361,33 +372,43 @@ def measure_heldout(
     return out
 
 
-def sizes_of(fewest: int) -> list[int]:
-    """Return the numbers of folds to fit on, if the smallest fold has this many different anchors."""
-    return [size for size in SIZES if size in SIZES[-2:] or size * fewest >= FEWEST]
+def sizes_of(units: np.ndarray, fold: np.ndarray) -> list[int]:
+    """Return the numbers of folds to fit on, given the unit of each anchor, all of whose rows count as one."""
+    fewest = min(len(np.unique(units[fold == part])) for part in range(FOLDS))
+    if not fewest:
+        raise TooFewAnchorsError(
+            f"Got {len(np.unique(units))} anchors that are no near-duplicates; expected at least {FOLDS}, to fit maps "
+            "on parts of them.",
+            "Encode more items, or fit on the other modality.",
+        )
+    return [size for size in SIZES if size in SIZES[-2:] or size * fewest >= FEWEST_FITTED]
 
 
-def cross_fit(items: EvaluationSet, recipe: MapRecipe, callback: Callable[[int], None] | None = None) -> Measured:
+def cross_fit(
+    items: EvaluationSet, recipe: MapRecipe, choice: Choice, callback: Callable[[int], None] | None = None
+) -> Measured:
     """Score anchors by maps that have seen neither them nor what they are compared with.
 
-    The scores of the two largest sizes are extrapolated to all anchors. The kind of map is chosen without the coarse
-    folds that are left out, so that the optimism of choosing on the same rows is not included.
+    The scores of the two largest sizes are extrapolated to all anchors. The kind of map is chosen by retrieval, so for
+    hits and lists it is chosen again without the coarse folds that are left out; cosines are those of the kind that is
+    certified, since other kinds can have quite different ones.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     folds = Folds.deal(items, recipe.fitted)
     anchors = AnchorFolds(recipe, tables, folds.anchors)
+    sizes = sizes_of(np.arange(len(folds.anchors)) if groups is None else groups, folds.anchors)
     coarse = folds.anchors // (FOLDS // COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
     }
     judges, unmapped = read_unmapped(items)
-    out = Measured(maps=[choice.name for choice in choices.values()], ahead=AHEAD)
-    units = np.arange(len(folds.anchors)) if groups is None else groups
-    fewest = min(len(np.unique(units[folds.anchors == fold])) for fold in range(FOLDS))
+    out = Measured(maps=[one.name for one in choices.values()], ahead=AHEAD)
     more: dict[str, Hits] = {}
-    for size in sizes_of(fewest):
+    for size in sizes:
         sheet = Sheet(items, folds, only_task=size not in SIZES[-2:])
         for kept, cells, each, pair in _left_out(size):
-            sheet.add(anchors.fit(kept, choices[pair]), cells, each)
+            model = anchors.fit(kept, choices[pair])
+            sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
         parts = {name: _part_of(items, folds, name) for name in items.curved}
@@ -402,12 +423,12 @@ def cross_fit(items: EvaluationSet, recipe: MapRecipe, callback: Callable[[int],
         influence = influence_of(Hits(score, hits.pull), items.is_paired(name))
         inside = items.groups_of_units(name, groups)
         if name.partition("/")[0] not in items.tasks or hits.pull is None:
-            influence = _widened(influence, inside, _part_of(items, folds, name))
+            influence = SHARED_FOLDS * (influence - influence.mean())
         out.add(name, score, influence, inside)
     return out
 
 
-def _left_out(size: int) -> Iterator[tuple[np.ndarray, list[tuple[int, int]], int, tuple[int, int]]]:
+def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int, tuple[int, int]]]:
     """Yield the folds to fit a map on, without each two folds, or each two coarse folds if ``size`` leaves so many out.
 
     With them, the pairs of folds (query, −1 for no anchor, row) that the map compares, of how many folds these consist,
@@ -425,23 +446,13 @@ def _left_out(size: int) -> Iterator[tuple[np.ndarray, list[tuple[int, int]], in
         one, other = (part * COARSE // parts for part in (a, b))
         if one == other:
             other = (one + 1) % COARSE
-        yield np.roll(kept, a + b)[:size], cells, each, (min(one, other), max(one, other))
+        yield np.roll(kept, a + b)[:size].tolist(), cells, each, (min(one, other), max(one, other))
 
 
 def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
     """Return the fold of each row that has a score; rows that are no anchors are divided as well."""
     part = folds.of(*items.units_of(name))
     return np.where(part < 0, np.arange(len(part)) % FOLDS, part)
-
-
-def _widened(influence: np.ndarray, groups: np.ndarray | None, part: np.ndarray) -> np.ndarray:
-    """Return deviations from the mean, enlarged because maps of different folds share anchors, and items a map.
-
-    The second adds what the means of folds vary more than their items explain.
-    """
-    within, between = (float(covariance(influence[:, None], codes)[0, 0]) for codes in (groups, part))
-    excess = max(between / within - 1, 0.0) if within > 0 else 0.0
-    return np.asarray(np.sqrt(SHARED_FOLDS**2 + excess) * (influence - influence.mean()))
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
@@ -453,7 +464,8 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         if k <= 0:
             continue
         there = rotation.for_modality(stored)
-        turn = random_rotation(*rotation.rotation_.shape, random_state=items.random_state)
+        d_source, d_target = rotation.rotation_.shape
+        turn = random_rotation(d_source, d_target, random_state=items.random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", None, items, search)
         queries, gallery = ComparedSide(search.target), ComparedSide(store)
