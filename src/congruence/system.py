@@ -80,7 +80,7 @@ class SystemInfo:
             "without": ", ".join(name for name in self.extras if name not in complete) or "nothing",
             "threads": ", ".join(f"{name} {count}" for name, count in self.threads.items()),
             "free memory": "unknown" if self.memory is None else say_size(self.memory),
-            "devices": ", ".join(self.devices) or "no torch",
+            "devices": ", ".join(self.devices) or ("no torch" if _version("torch") is None else "not listed"),
             **self.variables,
         }
         width = max(map(len, lines))

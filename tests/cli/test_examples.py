@@ -36,7 +36,7 @@ EXAMPLES = {name: re.search(r"Example: (.*?)(?:\n\n|$)", text, re.S) for name, t
 
 class Letters(Encoder):
     def __init__(self):
-        self.space = Space("letters", "1", "text", 256, False)
+        self.space = Space("effnet-mpnet", None, "text", 256, True)
         self.fingerprint, self.n_layers = "f" * 64, None
 
     def _embed(self, items):

@@ -60,6 +60,8 @@ def test_the_command_prints_the_same_as_text_and_as_json(here, monkeypatch):
     assert result["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
     shown = here("lab info", "--no-devices").out
     assert congruence.__version__ in shown
+    if system._version("torch") is not None:
+        assert "no torch" not in shown
     assert "s3cret" not in shown + json.dumps(result)
 
 

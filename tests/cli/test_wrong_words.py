@@ -24,6 +24,7 @@ ANSWERS = {
     "fit a.npz b.npz -o m --no-check": "Type: --set check=false",
     "fit a.npz b.npz -o m --source-model A": "Type: --set old_model=VALUE",
     "fit a.npz b.npz -o m --ids x --target-ids y": "Type: --ids OLD,NEW",
+    "train jam --groups g.csv:image -o m": "Type: --set groups=VALUE",
     "lab evaluate m --source-image a.npz": "Type: --old-image",
     "migrate run photos.parquet": "congruence migrate photos.parquet run",
     "fit a.npz b.npz -o m --set chek=false": "expected NAME=VALUE with one of the names center",

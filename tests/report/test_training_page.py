@@ -650,7 +650,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(here, files, arguments, said)
 def test_train_jam_writes_a_report(here, files, data):
     pytest.importorskip("torch", reason="training needs torch")
     quick = split("--set max_epochs=3 --set hidden=[8] --set latent=4 -q")
-    arguments = ["train", "jam", *REPORT[2:], "-o", "new", *quick]
+    rows = split(" ".join(REPORT[2:]).replace("--groups ", "--set groups="))
+    arguments = ["train", "jam", *rows, "-o", "new", *quick]
     done = here(*arguments, "--seed", "7", "--report", "jam.html", "--json").ends(0)
     scores = json.loads(done.out)["scores"]
     page = (files / "jam.html").read_text(encoding="utf-8")

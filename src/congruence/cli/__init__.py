@@ -121,11 +121,12 @@ class _Command(PlainValues, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
         known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
-        settable = getattr(self.callback, "settable", ())
+        settable: frozenset[str] | None = None
         for word in args[: args.index("--")] if "--" in args else args:
             flag = word.partition("=")[0]
             if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
                 continue
+            settable = self._settable() if settable is None else settable
             name = flag.removeprefix("--").replace("-", "_")
             off = name.removeprefix("no_")
             ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
@@ -154,8 +155,12 @@ class _Command(PlainValues, TyperCommand):
 
     def tell(self, problem: Any) -> str:
         """Return the message of an error or warning of the library, with this command's own flags."""
-        settable = getattr(self.callback, "settable", ())
-        return str(problem.message(*spelling(self.params, frozenset(settable() if callable(settable) else settable))))
+        return str(problem.message(*spelling(self.params, self._settable())))
+
+    def _settable(self) -> frozenset[str]:
+        """Return the names that ``--set`` accepts."""
+        names = getattr(self.callback, "settable", ())
+        return frozenset(names() if callable(names) else names)
 
 
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were

@@ -36,7 +36,7 @@ class EngineOptions:
     engine: str = "local"
     address: str | None = None
     workers: int | None = None
-    sample: int = SAMPLE["sample"]
+    sample: int = 20_000
     gpus: float = 0.0
     bad_rows: str | None = None
 

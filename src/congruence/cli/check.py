@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -104,8 +104,8 @@ def command(
     classes = _labels(class_file or None, sides) or classes
     heldout = None
     if held:
-        main = held.pop("", (None, None))
-        heldout = reader.read(*main, next(iter(sides[0])), held)
+        first, second = (*held.pop("", ()), None, None)[:2]
+        heldout = reader.read(first, second, next(iter(sides[0])), held)
         if classes is not None:
             classes |= _labels(held_file or None, heldout) or {}
     if anchors is not None:
@@ -181,7 +181,7 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
         "collect": ["lab", "anchors", old, "-n", str(certificate.n_anchors + (verdict.more or 0)), "-o", "chosen.txt"],
         "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
     }.get(verdict.action)
-    return words and shlex.join(["congruence", *words])
+    return None if words is None else shlex.join(["congruence", *words])
 
 
 def _rows_of(store: str, old: Mapping[str, Embeddings]) -> int:
@@ -250,11 +250,12 @@ class _Reader:
         spaces = [Space(model, modality=modality) for model in self.models]
         sides: Sides = {}, {}
         by_position = False
+        rows: Sequence[Embeddings]
         if old is not None and new is not None:
             rows, paired_by = read_anchors((old, new), self.ids, (spaces[0], spaces[1]))
             by_position = paired_by == "position"
         else:
-            rows = () if old is None else (read(old, ids_of(self.ids)[0], spaces[0]),)
+            rows = [] if old is None else [read(old, ids_of(self.ids)[0], spaces[0])]
         for side, one in zip(sides, rows, strict=False):
             side[modality or one.space.modality or self._unknown(others)] = one
         for name, files in others.items():

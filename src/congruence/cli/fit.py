@@ -134,14 +134,18 @@ def command(
     for entry in means or []:
         name, sides = _parse_means(entry)
         # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
-        id_columns = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        id_columns = [
+            find_ids(spec)[1] if ids is None and paired_by != "position" else column
+            for spec, column in zip(sides, ids_of(ids), strict=False)
+        ]
         rows = [
             read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
             for spec, column in zip(sides, id_columns, strict=True)
         ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
-        *anchors,
+        anchors[0],
+        anchors[1],
         method,
         modality=None if new_modality else modality,
         means=others or None,

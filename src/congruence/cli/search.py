@@ -70,7 +70,13 @@ def command(
         notes.append(
             f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
-    report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_old": len(old_rows)}
+    report: dict[str, Any] = {
+        "map": map_path,
+        "output": out,
+        "k": k,
+        "n_queries": len(new_queries),
+        "n_old": len(old_rows),
+    }
     report |= {
         "n_new": len(new_rows),
         "n_in_both": mixed.n_in_both,

@@ -73,7 +73,7 @@ def command(
     check_map_output(out, force=force)
     if report is not None:
         check_page(report, force=force)
-    settings = {name: _value(text) for name, text in _named(entries, "--set")}
+    settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}
     first, second = (
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
         for side, modality in (("first", "image"), ("second", "text"))

@@ -278,7 +278,7 @@ def test_the_command_says_what_is_missing(here, files):
         (("--set", "hubness=isf"), "Got --set hubness=isf"),
         (("--set", "bank=queries.npz:v"), "Pass --set hubness="),
         ((*MORE, "--threshold", 0.5, "--set", "center=true"), "Got --set center with --threshold"),
-        (("--set", "mode=all"), "--mode"),
+        (("--set", "mode=all"), "--set mode=all"),
         ((*MORE, "--threshold", 3), "threshold"),
     ):
         done = here(*COMMAND, *extra)
