@@ -736,8 +736,20 @@ class DatabaseContract:
             migration.switch()
         assert self.user_rows(where) == after
         with self.migrating(where, tmp_path) as migration:
+            migration.rollback(new_rows)
+        self.user_change(where, changed, vectors[7], {"kind": "image", "title": "changed again"})
+        with self.migrating(where, tmp_path) as migration:
+            assert not migration.verify().passed
+            migration.run(resume=True)
+            assert migration.verify().passed
+            migration.switch()
+        found = self.user_rows(where)
+        np.testing.assert_allclose(np.frombuffer(found.pop(changed).vector, np.float32), new[7], atol=3e-5)
+        del after[changed]
+        assert found == after
+        with self.migrating(where, tmp_path) as migration:
             migration.drop_old()
-        assert self.user_rows(where) == after
+        assert {one: kept for one, kept in self.user_rows(where).items() if one != changed} == after
 
     def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
         where, ids, vectors, others = made

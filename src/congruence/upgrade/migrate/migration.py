@@ -436,7 +436,8 @@ class Migration:
         return {str(id_) for ids in (*found.added, *found.changed) for id_ in ids.to_pylist()}
 
     def _keep(self, found: Written, new_rows: str) -> None:
-        keep_written(self.database, self.mapper, found, new_rows, self.folder)
+        self.marks = self.marks or Marks()
+        keep_written(self.database, self.mapper, found, new_rows, self.folder, self.marks)
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.
@@ -679,7 +680,10 @@ class Migration:
             raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
 
     def _sync(self) -> None:
-        self._journal().sync(self.retry(self.database, self.database.stage))
+        stage = self.retry(self.database, self.database.stage)
+        self._journal().sync(stage)
+        if self.marks is not None:
+            self.marks.switched = stage is Stage.SWITCHED
 
 
 def migrate(

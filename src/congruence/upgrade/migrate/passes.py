@@ -163,7 +163,7 @@ class Compare(Work):
         differs = self.mapper.new.differs(block.new, wanted)
         theirs = np.zeros(len(differs), bool)
         if self.marks is not None and differs.any():
-            theirs = differs & block.new.any(axis=1) & ~self.marks.has(block.ids, block.new)
+            theirs = differs & block.new.any(axis=1) & self.marks.theirs(block.ids, block.old, block.new)
         wrong, ours = ~block.has_new | (differs & ~theirs), pa.array(block.has_new & ~differs)
         found["marks"].append(hashes(block.ids.filter(ours), block.new[block.has_new & ~differs]))
         if not wrong.any():

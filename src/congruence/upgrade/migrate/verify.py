@@ -87,7 +87,7 @@ def verify(
     stored = new.vectors[place[has_new]]
     differs = mapper.new.differs(stored, wanted[has_new])
     if marks is not None:  # vectors that the application wrote after a switch stay
-        differs &= marks.has(new.ids.take(pa.array(place[has_new])), stored)
+        differs &= ~marks.theirs(new.ids.take(pa.array(place[has_new])), old.vectors[has_new], stored)
     wrong = int((~has_new).sum()) + int(differs.sum())
     if wrong:
         problems.append(

@@ -28,7 +28,12 @@ MAPPED_BACK = "mapped-back.txt"
 
 
 class Marks:
-    """Hashes of the new vectors, with their ids, that a migration wrote, by which those of others are told apart."""
+    """Hashes of vectors, with their ids, that a migration wrote, by which those of others are told apart.
+
+    These are new vectors, and old ones that a rollback computed.
+    """
+
+    switched = False  # whether readers see the new vectors
 
     def __init__(self, values: np.ndarray | None = None) -> None:
         self.values = np.empty(0, np.uint64) if values is None else values  # sorted
@@ -64,6 +69,14 @@ class Marks:
         found = hashes(ids, vectors)
         places = np.minimum(np.searchsorted(self.values, found), len(self.values) - 1)
         return np.asarray(self.values[places] == found)
+
+    def theirs(self, ids: pa.Array, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return which new vectors (b, dim) the application wrote after a switch, bool of shape (b,).
+
+        After a rollback, those whose rows have the old vectors (b, dim_old) that it computed: others are newer.
+        """
+        found = ~self.has(ids, new)
+        return found if self.switched else found & self.has(ids, old)
 
 
 @dataclass
@@ -138,7 +151,9 @@ def _as_mapped(
     return ours
 
 
-def keep_written(database: Database, mapper: RowMapper, found: Written, new_rows: str, folder: Path) -> None:
+def keep_written(
+    database: Database, mapper: RowMapper, found: Written, new_rows: str, folder: Path, marks: Marks
+) -> None:
     """Bring rows that the application wrote to the old side, before a rollback; can be repeated."""
     back = _inverse(mapper) if new_rows == "map-back" else None
     for ids in found.deleted:
@@ -156,6 +171,9 @@ def keep_written(database: Database, mapper: RowMapper, found: Written, new_rows
         with open(folder / MAPPED_BACK, "a", encoding="utf-8") as marked:
             marked.writelines(f"{id_}\n" for id_ in block.ids.to_pylist())
         database.put_old(block.ids, back.new.encode(back(block.ids, block.vectors, block.modalities)))
+        put = database.fetch(block.ids, "old")  # as stored
+        marks.add(hashes(put.ids, put.vectors))
+    marks.write(folder)
 
 
 def _inverse(mapper: RowMapper) -> RowMapper:
