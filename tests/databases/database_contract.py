@@ -735,6 +735,7 @@ class DatabaseContract:
             assert found.passed, found.problems
             migration.switch()
         assert self.user_rows(where) == after
+        self.user_change(where, changed, new[9], {"kind": "image", "title": "changed again"})
         with self.migrating(where, tmp_path) as migration:
             migration.rollback(new_rows)
         self.user_change(where, changed, vectors[7], {"kind": "image", "title": "changed again"})
