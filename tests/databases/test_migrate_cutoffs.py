@@ -89,7 +89,9 @@ def test_the_command_prints_what_a_cut_off_becomes(run, made, tmp_path):  # noqa
     shown = run(*words).ends(0)
     assert "0.9000" in shown.out
     assert "cross-validated over queries" in shown.out
-    result = json.loads(run(*words, "--json").out)
+    found = json.loads(run(*words, "--json").out)["thresholds"]
+    assert found["values"][0]["threshold"] == 0.9
+    assert found["n_queries"] == 400
     for bad, said in (
         (("verify", "--threshold", 7), "expected one from"),
         (("verify", "--threshold", 0.5, "--set", "queries=new.npy"), "without queries_old"),
