@@ -76,7 +76,7 @@ class TestPgVector(DatabaseContract):
     def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
         with connect(where) as connection:
             cursor = connection.cursor(binary=True)
-            cursor.execute(sql.SQL("SELECT * FROM {t}").format(**names(table, column, id_column)))
+            cursor.execute(sql.SQL("SELECT {i}, kind, {v}, title FROM {t}").format(**names(table, column, id_column)))
             keys = [one.name for one in cursor.description]
             rows = [dict(zip(keys, row, strict=True)) for row in cursor.fetchall()]
         found = {}

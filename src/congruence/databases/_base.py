@@ -282,6 +282,8 @@ class Database(ABC):
     #: a cursor.
     by_ranges: ClassVar[bool] = False
     engine: Engine | None = None  # that may write new files; set by a migration
+    #: Maps a block of old vectors; set by a migration for the rows that still change while a database is switched.
+    rest: Callable[[Block], np.ndarray] | None = None
 
     def __init__(
         self,
@@ -365,6 +367,13 @@ class Database(ABC):
         Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
         ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
+
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
+        """Try the whole migration with some rows, undo it, and yield outcomes for a plan, each with its details.
+
+        The outcome is "good", "bad" if ``prepare`` would refuse, or "unknown" for what an application has to know.
+        """
+        return iter(())
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
