@@ -304,6 +304,7 @@ class Migration:
                 self._repair(journal, lambda words: None, callback)
             # Also if the state is already switched: the process may have been killed between the last two steps of the
             # database's switch.
+            self.database.rest = self.mapper.encoded
             self.retry(self.database, self.database.switch)
             if journal.state != "switched":
                 journal.state = "switched"
