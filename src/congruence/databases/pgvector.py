@@ -53,6 +53,7 @@ from congruence.databases.pgvector_bound import (
     OldIndex,
     Relation,
     copy_attributes,
+    empty_search_path,
     literal,
     move,
     naming,
@@ -393,16 +394,16 @@ class PgVector(ColumnDatabase):
             raise MigrationError(
                 f"{self._place} cannot be migrated, as it has {'; '.join(reasons)}.", "Remove what is named here."
             )
-        self._add_column(new)
-        with self._cursor.connection.transaction(force_rollback=True):
-            self._rehearse_moves()
+        with self._refusing():
+            self._add_column(new)
+            with self._cursor.connection.transaction(force_rollback=True):
+                self._rehearse_moves()
 
     def _obstacles(self, cursor: Any) -> list[str]:
         """Return what makes a migration impossible, each with what to do."""
         table = self._table
-        cursor.execute("SET LOCAL search_path = ''")
-        tree = self._tree(cursor)
-        reasons = obstacles(cursor, tree, self._column, self._guard)
+        with empty_search_path(cursor):
+            reasons = obstacles(cursor, self._tree(cursor), self._column, self._guard)
         indexed, required, nulls = one_row(cursor, _USABLE, [table.oid, table.ids, self._column])
         if not indexed:
             reasons.append(f"no index whose first column is {table.ids!r} (create one)")
@@ -425,7 +426,8 @@ class PgVector(ColumnDatabase):
         tree = self._tree(cursor)
         for relation in tree:
             copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
-        publish(cursor, tree, self._column, hidden, add=True)
+        with empty_search_path(cursor):
+            publish(cursor, tree, self._column, hidden, add=True)
         self._set_guard(cursor, Mark(new.dim, dict(new.note)), hidden, switched=False)
 
     def _rehearse_moves(self) -> None:
@@ -501,9 +503,9 @@ class PgVector(ColumnDatabase):
             names = ", ".join(name for (name,) in published)
             old = self._hidden(OLD)
             yield (
-                f"subscribers of {names}: there, run first ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}; "
-                f"at the switch, replication waits until ALTER TABLE {table.path} RENAME COLUMN {quoted(column)} TO "
-                f"{quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO {quoted(column)} is run "
+                f"subscribers of {names}: there, first run ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} "
+                f"{type_}; at the switch, replication waits until ALTER TABLE {table.path} RENAME COLUMN "
+                f"{quoted(column)} TO {quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO {quoted(column)} is run "
                 "there too, and at a rollback until the reverse is"
             )
         triggers = self._firing(cursor)
@@ -517,7 +519,7 @@ class PgVector(ColumnDatabase):
         if always:
             yield f"triggers {', '.join(always)}: enabled ALWAYS or as REPLICA, they fire for each row that is filled"
         if one_row(cursor, _USABLE, [table.oid, table.ids, column])[1]:
-            yield f"NOT NULL: after a rollback {column!r} is nullable as long as rows written after the switch have no old vector"
+            yield f"NOT NULL: after a rollback {column!r} is nullable while rows written after the switch lack an old vector"
         if len(tree) > 1:
             yield f"ATTACH PARTITION and INHERIT need a table that has {hidden!r} too"
         for name, reason in self._planned_indexes(cursor)[1]:
@@ -610,7 +612,7 @@ class PgVector(ColumnDatabase):
         return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
 
     def _may_silence(self, cursor: Any) -> bool:
-        """Return whether the role may set ``session_replication_role``, which is then set until the transaction ends."""
+        """Set ``session_replication_role`` until the transaction ends, and return whether the role may do so."""
         psycopg = require("psycopg", extra="pgvector")
         if self._replica is not False:
             try:
@@ -821,7 +823,7 @@ class PgVector(ColumnDatabase):
         assert mark is not None
         names = Names(self._column, self._hidden(shown), self._hidden(hidden), shown, hidden)
         with self._refusing():
-            move(cursor, self._tree(cursor), names, hidden_name, mark, rehearsal=rehearsal)
+            move(cursor, self._tree(cursor), names, hidden_name, mark, table.extension, rehearsal=rehearsal)
         self._set_guard(cursor, mark, names.outgoing, switched=hidden == OLD)
 
     def _validate(self) -> None:
@@ -846,10 +848,10 @@ class PgVector(ColumnDatabase):
         """Drop a column, our trigger and its function."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
-        cursor.execute("SET LOCAL search_path = ''")
         mark = self._state().mark
         tree = self._tree(cursor)
-        publish(cursor, tree, self._column, column, add=False)
+        with empty_search_path(cursor):
+            publish(cursor, tree, self._column, column, add=False)
         for relation in tree:
             if not relation.partition:
                 cursor.execute(f"DROP TRIGGER IF EXISTS {quoted(self._guard)} ON {relation.name}")
@@ -894,17 +896,14 @@ _PENDING = """
         NEW.{hidden} := NULL;
     END IF;"""
 
+#: An INSERT of both vectors is a copy of a row, or a row that moves to another partition.
 _KEPT = """
-    IF NEW.{hidden} IS NOT NULL THEN
-        IF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN RAISE EXCEPTION USING MESSAGE = {message};
-        ELSIF ROW(NEW.{hidden})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{hidden})::pg_catalog.record THEN
-            RAISE EXCEPTION USING MESSAGE = {message};
-        END IF;
-    END IF;
-    IF TG_OP OPERATOR(pg_catalog.=) 'UPDATE' THEN
-        IF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
-            NEW.{hidden} := NULL;
-        END IF;
+    IF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN
+        IF NEW.{hidden} IS NOT NULL AND NEW.{column} IS NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+    ELSIF ROW(NEW.{hidden})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{hidden})::pg_catalog.record THEN
+        IF NEW.{hidden} IS NOT NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+    ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
+        NEW.{hidden} := NULL;
     END IF;"""
 
 
@@ -1345,7 +1344,7 @@ class NewIndex(NamedTuple):
         return f"CREATE {unique}INDEX {concurrently}{quoted(self.hidden)} ON {on} USING {self.rest}"
 
     def build(self, cursor: Any) -> None:
-        """Build the index, unless it exists; that of a partitioned table is empty until those of its parts are attached."""
+        """Build the index, unless it exists; to that of a partitioned table, those of its parts are attached later."""
         valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
         path = quoted(self.schema, self.hidden)
         found = cursor.execute(valid, [path]).fetchone()

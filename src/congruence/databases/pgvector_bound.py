@@ -7,7 +7,7 @@ columns were renamed, so that they refer to the new column.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -82,18 +82,18 @@ _DETAILS = {
                          coalesce(' WITH (' || array_to_string(c.reloptions, ', ') || ')', ''),
                          pg_get_viewdef(c.oid))],
             CASE WHEN c.relkind = 'v' AND r.rulename = '_RETURN' THEN ''
-                 WHEN c.relkind = 'm' THEN 'it would keep the old vectors (drop it, and create it again after the switch)'
+                 WHEN c.relkind = 'm' THEN 'it keeps the old vectors (drop it, and create it again after the switch)'
                  ELSE 'a rule over the vectors (drop it, and create it again after the switch)' END
         FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class WHERE r.oid = $1""",
     "pg_proc": "SELECT ARRAY[]::text[], ARRAY[pg_get_functiondef($1)], ''",
     "pg_attrdef": """
         SELECT ARRAY[format('ALTER TABLE %s ALTER COLUMN %I DROP DEFAULT', d.adrelid::regclass, a.attname)],
             ARRAY[]::text[],
-            CASE WHEN a.attgenerated <> '' THEN 'a generated column computed from the vectors, or of vectors (drop it, and '
-                 'add it again after drop-old)'
+            CASE WHEN a.attgenerated = '' AND pg_get_expr(d.adbin, d.adrelid) ~ '^NULL' THEN ''
+                 WHEN a.attgenerated <> '' THEN 'a generated column (drop it, and add it again after drop-old)'
                  ELSE 'a default that is a vector of the old model (drop it: ALTER COLUMN … DROP DEFAULT)' END
         FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-        WHERE d.oid = $1 AND (a.attgenerated <> '' OR pg_get_expr(d.adbin, d.adrelid) !~ '^NULL')""",
+        WHERE d.oid = $1""",
     "pg_class": """
         SELECT ARRAY[]::text[], ARRAY[]::text[],
             CASE c.relkind WHEN 'p' THEN 'a partition key over the vectors (choose another key)'
@@ -108,8 +108,7 @@ _OTHER_OBSTACLES = """
     WHERE p.partrelid = ANY($1::oid[]) AND a.attname = $2
     UNION ALL SELECT format('the constraint %I over whole rows (name its columns)', conname) FROM pg_constraint
     WHERE conrelid = ANY($1::oid[]) AND contype = 'c' AND 0 = ANY(conkey)
-    UNION ALL SELECT format('the unique constraint %I, which does not allow several rows without an old vector (drop it)',
-        c.relname)
+    UNION ALL SELECT format('the unique constraint %I, which allows one row without a vector (drop it)', c.relname)
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
     WHERE i.indrelid = ANY($1::oid[]) AND a.attname = $2 AND i.indnullsnotdistinct
@@ -117,6 +116,10 @@ _OTHER_OBSTACLES = """
     FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid AND t.relkind = 'p'
     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = ANY(c.conkey)
     WHERE c.conrelid = ANY($1::oid[]) AND c.contype = 'u' AND a.attname = $2
+    UNION ALL SELECT format('the column %I of %s, which stores whole rows (store its fields)', a.attname,
+        a.attrelid::regclass)
+    FROM pg_class c JOIN pg_type t ON t.oid = c.reltype JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray)
+    JOIN pg_class k ON k.oid = a.attrelid AND k.relkind IN ('r', 'p', 'm') WHERE c.oid = ANY($1::oid[])
     UNION ALL SELECT 'a security label on the column (remove it)' FROM pg_seclabel l
     JOIN pg_attribute a ON a.attrelid = l.objoid AND a.attnum = l.objsubid
     WHERE l.classoid = 'pg_class'::regclass AND l.objoid = ANY($1::oid[]) AND a.attname = $2
@@ -133,10 +136,8 @@ _INVARIANT = """
     FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
     LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('i', 'I')
     LEFT JOIN pg_constraint u ON d.classid = 'pg_constraint'::regclass AND u.oid = d.objid AND u.contype = 'u'
-    LEFT JOIN pg_publication_rel r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
-        AND r.prqual IS NULL
     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY($1::oid[]) AND a.attname = $2
-    AND c.oid IS NULL AND u.oid IS NULL AND r.oid IS NULL"""
+    AND c.oid IS NULL AND u.oid IS NULL AND d.classid <> 'pg_publication_rel'::regclass"""
 
 _ATTRIBUTES = """
     SELECT a.attstorage::text, a.attstorage <> t.typstorage, a.attcompression::text, coalesce(a.attstattarget, -1),
@@ -156,7 +157,9 @@ _INDEXES = """
            (SELECT inhparent FROM pg_inherits WHERE inhrelid = i.indexrelid), i.indisvalid,
            (SELECT CASE WHEN NOT condeferrable THEN '' WHEN condeferred THEN ' DEFERRABLE INITIALLY DEFERRED'
                    ELSE ' DEFERRABLE' END FROM pg_constraint WHERE conindid = i.indexrelid AND contype = 'u'),
-           obj_description(i.indexrelid, 'pg_class')
+           obj_description(i.indexrelid, 'pg_class'),
+           (SELECT obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE conindid = i.indexrelid
+            AND contype = 'u')
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
     WHERE i.indrelid = ANY($1::oid[]) AND (a.attnum = ANY(i.indkey) OR EXISTS (
@@ -170,6 +173,12 @@ _REQUIRED = """
     LEFT JOIN pg_constraint k ON k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum]
     WHERE a.attrelid = ANY($1::oid[]) AND a.attname = $2 AND a.attnotnull AND coalesce(k.conislocal, true)
     ORDER BY array_position($1::oid[], a.attrelid)"""
+
+
+_UNVALIDATED = """
+    SELECT format('%I.%I', n.nspname, t.relname), c.conname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
+    JOIN pg_namespace n ON n.oid = t.relnamespace
+    WHERE c.conrelid = ANY($1::oid[]) AND c.contype = 'c' AND NOT c.convalidated AND c.conislocal"""
 
 
 def literal(text: str | None) -> str:
@@ -220,6 +229,7 @@ class OldIndex(NamedTuple):
     valid: bool
     constraint: str | None  # properties of the unique constraint that it belongs to; None without one
     comment: str | None
+    constraint_comment: str | None
 
 
 def read_indexes_of(cursor: Any, tree: Sequence[Relation], column: str) -> list[OldIndex]:
@@ -331,27 +341,42 @@ class Names(NamedTuple):
     hidden: str  # suffix of what goes
 
 
+@contextmanager
+def empty_search_path(cursor: Any) -> Iterator[None]:
+    """Let the server write all names with their schemas."""
+    (path,) = cursor.execute("SELECT current_setting('search_path')").fetchone()
+    cursor.execute("SET LOCAL search_path = ''")
+    yield  # after an error the transaction is over
+    cursor.execute("SELECT set_config('search_path', $1, true)", [path])
+
+
 def move(
-    cursor: Any, tree: Sequence[Relation], names: Names, hide: Any, mark: Mark, *, rehearsal: bool = False
+    cursor: Any,
+    tree: Sequence[Relation],
+    names: Names,
+    hide: Callable[[str, str], str],
+    mark: Mark,
+    extension: str,
+    *,
+    rehearsal: bool = False,
 ) -> None:
     """Rename both columns of the locked table, and let everything that is bound to the column follow.
 
     ``hide(name, suffix)`` returns the hidden name of an index. ``rehearsal``: the new vectors are not yet filled in, so
     they are not required.
     """
-    cursor.execute("SET LOCAL search_path = ''")
     column, incoming, outgoing = names.column, names.incoming, names.outgoing
     root = tree[0].name
-    bound = read_bound(cursor, tree, column, incoming, outgoing)
+    with empty_search_path(cursor):
+        bound = read_bound(cursor, tree, column, incoming, outgoing)
+        indexes = read_indexes_of(cursor, tree, column)
     refused = [one.refusal for one in bound if one.refusal]
     if refused:
         raise MigrationError(
             f"The columns of {root} cannot change their names: {'; '.join(refused)}.", "Remove what is named here."
         )
     required = [list(row) for row in cursor.execute(_REQUIRED, [_oids(tree), column]).fetchall()]
-    unvalidated = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE conrelid = ANY($1::oid[]) AND "
-    before = cursor.execute(f"{unvalidated} NOT convalidated", [_oids(tree)]).fetchall()
-    indexes = read_indexes_of(cursor, tree, column)
+    before = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
     for relation, _, _ in required:
         cursor.execute(f"ALTER TABLE {relation} ALTER COLUMN {quoted(column)} DROP NOT NULL")
     for one in bound:
@@ -359,7 +384,11 @@ def move(
             cursor.execute(statement)
     for old, new in ((column, outgoing), (incoming, column)):
         cursor.execute(f"ALTER TABLE {root} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
-    _move_indexes(cursor, tree, names, hide, mark, indexes)
+    with empty_search_path(cursor):
+        _move_indexes(cursor, tree, names, hide, mark, indexes, rehearsal)
+    # A definition names everything with its schema, except the operators in IS DISTINCT FROM and the like.
+    path = "concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1))"
+    cursor.execute(f"SELECT set_config('search_path', {path}, true)", [extension])
     for one in bound:
         with naming(one.what):
             for statement in one.create:
@@ -368,7 +397,7 @@ def move(
         copy_attributes(cursor, relation, outgoing, column, False)
         _copy_comment(cursor, relation, outgoing, column, switching=names.shown == NEW)
     _require(cursor, column, [*mark.required, *(row for row in required if row not in mark.required)], mark, rehearsal)
-    after = cursor.execute(f"{unvalidated} NOT convalidated AND contype = 'c'", [_oids(tree)]).fetchall()
+    after = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
     mark.unvalidated = [list(row) for row in after if row not in before or list(row) in mark.unvalidated]
     left = [what for (what,) in cursor.execute(_INVARIANT, [_oids(tree), outgoing]).fetchall()]
     if left:
@@ -422,7 +451,13 @@ def without_space(comment: str | None) -> str | None:
 
 
 def _move_indexes(
-    cursor: Any, tree: Sequence[Relation], names: Names, hide: Any, mark: Mark, outgoing: list[OldIndex]
+    cursor: Any,
+    tree: Sequence[Relation],
+    names: Names,
+    hide: Callable[[str, str], str],
+    mark: Mark,
+    outgoing: list[OldIndex],
+    rehearsal: bool,
 ) -> None:
     """Give the indexes over the incoming column the names of those over the outgoing one, and hide these."""
     coming = {(index.schema, index.name): index for index in read_indexes_of(cursor, tree, names.column)}
@@ -431,7 +466,7 @@ def _move_indexes(
     for schema, name in every:
         old, new = going.get((schema, name)), coming.get((schema, hide(name, names.shown)))
         if old is not None:
-            if old.constraint is not None and new is None:
+            if old.constraint is not None and new is None and not rehearsal and names.shown == NEW:
                 raise MigrationError(
                     f"The unique constraint {name} has no index over the new vectors.", "Build the index first."
                 )
@@ -443,6 +478,9 @@ def _move_indexes(
             if old.constraint is not None and new.constraint is None:
                 added = f"ADD CONSTRAINT {quoted(name)} UNIQUE USING INDEX {quoted(name)}{old.constraint}"
                 cursor.execute(f"ALTER TABLE {old.table} {added}")
+            if old.constraint_comment != new.constraint_comment:
+                comment = literal(old.constraint_comment)
+                cursor.execute(f"COMMENT ON CONSTRAINT {quoted(name)} ON {old.table} IS {comment}")
             if old.comment != new.comment:
                 cursor.execute(f"COMMENT ON INDEX {qualified} IS {literal(old.comment)}")
     mark.indexes = [list(one) for one in every]
