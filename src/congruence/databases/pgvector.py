@@ -83,8 +83,8 @@ SNAPSHOT_SECONDS = 30.0
 #: Seconds that a transaction of the fill should take at most; the number of its rows is adapted.
 FILL_SECONDS, MOST_ROWS = 0.1, 4096
 
-#: Rows that the switch still maps while it holds a lock, in each of a few rounds.
-REST_ROWS, REST_ROUNDS = 1000, 8
+#: Rows in a round of the switch, which maps what has changed; and how many rounds there are at most.
+REST_ROWS, REST_ROUNDS = 1000, 200
 
 #: Rows with which a migration is rehearsed.
 REHEARSED = 20
@@ -505,8 +505,8 @@ class PgVector(ColumnDatabase):
             yield (
                 f"subscribers of {names}: there, first run ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} "
                 f"{type_}; at the switch, replication waits until ALTER TABLE {table.path} RENAME COLUMN "
-                f"{quoted(column)} TO {quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO {quoted(column)} is run "
-                "there too, and at a rollback until the reverse is"
+                f"{quoted(column)} TO {quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO "
+                f"{quoted(column)} is run there too, and at a rollback until the reverse is"
             )
         triggers = self._firing(cursor)
         if triggers and not self._may_silence(cursor):
@@ -519,7 +519,10 @@ class PgVector(ColumnDatabase):
         if always:
             yield f"triggers {', '.join(always)}: enabled ALWAYS or as REPLICA, they fire for each row that is filled"
         if one_row(cursor, _USABLE, [table.oid, table.ids, column])[1]:
-            yield f"NOT NULL: after a rollback {column!r} is nullable while rows written after the switch lack an old vector"
+            yield (
+                f"NOT NULL: after a rollback {column!r} is left nullable while rows that were written after the switch "
+                "have no old vector"
+            )
         if len(tree) > 1:
             yield f"ATTACH PARTITION and INHERIT need a table that has {hidden!r} too"
         for name, reason in self._planned_indexes(cursor)[1]:
@@ -540,14 +543,27 @@ class PgVector(ColumnDatabase):
                 part = rows[start : start + self._fill_rows]
                 some = None if vectors is None else vectors[part]
                 began = time.monotonic()
-                self._attempt(lambda part=part, some=some: self._write_some(state, ids, found, part, some))
+                self._attempt(lambda part=part, some=some: self._write_some(state, ids, found, part, some, strided))
                 start += len(part)
                 self._adapt(len(part), time.monotonic() - began)
 
     def _write_some(
-        self, state: PgState, ids: pa.Array, places: list[bytes | None], part: np.ndarray, vectors: np.ndarray | None
+        self,
+        state: PgState,
+        ids: pa.Array,
+        places: list[bytes | None],
+        part: np.ndarray,
+        vectors: np.ndarray | None,
+        strided: bool = False,
     ) -> None:
         with self._client.writing(lock=True) as cursor:
+            if (
+                strided
+            ):  # a read by the index frees what the last transactions left in these pages; one by place does not
+                where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
+                parameter = self._parameter(ids.take(pa.array(part)))
+                cursor.execute("SET LOCAL enable_seqscan = off")
+                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [parameter])
             self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors)
 
     def _adapt(self, rows: int, seconds: float) -> None:
@@ -749,7 +765,7 @@ class PgVector(ColumnDatabase):
     def switch(self) -> None:
         if self.stage() is Stage.PREPARED:
             for _ in range(REST_ROUNDS):  # so that few rows are left for the time of the lock
-                if not self._map_rest(None):
+                if self._map_rest(None) < REST_ROWS:
                     break
             self._await_readers()
         super().switch()
@@ -808,7 +824,9 @@ class PgVector(ColumnDatabase):
         """Keep writers out, map what is left, and count the rows without a new vector."""
         cursor = self._cursor
         cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
-        self._map_rest(cursor)
+        until = time.monotonic() + LOCK_SECONDS
+        while self._map_rest(cursor) and time.monotonic() < until:
+            pass
         state = self._state()
         source = self._source(
             state, state.old, where=f"{quoted(state.old)} IS NOT NULL AND {quoted(state.new)} IS NULL"
