@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -543,7 +544,7 @@ class PgVector(ColumnDatabase):
                 part = rows[start : start + self._fill_rows]
                 some = None if vectors is None else vectors[part]
                 began = time.monotonic()
-                self._attempt(lambda part=part, some=some: self._write_some(state, ids, found, part, some, strided))
+                self._attempt(partial(self._write_some, state, ids, found, part, some, strided))
                 start += len(part)
                 self._adapt(len(part), time.monotonic() - began)
 
@@ -683,10 +684,10 @@ class PgVector(ColumnDatabase):
             aside = quoted(self._hidden("__congruence_aside"))
             for old, new in ((quoted(hidden), aside), (quoted(self._column), quoted(hidden))):
                 cursor.execute(f"ALTER TABLE {table.path} RENAME COLUMN {old} TO {new}")
-            for index in read_indexes_of(cursor, tree, hidden):
-                if index.valid:
-                    like = known[index.table_oid].get(index.name)
-                    planned.append(new_index(index, like, table, hidden, state))
+            for old_index in read_indexes_of(cursor, tree, hidden):
+                if old_index.valid:
+                    like = known[old_index.table_oid].get(old_index.name)
+                    planned.append(new_index(old_index, like, table, hidden, state))
         buildable = []
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
@@ -859,7 +860,7 @@ class PgVector(ColumnDatabase):
                 pass  # rows without a vector of this side: it holds for what is written from now on
 
         for relation, name in mark.unvalidated:
-            self._change(lambda relation=relation, name=name: validate(relation, name))
+            self._change(partial(validate, relation, name))
         self._change(lambda: self._set_mark(self._cursor, replace(mark, unvalidated=[])))
 
     def _drop(self, column: str, unmark: str | None = None) -> None:
