@@ -39,14 +39,16 @@ CATALOG = [
     """SELECT conrelid::regclass::text, conname, contype::text, convalidated, pg_get_constraintdef(oid),
        obj_description(oid, 'pg_constraint') FROM pg_constraint
        WHERE connamespace = 'public'::regnamespace AND conname NOT LIKE '%congruence%' ORDER BY 1, 2""",
-    """SELECT tgrelid::regclass::text, tgname, tgenabled::text, pg_get_triggerdef(oid), obj_description(oid, 'pg_trigger')
+    """SELECT tgrelid::regclass::text, tgname, tgenabled::text, pg_get_triggerdef(oid), obj_description(oid,
+            'pg_trigger')
        FROM pg_trigger WHERE NOT tgisinternal AND tgname NOT LIKE '%congruence%' ORDER BY 1, 2""",
     """SELECT a.attrelid::regclass::text, format_type(atttypid, atttypmod), attnotnull, attstorage::text,
        attcompression::text, attstattarget, attoptions, col_description(attrelid, attnum),
        (SELECT array_agg(x::text ORDER BY x::text) FROM unnest(attacl) x)
        FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid AND relkind IN ('r', 'p')
        WHERE attname = 'embedding' AND relnamespace = 'public'::regnamespace ORDER BY 1""",
-    """SELECT indexname, indexdef, obj_description((quote_ident(schemaname) || '.' || quote_ident(indexname))::regclass)
+    """SELECT indexname, indexdef, obj_description((quote_ident(schemaname) || '.' ||
+            quote_ident(indexname))::regclass)
        FROM pg_indexes WHERE schemaname = 'public' AND indexname NOT LIKE '%congruence%' ORDER BY 1""",
     """SELECT relname, reloptions, pg_get_viewdef(oid), relacl::text FROM pg_class
        WHERE relkind = 'v' AND relnamespace = 'public'::regnamespace ORDER BY 1""",
@@ -88,7 +90,8 @@ LOG = "CREATE TABLE log (k serial, id int, what text); GRANT ALL ON log, log_k_s
 LOGGER = (
     LOG
     + """CREATE FUNCTION my_log() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    INSERT INTO log (id, what) VALUES (NEW.id, TG_OP || ' ' || coalesce(NEW.embedding::text, 'none')); RETURN NEW; END $$;"""
+    INSERT INTO log (id, what) VALUES (NEW.id, TG_OP || ' ' || coalesce(NEW.embedding::text, 'none')); RETURN NEW;
+            END $$;"""
 )
 SEEN = "SELECT id, what FROM log ORDER BY k"
 COUNTER = """CREATE FUNCTION my_count() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -111,7 +114,8 @@ IN_CHILD = [
     "SELECT id, embedding, tableoid::regclass::text FROM items WHERE id > 28 ORDER BY id",
 ]
 SCHEMA_CHANGES = [
-    "ALTER TABLE items ADD COLUMN later int; UPDATE items SET later = 1 WHERE id = 1; SELECT later FROM items WHERE id = 1",
+    "ALTER TABLE items ADD COLUMN later int; UPDATE items SET later = 1 WHERE id = 1; SELECT "
+    "later FROM items WHERE id = 1",
     "CREATE INDEX more ON items (kind); DROP INDEX more",
     "CREATE TABLE other (item int REFERENCES items); INSERT INTO other VALUES (1); DELETE FROM items WHERE id = 1",
     "TRUNCATE items; SELECT count(*) FROM items",
@@ -202,7 +206,8 @@ CASES = {
         + ROWS
     ),
     "text ids": Case(
-        "CREATE TABLE items (id text PRIMARY KEY, embedding vector(3)); INSERT INTO items VALUES ('é''1', '[1,2,3]'), ('b', '[2,2,2]');",
+        "CREATE TABLE items (id text PRIMARY KEY, embedding vector(3)); INSERT INTO items VALUES "
+        "('é''1', '[1,2,3]'), ('b', '[2,2,2]');",
         [
             "SELECT * FROM (SELECT id, embedding FROM items) t ORDER BY 1",
             "UPDATE items SET embedding = V(5,5,5) WHERE id = 'b' RETURNING id, embedding",
@@ -210,7 +215,8 @@ CASES = {
         usual=False,
     ),
     "uuid ids": Case(
-        "CREATE TABLE items (id uuid PRIMARY KEY, embedding vector(3)); INSERT INTO items SELECT md5(k::text)::uuid, '[1,2,3]' FROM generate_series(1, 9) k;",
+        "CREATE TABLE items (id uuid PRIMARY KEY, embedding vector(3)); INSERT INTO items SELECT "
+        "md5(k::text)::uuid, '[1,2,3]' FROM generate_series(1, 9) k;",
         ["SELECT id, embedding FROM items ORDER BY 1"],
         usual=False,
     ),
@@ -248,7 +254,8 @@ CASES = {
     "fillfactor": made("ALTER TABLE items SET (fillfactor = 50);"),
     "storage plain": made("ALTER TABLE items ALTER embedding SET STORAGE plain;"),
     "storage extended and compression": made(
-        "ALTER TABLE items ALTER embedding SET STORAGE extended; ALTER TABLE items ALTER embedding SET COMPRESSION pglz;"
+        "ALTER TABLE items ALTER embedding SET STORAGE extended; ALTER TABLE items ALTER "
+        "embedding SET COMPRESSION pglz;"
     ),
     "statistics target": made("ALTER TABLE items ALTER embedding SET STATISTICS 7;"),
     "column options": made("ALTER TABLE items ALTER embedding SET (n_distinct = 5);"),
@@ -272,7 +279,8 @@ CASES = {
         "UPDATE items SET title = 'b' RETURNING up",
     ),
     "generated vectors": Case(
-        "CREATE TABLE items (id int PRIMARY KEY, raw real[], embedding vector(3) GENERATED ALWAYS AS (raw::vector) STORED);"
+        "CREATE TABLE items (id int PRIMARY KEY, raw real[], embedding vector(3) GENERATED "
+        "ALWAYS AS (raw::vector) STORED);"
         "INSERT INTO items VALUES (1, '{1,2,3}');",
         ["SELECT id, embedding FROM items"],
         "refused",
@@ -289,11 +297,13 @@ CASES = {
     ),
     "check not null": made("ALTER TABLE items ADD CHECK (embedding IS NOT NULL);"),
     "check of two columns": made(
-        "ALTER TABLE items ADD CONSTRAINT two CHECK (embedding IS NOT NULL OR kind <> 'b'); COMMENT ON CONSTRAINT two ON items IS 'two';",
+        "ALTER TABLE items ADD CONSTRAINT two CHECK (embedding IS NOT NULL OR kind <> 'b'); "
+        "COMMENT ON CONSTRAINT two ON items IS 'two';",
         "INSERT INTO items (id, kind) VALUES (44, 'b')",
     ),
     "check not valid": made(
-        "INSERT INTO items (id) VALUES (31); ALTER TABLE items ADD CONSTRAINT nv CHECK (embedding IS NOT NULL) NOT VALID;"
+        "INSERT INTO items (id) VALUES (31); ALTER TABLE items ADD CONSTRAINT nv CHECK "
+        "(embedding IS NOT NULL) NOT VALID;"
     ),
     "check without heirs": made("ALTER TABLE items ADD CONSTRAINT mine CHECK (embedding IS NOT NULL) NO INHERIT;"),
     "check of other columns": made(
@@ -306,12 +316,15 @@ CASES = {
     ),
     "unique with the id": made("ALTER TABLE items ADD UNIQUE (id, embedding);"),
     "unique, deferrable": made(
-        "ALTER TABLE items ADD CONSTRAINT later UNIQUE (embedding) DEFERRABLE INITIALLY DEFERRED; COMMENT ON CONSTRAINT later ON items IS 'l';",
-        "UPDATE items SET embedding = (SELECT embedding FROM items WHERE id = 9) WHERE id = 10; SET CONSTRAINTS ALL IMMEDIATE",
+        "ALTER TABLE items ADD CONSTRAINT later UNIQUE (embedding) DEFERRABLE INITIALLY "
+        "DEFERRED; COMMENT ON CONSTRAINT later ON items IS 'l';",
+        "UPDATE items SET embedding = (SELECT embedding FROM items WHERE id = 9) WHERE id = 10; "
+        "SET CONSTRAINTS ALL IMMEDIATE",
     ),
     "unique index": made(
         "CREATE UNIQUE INDEX once ON items (embedding);",
-        "INSERT INTO items (id, embedding) SELECT 70, embedding FROM items WHERE id = 9 ON CONFLICT (embedding) DO NOTHING RETURNING id",
+        "INSERT INTO items (id, embedding) SELECT 70, embedding FROM items WHERE id = 9 ON "
+        "CONFLICT (embedding) DO NOTHING RETURNING id",
     ),
     "unique, nulls not distinct": refused(
         "ALTER TABLE items ADD CONSTRAINT once UNIQUE NULLS NOT DISTINCT (embedding);"
@@ -321,27 +334,32 @@ CASES = {
     ),
     "exclusion": refused("ALTER TABLE items ADD CONSTRAINT ex EXCLUDE USING btree (embedding WITH =);"),
     "key over the vectors": Case(
-        "CREATE TABLE items (id int, embedding vector(3), PRIMARY KEY (id, embedding)); INSERT INTO items VALUES (1, '[1,2,3]');",
+        "CREATE TABLE items (id int, embedding vector(3), PRIMARY KEY (id, embedding)); INSERT "
+        "INTO items VALUES (1, '[1,2,3]');",
         ["SELECT id, embedding FROM items"],
         "refused",
         usual=False,
         options={"ids": "id"},
     ),
     "foreign key of the vectors": refused(
-        "CREATE TABLE vs (v vector(3) PRIMARY KEY); INSERT INTO vs SELECT embedding FROM items; ALTER TABLE items ADD FOREIGN KEY (embedding) REFERENCES vs;"
+        "CREATE TABLE vs (v vector(3) PRIMARY KEY); INSERT INTO vs SELECT embedding FROM items; "
+        "ALTER TABLE items ADD FOREIGN KEY (embedding) REFERENCES vs;"
     ),
     "foreign key to the vectors": refused(
         "ALTER TABLE items ADD UNIQUE (embedding); CREATE TABLE vs (v vector(3) REFERENCES items (embedding));"
     ),
     "foreign keys to the table": made(
-        "CREATE TABLE likes (item int REFERENCES items ON DELETE CASCADE ON UPDATE CASCADE); INSERT INTO likes VALUES (1), (2), (5);",
+        "CREATE TABLE likes (item int REFERENCES items ON DELETE CASCADE ON UPDATE CASCADE); "
+        "INSERT INTO likes VALUES (1), (2), (5);",
         "DELETE FROM items WHERE id = 1",
         "UPDATE items SET id = 99 WHERE id = 2 RETURNING id, embedding",
         "SELECT * FROM likes ORDER BY 1",
         "INSERT INTO likes VALUES (1000)",
     ),
     "a cascade into the table": made(
-        "CREATE TABLE kinds (kind text PRIMARY KEY); INSERT INTO kinds VALUES ('a'), ('b'), ('c'); ALTER TABLE items ADD FOREIGN KEY (kind) REFERENCES kinds ON UPDATE CASCADE ON DELETE CASCADE;",
+        "CREATE TABLE kinds (kind text PRIMARY KEY); INSERT INTO kinds VALUES ('a'), ('b'), "
+        "('c'); ALTER TABLE items ADD FOREIGN KEY (kind) REFERENCES kinds ON UPDATE CASCADE ON "
+        "DELETE CASCADE;",
         "UPDATE kinds SET kind = 'z' WHERE kind = 'a'",
         "SELECT id, kind, embedding FROM items ORDER BY id",
         "DELETE FROM kinds WHERE kind = 'b'",
@@ -359,13 +377,13 @@ CASES = {
         LOGGER + "CREATE TRIGGER t AFTER UPDATE OF title ON items FOR EACH ROW EXECUTE FUNCTION my_log();", SEEN
     ),
     "when": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW WHEN (OLD.embedding IS DISTINCT FROM NEW.embedding) EXECUTE FUNCTION my_log(); COMMENT ON TRIGGER t ON items IS 'why';",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW WHEN (OLD.embedding IS DISTINCT "
+        "FROM NEW.embedding) EXECUTE FUNCTION my_log(); COMMENT ON TRIGGER t ON items IS 'why';",
         SEEN,
     ),
     "when whole rows differ": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION my_log();",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) "
+        "EXECUTE FUNCTION my_log();",
         "UPDATE items SET title = title",
         SEEN,
     ),
@@ -373,7 +391,8 @@ CASES = {
         LOG
         + """CREATE FUNCTION my_stmt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log (id, what)
         SELECT id, embedding::text FROM fresh ORDER BY id; RETURN NULL; END $$;
-        CREATE TRIGGER t AFTER UPDATE ON items REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION my_stmt();""",
+        CREATE TRIGGER t AFTER UPDATE ON items REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION
+            my_stmt();""",
         SEEN,
     ),
     "veto": made(
@@ -387,30 +406,30 @@ CASES = {
         CREATE TRIGGER zz BEFORE INSERT OR UPDATE ON items FOR EACH ROW EXECUTE FUNCTION my_fill();"""
     ),
     "disabled trigger": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER TABLE items DISABLE TRIGGER t;",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION "
+        "my_log(); ALTER TABLE items DISABLE TRIGGER t;",
         SEEN,
     ),
     "replica trigger": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER TABLE items ENABLE REPLICA TRIGGER t;",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION "
+        "my_log(); ALTER TABLE items ENABLE REPLICA TRIGGER t;",
         SEEN,
     ),
     "always trigger": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER TABLE items ENABLE ALWAYS TRIGGER t;",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE ON items FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER "
+        "TABLE items ENABLE ALWAYS TRIGGER t;",
         SEEN,
         result="triggers t of public.items",
         differs=(SEEN,),
     ),
     "always trigger of the vectors": made(
-        LOGGER
-        + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER TABLE items ENABLE ALWAYS TRIGGER t;",
+        LOGGER + "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION "
+        "my_log(); ALTER TABLE items ENABLE ALWAYS TRIGGER t;",
         SEEN,
     ),
     "constraint trigger": made(
-        LOGGER
-        + "CREATE CONSTRAINT TRIGGER t AFTER UPDATE OF embedding ON items DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION my_log();",
+        LOGGER + "CREATE CONSTRAINT TRIGGER t AFTER UPDATE OF embedding ON items DEFERRABLE INITIALLY "
+        "DEFERRED FOR EACH ROW EXECUTE FUNCTION my_log();",
         "SET CONSTRAINTS ALL IMMEDIATE",
         SEEN,
     ),
@@ -430,11 +449,13 @@ CASES = {
         "",
         result="refused",
         admin="""CREATE FUNCTION nope() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-        RAISE EXCEPTION 'no changes'; END $$; CREATE EVENT TRIGGER nope ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION nope();""",
+        RAISE EXCEPTION 'no changes'; END $$; CREATE EVENT TRIGGER nope ON ddl_command_start WHEN TAG IN ('ALTER
+            TABLE') EXECUTE FUNCTION nope();""",
     ),
     # ---- views, rules and functions
     "view": made(
-        "CREATE VIEW v WITH (security_barrier = true) AS SELECT id, embedding FROM items WHERE embedding IS NOT NULL; GRANT SELECT ON v TO reader;",
+        "CREATE VIEW v WITH (security_barrier = true) AS SELECT id, embedding FROM items WHERE "
+        "embedding IS NOT NULL; GRANT SELECT ON v TO reader;",
         "SELECT * FROM v ORDER BY id",
     ),
     "view on a view": made(
@@ -450,7 +471,8 @@ CASES = {
         "INSERT INTO v (id, kind, embedding, title, n) VALUES (73, 'a', V(1,1,1), 't', 1) RETURNING id, embedding",
     ),
     "view with a trigger": made(
-        """CREATE VIEW v AS SELECT id, embedding FROM items; CREATE FUNCTION my_instead() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        """CREATE VIEW v AS SELECT id, embedding FROM items; CREATE FUNCTION my_instead() RETURNS trigger LANGUAGE
+            plpgsql AS $$ BEGIN
         UPDATE items SET embedding = NEW.embedding WHERE id = OLD.id; RETURN NEW; END $$;
         CREATE TRIGGER t INSTEAD OF UPDATE ON v FOR EACH ROW EXECUTE FUNCTION my_instead();""",
         "UPDATE v SET embedding = V(1,2,1) WHERE id = 3",
@@ -481,14 +503,17 @@ CASES = {
         + "CREATE RULE r AS ON UPDATE TO items DO ALSO INSERT INTO log (id, what) VALUES (NEW.id, NEW.embedding::text);"
     ),
     "atomic function": made(
-        """CREATE FUNCTION my_find(q vector) RETURNS SETOF int LANGUAGE sql BEGIN ATOMIC SELECT id FROM items ORDER BY embedding <-> q, id LIMIT 3; END;
-        CREATE FUNCTION my_get(k int) RETURNS vector LANGUAGE sql BEGIN ATOMIC SELECT embedding FROM items WHERE id = k; END;
+        """CREATE FUNCTION my_find(q vector) RETURNS SETOF int LANGUAGE sql BEGIN ATOMIC SELECT id FROM items ORDER
+            BY embedding <-> q, id LIMIT 3; END;
+        CREATE FUNCTION my_get(k int) RETURNS vector LANGUAGE sql BEGIN ATOMIC SELECT embedding FROM items WHERE id
+            = k; END;
         REVOKE EXECUTE ON FUNCTION my_get FROM PUBLIC; GRANT EXECUTE ON FUNCTION my_get TO reader;""",
         "SELECT my_find(V(3,3,3))",
         "SELECT my_get(7)",
     ),
     "atomic procedure": made(
-        "CREATE PROCEDURE my_set(k int, v vector) LANGUAGE sql BEGIN ATOMIC UPDATE items SET embedding = v WHERE id = k; END;",
+        "CREATE PROCEDURE my_set(k int, v vector) LANGUAGE sql BEGIN ATOMIC UPDATE items SET "
+        "embedding = v WHERE id = k; END;",
         "CALL my_set(7, V(9,9,9)); SELECT embedding FROM items WHERE id = 7",
     ),
     "atomic function of rows": refused(
@@ -507,7 +532,8 @@ CASES = {
         "SELECT id, embedding FROM my_rows() ORDER BY id",
     ),
     "function by position": made(
-        "CREATE FUNCTION my_table() RETURNS TABLE (a int, b text, c vector, d text, e int) LANGUAGE sql AS 'SELECT * FROM items';",
+        "CREATE FUNCTION my_table() RETURNS TABLE (a int, b text, c vector, d text, e int) "
+        "LANGUAGE sql AS 'SELECT * FROM items';",
         "SELECT * FROM my_table()",
         result=PLACE,
         differs=("SELECT * FROM my_table",),
@@ -515,23 +541,30 @@ CASES = {
     "column of the row type": refused("CREATE TABLE kept (k int, row items);"),
     # ---- rights
     "policy": made(
-        "ALTER TABLE items ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON items FOR ALL TO reader USING (embedding IS NOT NULL) WITH CHECK (vector_dims(embedding) = 3); GRANT ALL ON items TO reader;",
+        "ALTER TABLE items ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON items FOR ALL TO reader "
+        "USING (embedding IS NOT NULL) WITH CHECK (vector_dims(embedding) = 3); GRANT ALL ON "
+        "items TO reader;",
         "SET LOCAL ROLE reader; SELECT id, embedding FROM items ORDER BY id",
         "SET LOCAL ROLE reader; INSERT INTO items (id, kind) VALUES (81, 'a')",
         "RESET ROLE",
     ),
     "policy of another table": made(
-        "CREATE TABLE other (id int); INSERT INTO other VALUES (1), (2); GRANT ALL ON other, items TO reader; ALTER TABLE other ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON other TO reader USING (EXISTS (SELECT FROM items i WHERE i.id = other.id AND i.embedding IS NOT NULL));",
+        "CREATE TABLE other (id int); INSERT INTO other VALUES (1), (2); GRANT ALL ON other, "
+        "items TO reader; ALTER TABLE other ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON other "
+        "TO reader USING (EXISTS (SELECT FROM items i WHERE i.id = other.id AND i.embedding IS "
+        "NOT NULL));",
         "UPDATE items SET embedding = NULL WHERE id = 1; SET LOCAL ROLE reader; SELECT * FROM other",
         "RESET ROLE",
     ),
     "policy that binds the owner": made(
-        "CREATE POLICY p ON items USING (kind = 'a'); ALTER TABLE items ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;",
+        "CREATE POLICY p ON items USING (kind = 'a'); ALTER TABLE items ENABLE ROW LEVEL "
+        "SECURITY, FORCE ROW LEVEL SECURITY;",
         result="refused",
         only=16,
     ),
     "column grants": made(
-        "GRANT SELECT (id, embedding), UPDATE (embedding) ON items TO reader WITH GRANT OPTION; GRANT SELECT (embedding) ON items TO PUBLIC;",
+        "GRANT SELECT (id, embedding), UPDATE (embedding) ON items TO reader WITH GRANT OPTION; "
+        "GRANT SELECT (embedding) ON items TO PUBLIC;",
         "SET LOCAL ROLE reader; SELECT id, embedding FROM items ORDER BY id",
         "SET LOCAL ROLE reader; UPDATE items SET embedding = V(1,1,1)",
         "SET LOCAL ROLE reader; SELECT title FROM items",
@@ -556,7 +589,8 @@ CASES = {
         "RESET ROLE",
     ),
     "default privileges": Case(
-        "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO reader; ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO reader;"
+        "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO reader; ALTER DEFAULT PRIVILEGES GRANT "
+        "ALL ON FUNCTIONS TO reader;"
         + TABLE
         + ROWS
         + "REVOKE ALL ON items FROM reader; GRANT SELECT (title) ON items TO reader;",
@@ -564,7 +598,8 @@ CASES = {
             "SET LOCAL ROLE reader; SELECT title FROM items ORDER BY id",
             "SET LOCAL ROLE reader; SELECT embedding FROM items",
             "RESET ROLE",
-            "SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'reader' AND table_schema = 'public'",
+            "SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'reader' AND "
+            "table_schema = 'public'",
         ],
     ),
     # ---- replication and statistics
@@ -584,7 +619,8 @@ CASES = {
         "CREATE UNIQUE INDEX ri ON items (id); ALTER TABLE items REPLICA IDENTITY USING INDEX ri;"
     ),
     "extended statistics": made(
-        "CREATE STATISTICS st (ndistinct, mcv) ON kind, embedding FROM items; ALTER STATISTICS st SET STATISTICS 9; COMMENT ON STATISTICS st IS 's'; ANALYZE items;"
+        "CREATE STATISTICS st (ndistinct, mcv) ON kind, embedding FROM items; ALTER STATISTICS "
+        "st SET STATISTICS 9; COMMENT ON STATISTICS st IS 's'; ANALYZE items;"
     ),
     "statistics of others": made("CREATE STATISTICS st ON kind, title FROM items;"),
     # ---- partitions and heirs
@@ -599,17 +635,18 @@ CASES = {
         result="ATTACH PARTITION",
     ),
     "partitions with rules of their own": Case(
-        PARTED
-        + LOGGER
-        + "ALTER TABLE items_1 ADD CONSTRAINT one CHECK (embedding IS NOT NULL); CREATE INDEX own ON items_2 USING hnsw (embedding vector_ip_ops);"
-        "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION my_log(); CREATE VIEW v AS SELECT id, embedding FROM items_1;",
+        PARTED + LOGGER + "ALTER TABLE items_1 ADD CONSTRAINT one CHECK (embedding IS NOT NULL); CREATE INDEX own "
+        "ON items_2 USING hnsw (embedding vector_ip_ops);"
+        "CREATE TRIGGER t AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION "
+        "my_log(); CREATE VIEW v AS SELECT id, embedding FROM items_1;",
         ["SELECT * FROM v ORDER BY id", SEEN],
         result="ATTACH PARTITION",
     ),
     "partitions of partitions": Case(
         TABLE.replace("DEFAULT 0);", "DEFAULT 0) PARTITION BY RANGE (id);")
         + "CREATE TABLE p1 PARTITION OF items FOR VALUES FROM (0) TO (50) PARTITION BY HASH (id);"
-        "CREATE TABLE p11 PARTITION OF p1 FOR VALUES WITH (MODULUS 2, REMAINDER 0); CREATE TABLE p12 PARTITION OF p1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+        "CREATE TABLE p11 PARTITION OF p1 FOR VALUES WITH (MODULUS 2, REMAINDER 0); CREATE TABLE "
+        "p12 PARTITION OF p1 FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
         "CREATE TABLE rest PARTITION OF items DEFAULT;" + ROWS + HNSW,
         ["INSERT INTO items (id, embedding) VALUES (500, V(1,1,2)) RETURNING tableoid::regclass::text, embedding"],
         result="ATTACH PARTITION",
@@ -617,14 +654,17 @@ CASES = {
     "new partition": Case(
         PARTED + HNSW,
         [
-            "CREATE TABLE items_3 PARTITION OF items FOR VALUES FROM (100) TO (200); INSERT INTO items (id, embedding) VALUES (150, V(5,1,1)) RETURNING embedding"
+            "CREATE TABLE items_3 PARTITION OF items FOR VALUES FROM (100) TO (200); INSERT INTO "
+            "items (id, embedding) VALUES (150, V(5,1,1)) RETURNING embedding"
         ],
         result="ATTACH PARTITION",
     ),
     "attached partition": Case(
         PARTED,
         [
-            "CREATE TABLE items_3 (id int NOT NULL, kind text, embedding vector(3), title text, n int DEFAULT 0); ALTER TABLE items ATTACH PARTITION items_3 FOR VALUES FROM (100) TO (200)"
+            "CREATE TABLE items_3 (id int NOT NULL, kind text, embedding vector(3), title text, n "
+            "int DEFAULT 0); ALTER TABLE items ATTACH PARTITION items_3 FOR VALUES FROM (100) TO "
+            "(200)"
         ],
         result="ATTACH PARTITION",
         differs=("CREATE TABLE items_3",),
@@ -642,18 +682,19 @@ CASES = {
         PARTED + "ALTER TABLE items ADD CONSTRAINT u UNIQUE (id, embedding);", result="refused"
     ),
     "partition key": Case(
-        "CREATE TABLE items (id int, kind text, embedding vector(3), title text, n int DEFAULT 0) PARTITION BY RANGE (embedding); CREATE TABLE d PARTITION OF items DEFAULT; CREATE INDEX ON items (id);"
-        + ROWS,
+        "CREATE TABLE items (id int, kind text, embedding vector(3), title text, n int DEFAULT "
+        "0) PARTITION BY RANGE (embedding); CREATE TABLE d PARTITION OF items DEFAULT; CREATE "
+        "INDEX ON items (id);" + ROWS,
         READS,
         result="refused",
         usual=False,
     ),
     "heir": Case(CHILD, IN_CHILD, result="ATTACH PARTITION"),
     "heir with rules of its own": Case(
-        CHILD
-        + LOGGER
-        + "ALTER TABLE special ADD CONSTRAINT own CHECK (embedding IS NOT NULL); CREATE INDEX own_index ON special USING hnsw (embedding vector_l2_ops); CREATE INDEX ON special (id);"
-        "CREATE TRIGGER t AFTER UPDATE OF embedding ON special FOR EACH ROW EXECUTE FUNCTION my_log(); ALTER TABLE items ADD CONSTRAINT base CHECK (vector_dims(embedding) = 3);",
+        CHILD + LOGGER + "ALTER TABLE special ADD CONSTRAINT own CHECK (embedding IS NOT NULL); CREATE INDEX "
+        "own_index ON special USING hnsw (embedding vector_l2_ops); CREATE INDEX ON special (id);"
+        "CREATE TRIGGER t AFTER UPDATE OF embedding ON special FOR EACH ROW EXECUTE FUNCTION "
+        "my_log(); ALTER TABLE items ADD CONSTRAINT base CHECK (vector_dims(embedding) = 3);",
         [*IN_CHILD, SEEN, "INSERT INTO special (id) VALUES (61)"],
         result="ATTACH PARTITION",
     ),
@@ -681,19 +722,24 @@ CASES = {
     ),
     "copies of rows": made(
         "",
-        "CREATE TEMP TABLE c AS SELECT * FROM items; UPDATE c SET id = id + 100; INSERT INTO items SELECT * FROM c; SELECT embedding FROM items WHERE id = 101",
+        "CREATE TEMP TABLE c AS SELECT * FROM items; UPDATE c SET id = id + 100; INSERT INTO "
+        "items SELECT * FROM c; SELECT embedding FROM items WHERE id = 101",
         result=PLACE,
         differs=("CREATE TEMP TABLE c",),
     ),
     "merge": made(
         "",
-        "MERGE INTO items i USING (VALUES (1, V(8,8,8)::vector), (90, V(9,9,9)::vector)) s(id, v) ON i.id = s.id WHEN MATCHED THEN UPDATE SET embedding = s.v WHEN NOT MATCHED THEN INSERT (id, embedding) VALUES (s.id, s.v)",
+        "MERGE INTO items i USING (VALUES (1, V(8,8,8)::vector), (90, V(9,9,9)::vector)) s(id, "
+        "v) ON i.id = s.id WHEN MATCHED THEN UPDATE SET embedding = s.v WHEN NOT MATCHED THEN "
+        "INSERT (id, embedding) VALUES (s.id, s.v)",
         "SELECT embedding FROM items WHERE id IN (1, 90) ORDER BY id",
     ),
     "statements with subqueries": made(
         "",
-        "WITH gone AS (DELETE FROM items WHERE id < 4 RETURNING *) INSERT INTO items (id, embedding) SELECT id + 200, embedding FROM gone RETURNING id, embedding",
-        "UPDATE items i SET embedding = j.embedding FROM items j WHERE j.id = i.id + 1 AND i.id = 10 RETURNING i.id, i.embedding",
+        "WITH gone AS (DELETE FROM items WHERE id < 4 RETURNING *) INSERT INTO items (id, "
+        "embedding) SELECT id + 200, embedding FROM gone RETURNING id, embedding",
+        "UPDATE items i SET embedding = j.embedding FROM items j WHERE j.id = i.id + 1 AND i.id "
+        "= 10 RETURNING i.id, i.embedding",
     ),
     "prepared statements": made(
         "", "PREPARE p AS SELECT id, embedding FROM items ORDER BY id; EXECUTE p; DEALLOCATE p"
@@ -856,6 +902,7 @@ def check(case, probes, control, connection, server):
         left = connection.execute(
             "SELECT relname::text FROM pg_class WHERE relname LIKE '%congruence%' AND relpersistence <> 't' UNION ALL "
             "SELECT proname FROM pg_proc WHERE proname LIKE '%congruence%' UNION ALL SELECT attname FROM pg_attribute "
-            "JOIN pg_class c ON c.oid = attrelid WHERE attname LIKE '%congruence%' AND relkind IN ('r', 'p') UNION ALL SELECT tgname FROM pg_trigger WHERE tgname LIKE '%congruence%'"
+            "JOIN pg_class c ON c.oid = attrelid WHERE attname LIKE '%congruence%' AND relkind IN "
+            "('r', 'p') UNION ALL SELECT tgname FROM pg_trigger WHERE tgname LIKE '%congruence%'"
         )
         assert left.fetchall() == []

@@ -121,7 +121,7 @@ def test_five_writers_lose_no_update_and_see_no_error(server, role):
 
 
 def test_a_subscriber_replicates_throughout(server):
-    """With the statements of the plan; between the switch and their second part, replication waits and loses nothing."""
+    """With the statements of the plan; from the switch to their second part, replication waits and loses nothing."""
     subscriber = PostgresServer(16, "wal_retrieve_retry_interval=100")
     where = server.url()
     try:

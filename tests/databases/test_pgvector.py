@@ -1,8 +1,6 @@
 """PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
-import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
