@@ -440,7 +440,7 @@ class PgVector(ColumnDatabase):
         self._rename(OLD, NEW, rehearsal=True)
 
     def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
-        """Do the whole migration with some rows in a transaction that is rolled back; others wait some 50 ms."""
+        """Do the whole migration with some rows in a transaction that is rolled back; others wait less than 0.1 s."""
         if self.stage() is not Stage.UNTOUCHED:
             return
         found: list[tuple[str, str]] = []
