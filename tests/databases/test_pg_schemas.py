@@ -449,7 +449,8 @@ CASES = {
         "",
         result="refused",
         admin="""CREATE FUNCTION nope() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-        RAISE EXCEPTION 'no changes'; END $$; CREATE EVENT TRIGGER nope ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION nope();""",
+        RAISE EXCEPTION 'no changes'; END $$; CREATE EVENT TRIGGER nope ON ddl_command_start
+        WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION nope();""",
     ),
     # ---- views, rules and functions
     "view": made(

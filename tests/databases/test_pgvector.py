@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from database_contract import Counted, DatabaseContract, UserRow, check_kills, run
 
+from congruence import Migration, OrthogonalMap
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 from congruence.upgrade.migrate.passes import Retry
@@ -287,6 +288,32 @@ def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
                 yield
 
         check_kills(database, step, lambda: rows(connection), killed, 2)
+
+
+def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switch(shop, tmp_path):
+    where, connection = shop(SHOP + "CREATE MATERIALIZED VIEW seen AS SELECT embedding FROM items")
+    rng = np.random.default_rng(0)
+    mapping = OrthogonalMap(center=False).fit(rng.normal(size=(30, 4)), rng.normal(size=(30, 4)))
+
+    def begin():
+        return Migration(open_database(where, table="items"), mapping, journal=tmp_path / "journal")
+
+    with begin() as migration:
+        found = [(line["outcome"], line["detail"]) for line in migration.plan().checks if line["check"] == "schema"]
+        assert ("bad", True) in [(outcome, "materialized view" in detail) for outcome, detail in found]
+        with pytest.raises(MigrationError, match="materialized view .*seen.*drop it"):
+            migration.run()
+        assert migration.database.stage() is Stage.UNTOUCHED
+        connection.execute("DROP MATERIALIZED VIEW seen")
+        migration.run()
+        assert migration.verify(least_recall=0).passed
+        late = "INSERT INTO items (id, embedding) VALUES (99, '[1,2,3,4]')"
+        with pytest.MonkeyPatch.context() as patch:  # after the last pass, before the lock
+            patch.setattr(migration.database, "_await_readers", lambda: connection.execute(late))
+            migration.switch()
+        (text,) = connection.execute("SELECT embedding::text FROM items WHERE id = 99").fetchone()
+        wanted = mapping.transform(np.array([[1, 2, 3, 4]], np.float32))[0]
+        np.testing.assert_allclose([float(one) for one in text[1:-1].split(",")], wanted, atol=1e-5)
 
 
 def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
