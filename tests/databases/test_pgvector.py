@@ -316,6 +316,20 @@ def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switc
         np.testing.assert_allclose([float(one) for one in text[1:-1].split(",")], wanted, atol=1e-5)
 
 
+def test_rows_that_changed_since_they_were_read_are_not_overwritten(shop):
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        database.prepare(3)
+        block = next(database.scan())
+        connection.execute("UPDATE items SET embedding = '[1,1,1,1]' WHERE id = 3")
+        with connection.transaction():  # a row that is locked is passed over, without waiting
+            connection.execute("UPDATE items SET title = 'locked' WHERE id = 4")
+            write(database, block)
+        assert database.count("new") == 7
+        database.write(block.ids[:2], np.full((2, 3), 5, np.float32))  # what is written twice has the last vector
+        np.testing.assert_array_equal(database.fetch(block.ids[:2], "new").vectors, np.full((2, 3), 5))
+
+
 def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
     where, connection = shop()
     monkeypatch.setattr("congruence.databases.pgvector.LOCK_SECONDS", 0.05)

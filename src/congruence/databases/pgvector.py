@@ -545,6 +545,9 @@ class PgVector(ColumnDatabase):
                 some = None if vectors is None else vectors[part]
                 began = time.monotonic()
                 self._attempt(partial(self._write_some, state, ids, found, part, some, strided))
+                for page in places:  # these versions are the former ones now
+                    for k in part.tolist():
+                        page.pop(names[k], None)
                 start += len(part)
                 self._adapt(len(part), time.monotonic() - began)
 
@@ -558,9 +561,7 @@ class PgVector(ColumnDatabase):
         strided: bool = False,
     ) -> None:
         with self._client.writing(lock=True) as cursor:
-            if (
-                strided
-            ):  # a read by the index frees what the last transactions left in these pages; one by place does not
+            if strided:  # unlike a read by place, one by the index frees what earlier transactions left in the pages
                 where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
                 parameter = self._parameter(ids.take(pa.array(part)))
                 cursor.execute("SET LOCAL enable_seqscan = off")
