@@ -313,7 +313,7 @@ class Passes:
 
         def mapped() -> Iterator[tuple[Block, np.ndarray]]:
             for block in run_ahead(_scan_with_retry(reader, self.retry, cursor, rows_per_block(mapper.old.dim))):
-                yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
+                yield block, mapper.encoded(block)
 
         try:
             for block, vectors in run_ahead(mapped()):
