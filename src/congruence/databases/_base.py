@@ -533,6 +533,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._subject)
             if stage is Stage.PREPARED:
+                self._complete()
                 refusals.check_missing(max(self._missing(), 0), self._subject)
             if stage is Stage.PREPARED or self._interrupted():
                 self._show_new()
