@@ -361,13 +361,9 @@ class Postgres(Kind):
     def read(self, place: Path, side: str, switched: bool = False) -> Iterator[Rows]:
         import psycopg
 
-        query = {
-            "shown": "SELECT id, embedding FROM items WHERE embedding IS NOT NULL",
-            "old": f"SELECT id, embedding FROM items{'__congruence_old' * switched}",
-            "new": "SELECT id, vector FROM items__embedding__congruence_new",
-        }[side]
+        column = "embedding" + suffix(side, switched)
         with psycopg.connect(self.where(place)) as connection, connection.cursor("rows", binary=True) as cursor:
-            cursor.execute(query)
+            cursor.execute(f"SELECT id, {column} FROM items WHERE {column} IS NOT NULL")
             while some := cursor.fetchmany(BATCH):
                 ids, rows = zip(*some, strict=True)
                 dim = int.from_bytes(rows[0][:2], "big")

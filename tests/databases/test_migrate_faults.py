@@ -106,7 +106,7 @@ def test_a_full_disk_is_said_so_whatever_the_client_calls_it(tmp_path):
     def full():
         raise duckdb.TransactionException(said)
 
-    with open_database(tmp_path / "photos.duckdb") as database, pytest.raises(StorageError, match="disk is full"):
+    with open_database(tmp_path / "photos.duckdb") as database, pytest.raises(StorageError, match="No space left"):
         database._call(full)
     client = Client(Address.parse("postgresql://server/photos"))
     found = client._translate(psycopg.errors.DiskFull("could not extend file"), lost=False)

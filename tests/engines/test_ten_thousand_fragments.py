@@ -174,7 +174,7 @@ def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_
     assert "Quantize the index" in said
     refused = here("lab plan", "1e9", "64", "--set", "lost=1")
     assert refused.code == 2
-    assert "--lost" in refused.err
+    assert "lost" in refused.err
 
 
 def test_rates_are_of_what_a_task_does(tmp_path, monkeypatch):

@@ -30,7 +30,8 @@ main()
 
 
 def start(folder: Path, *options: str, **env: str) -> subprocess.Popen:
-    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), "serve", str(folder), "--encoder", "toy:new"]
+    words = ["bridge", "serve", str(folder), "--encoder", "toy:new"]
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), *words]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*command, "--port", "0", "--json", *options], env={**os.environ, **env}, **streams)
 

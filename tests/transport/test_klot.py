@@ -333,7 +333,7 @@ def test_the_error_of_the_gradient_is_at_most_three_times_what_is_promised(d, no
     Y, TY = normalize(X + noise * Y), normalize(TX + noise * TY)
     A, T = X @ Y.T, TX @ TY.T
     solved = [sinkhorn(side, epsilon, 10_000, 1e-6) for side, epsilon in ((A, 0.05), (T, 0.01))]
-    assert max(side.marginal_error for side in solved) < 1e-6
+    assert max(side.marginal_error for side in solved) < 1e-5
     exact = (solved[0].plan() - solved[1].plan()) / 0.05
     for dtype, tolerance in ((torch.float64, 1e-2), (torch.float64, 1e-3), (torch.float32, 1e-3)):
         given = A.clone().to(dtype).requires_grad_()

@@ -298,6 +298,8 @@ class Database(ABC):
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
     condition: Name = None  # that selects rows, as the user wrote it
+    #: Maps a block of old vectors; set by a migration for the rows that still change while a database is switched.
+    rest: Callable[[Block], np.ndarray] | None = None
 
     def __init__(
         self,
@@ -410,6 +412,13 @@ class Database(ABC):
     def refuse_obstacles(self, dim: int, element_type: str) -> None:
         """Raise DatabaseError if something stands in the way of a step."""
         refusals.check_obstacles(self.foresee(dim, element_type), self._subject)
+
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
+        """Try the whole migration with some rows, undo it, and yield outcomes for a plan, each with its details.
+
+        The outcome is "good", "bad" if ``prepare`` would refuse, or "unknown" for what an application has to know.
+        """
+        return iter(())
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
@@ -524,6 +533,7 @@ class Database(ABC):
             stage = self.stage()
             refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._subject)
             if stage is Stage.PREPARED:
+                self._complete()
                 refusals.check_missing(max(self._missing(), 0), self._subject)
             if stage is Stage.PREPARED or self._interrupted():
                 self._show_new()

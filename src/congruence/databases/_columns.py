@@ -12,9 +12,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import NEW, OLD, Database, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError
 
-#: Maximum number of bytes of new vectors kept in memory until the next flush.
-_PENDING = 64 * 2**20
-
 
 class ColumnDatabase(Database):
     """A database whose new vectors are in a column next to the old ones, with the suffix ``__congruence_new``.
@@ -24,6 +21,7 @@ class ColumnDatabase(Database):
     """
 
     _column: str  # that readers use
+    _most_pending = 64 * 2**20  # bytes of new vectors kept in memory until the next flush
     _pending: tuple[tuple[pa.Array, np.ndarray], ...] = ()
     _dim = 0  # of the pending vectors
 
@@ -43,10 +41,14 @@ class ColumnDatabase(Database):
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
 
+    def _hidden(self, suffix: str) -> str:
+        """Return the name of the column that readers do not use."""
+        return self._column + suffix
+
     def _names(self, names: Collection[str] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, given those of all columns."""
         names = self._column_names() if names is None else names
-        column, new, old = self._column, self._column + NEW, self._column + OLD
+        column, new, old = self._column, self._hidden(NEW), self._hidden(OLD)
         refusals.check_column_name(column, (NEW, OLD))
         if column not in names or {new, old} <= set(names):
             found = ", ".join(sorted({column, new, old} & set(names)))
@@ -117,7 +119,7 @@ class ColumnDatabase(Database):
         refusals.check_shape(vectors, (len(ids), self._dim))
         if len(ids):  # copies: the caller may reuse the array before the flush
             self._pending += ((owned(ids), np.array(vectors, np.float32)),)
-        if sum(rows.nbytes for _, rows in self._pending) > _PENDING:
+        if sum(rows.nbytes for _, rows in self._pending) > self._most_pending:
             self.flush()
 
     def delete(self, ids: pa.Array) -> None:

@@ -1,14 +1,9 @@
-"""PostgreSQL with pgvector: new vectors are written to a side table, and a view switches to them in one transaction.
+"""PostgreSQL with pgvector: new vectors are a second column of the same rows, and the switch renames both columns.
 
-The new vectors are copied into a side table (id, vector), so that nothing is written to the user's table. An UPDATE of
-that table would fire its triggers, leave a dead row per update, and insert each row into all of its indexes again.
-
-The switch renames the table in one transaction, and a view over it and the side table takes its name. The rows of the
-table are not rewritten. It keeps its indexes, constraints, foreign keys from and to it, triggers, sequences and grants
-under its new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table:
-SELECT uses the side table's index, the others a trigger. INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new
-indexes require a table, and are refused by the server until ``restore_table`` has replaced the view by the table
-again.
+The column is filled in short transactions that wait for no row and fire none of the user's triggers where the role may
+do so. A trigger of our own makes a row's new vector pending when its old one changes. The switch renames both columns
+in one transaction; whatever is bound to the column follows by definitions that the server itself writes
+(``pgvector_bound``). Rows, keys, triggers and rights stay the table's own throughout.
 """
 
 from __future__ import annotations
@@ -18,9 +13,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -32,12 +29,13 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
+    NEW,
+    OLD,
     UUID,
     Address,
     Block,
     Capabilities,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
     NewVectors,
@@ -49,6 +47,23 @@ from congruence.databases._base import (
     unpack,
 )
 from congruence.databases._base import quoted as quoted_name
+from congruence.databases._columns import ColumnDatabase
+from congruence.databases.pgvector_bound import (
+    Mark,
+    Names,
+    OldIndex,
+    Relation,
+    copy_attributes,
+    empty_search_path,
+    literal,
+    move,
+    naming,
+    obstacles,
+    publish,
+    read_indexes_of,
+    read_tree,
+    require_again,
+)
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 from congruence.io import SPACE_KEY
@@ -56,11 +71,30 @@ from congruence.io import SPACE_KEY
 if TYPE_CHECKING:
     import psycopg
 
-#: Seconds to wait for the locks of a switch; meanwhile, new readers queue behind it.
-LOCK_SECONDS = 5
+#: Seconds to wait for a lock. Together with the time that another lock is held meanwhile this is less than the server's
+#: ``deadlock_timeout``, so that we give up before the server cancels a statement of the application.
+LOCK_SECONDS = 0.3
+
+#: Seconds between attempts to get a lock.
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+
+#: Seconds to wait for transactions that are older than the last new vectors.
+SNAPSHOT_SECONDS = 30.0
+
+#: Seconds that a transaction of the fill should take at most; the number of its rows is adapted.
+FILL_SECONDS, MOST_ROWS = 0.1, 4096
+
+#: Rows in a round of the switch, which maps what has changed; and how many rounds there are at most.
+REST_ROWS, REST_ROUNDS = 1000, 200
+
+#: Rows with which a migration is rehearsed.
+REHEARSED = 20
 
 #: Column type by element type.
 VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
+
+#: Name of our trigger, before the column's: triggers fire in the order of their names.
+GUARD = "~~~congruence"
 
 _T = TypeVar("_T")
 
@@ -71,47 +105,105 @@ ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varcha
 INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 
 
-class PgVector(Database):
+class _Locked(DatabaseUnavailableError):
+    """A lock was not available in time."""
+
+
+class PgVector(ColumnDatabase):
     """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named if the table has others).
 
     The address is ``postgresql://user@host:port/database``; omitted parts come from the environment, as in libpq. Ids
-    are unique integers, strings or UUIDs. ``rows`` is an SQL condition, the user's own, run unchanged in read-only
-    transactions.
+    are unique integers, strings or UUIDs, and the first column of an index. ``rows`` is an SQL condition, the user's
+    own, run unchanged in read-only transactions.
     """
 
     kind = "pgvector"
-    capabilities = Capabilities(container="table", filters="SQL", element_types=("float32", "float16", "binary"))
+    capabilities = Capabilities(
+        container="column", follows_deletes=True, filters="SQL", element_types=("float32", "float16", "binary")
+    )
+    _most_pending = 0  # each block is written at once, while it is known which versions of the rows were read
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
         self._cursor: Any = None  # of the transaction of a change
         self._rows = rows
+        self._places: deque[dict[int | str, bytes]] = deque(maxlen=8)  # versions of the rows read last, by id
+        self._fill_rows = 256  # of the next transaction
+        self._replica: bool | None = None  # whether the role may set session_replication_role, if it was tried
         with self._client.reading() as cursor:
             self._table = find_table(cursor, address.shown, table, column, ids, modality)
+        self._column = self._table.column
         self._place = f"{address.shown} {self._table.schema}.{self._table.name}"
 
-    def _source(self, state: PgState, *, all_rows: bool = False, empty: bool = False) -> str:
-        """Return a subquery t of id, vector and modality, from the user's rows."""
-        table = self._table
-        conditions = [] if empty else [f"{quoted(table.column)} IS NOT NULL"]
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _subject(self) -> object:
+        return self._place
+
+    def _hidden(self, suffix: str) -> str:
+        return hidden_name(self._column, suffix)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """Yield a cursor for one query: of the change in progress, or of a read-only transaction."""
+        with self._client.reading() if self._cursor is None else nullcontext(self._cursor) as cursor:
+            yield cursor
+
+    def _column_names(self) -> Collection[str]:
+        with self._reading() as cursor:
+            return read_columns(cursor, self._table)
+
+    def _state(self, cursor: Any = None) -> PgState:
+        with self._reading() if cursor is None else nullcontext(cursor) as cursor:
+            columns = read_columns(cursor, self._table)
+            stage, old, new = self._names(columns)
+            mark = read_mark(cursor, self._table) if stage is not Stage.UNTOUCHED else None
+            return PgState(stage, old, columns[old], new, columns.get(new), mark)
+
+    def stage(self) -> Stage:
+        return self._names()[0]
+
+    def _made(self) -> NewVectors:
+        state = self._state()
+        refusals.refuse_untouched(state.mark is None or state.new_type is None, self._place)
+        assert state.mark is not None
+        assert state.new_type is not None
+        return NewVectors(state.mark.dim, element_type_of(state.new_type.kind), dict(state.mark.note))
+
+    def _source(
+        self, state: PgState, column: str, *extra: str, all_rows: bool = False, where: str | None = None
+    ) -> str:
+        """Return a subquery t of id, vector, modality and the row's version, from the rows that have a vector."""
+        table, name = self._table, quoted(column)
+        conditions = [f"{name} IS NOT NULL" if where is None else where]
         if self._rows is not None and not all_rows:
             conditions.append(f"({self._rows}\n)")
         modality = f"{quoted(table.modality)}::text" if table.modality else "NULL"
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        columns = f"{quoted(table.ids)} AS id, {quoted(table.column)} AS vector, {modality} AS modality"
-        return f"(SELECT {columns} FROM {table.identifier(state.rows)}{where}) AS t"
+        version = "oidsend(tableoid) || tidsend(ctid) || xidsend(xmin)"
+        columns = [f"{quoted(table.ids)} AS id", f"{name} AS vector", f"{modality} AS modality"]
+        columns += [f"{version} AS place", *extra]
+        return f"(SELECT {', '.join(columns)} FROM {table.path} WHERE {' AND '.join(conditions)}) AS t"
 
-    def _new(self, state: PgState) -> str:
-        """Return a subquery t of id, vector and modality, from the new vectors and the user's rows."""
-        table = self._table
-        side, rows, ids = table.identifier(table.side), table.identifier(state.rows), quoted(table.ids)
-        if not table.modality:
-            return f"(SELECT id, vector, NULL AS modality FROM {side} WHERE vector IS NOT NULL) AS t"
-        columns = f"s.id, s.vector, u.{quoted(table.modality)}::text AS modality"
-        return f"(SELECT {columns} FROM {side} s LEFT JOIN {rows} u ON u.{ids} = s.id WHERE s.vector IS NOT NULL) AS t"
-
-    def _of(self, state: PgState, side: VectorSide) -> str:
-        return self._source(state) if side == "old" else self._new(state)
+    def _side(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, str, int]:
+        """Return the column of a side, its type and its width."""
+        if side == "new":
+            refusals.refuse_untouched(state.mark is None or state.new_type is None, self._place)
+            assert state.mark is not None
+            assert state.new_type is not None
+            return state.new, state.new_type.kind, state.mark.dim
+        dim = state.old_type.dim
+        if dim is None:
+            function = quoted(self._table.extension, "vector_dims")
+            row = cursor.execute(
+                f"SELECT {function}(t.vector) FROM {self._source(state, state.old)} LIMIT 1"
+            ).fetchone()
+            if row is None:
+                raise DatabaseError(
+                    f"{self._place} has neither vectors nor a width in the column's type.", "Pass another `column=…`."
+                )
+            dim = int(row[0])
+        return state.old, state.old_type.kind, dim
 
     @property
     def _id(self) -> str:
@@ -133,65 +225,34 @@ class PgVector(Database):
             values = [value for value in values if UUID.fullmatch(str(value))]
         return values
 
-    def _block(self, rows: Sequence[tuple[object, ...]], kind: str, dim: int) -> Block:
-        ids, values, names = zip(*rows, strict=True) if rows else ((), (), ())
+    def _block(self, rows: Sequence[tuple[Any, ...]], kind: str, dim: int, *, keep: bool = False) -> Block:
+        """Return rows of id, vector, modality and version; ``keep``: they will be mapped, if they do not change."""
+        ids, values, names, places = zip(*rows, strict=True) if rows else ((), (), (), ())
+        if keep:
+            self._places.append(dict(zip(ids, places, strict=True)))
         vectors = decode_vectors(values, kind, self._place) if rows else np.empty((0, dim), np.float32)
         modalities = pa.array(names, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
 
-    def _shape(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, int]:
-        if side == "new":
-            return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
-        return self._table.kind, self._dim(cursor, state)
-
-    def _dim(self, cursor: Any, state: PgState) -> int:
-        if self._table.dim is not None:
-            return self._table.dim
-        function = quoted(self._table.extension, "vector_dims")
-        row = cursor.execute(f"SELECT {function}(t.vector) FROM {self._source(state)} LIMIT 1").fetchone()
-        if row is None:
-            raise DatabaseError(
-                f"{self._place} has neither vectors nor a width in the column's type.", "Pass another `column=…`."
-            )
-        return int(row[0])
-
-    @property
-    def _subject(self) -> object:
-        return self._place
-
-    def _state(self) -> PgState:
-        with self._client.reading() if self._cursor is None else nullcontext(self._cursor) as cursor:
-            return read_state(cursor, self._table)
-
-    def _change(self, change: Callable[[], _T]) -> _T:
-        """Run a change in one transaction, with ``_cursor``."""
-        with self._client.writing(lock=True) as self._cursor:
-            try:
-                return change()
-            finally:
-                self._cursor = None
-
-    def _require_new(self, cursor: Any) -> PgState:
-        """Return the state of the migration, which must have new vectors."""
-        state = read_state(cursor, self._table)
-        refusals.refuse_untouched(state.kind is None or state.dim is None, self._place)
-        return state
-
     def info(self) -> DatabaseInfo:
         table = self._table
         with self._client.reading() as cursor:
-            state = read_state(cursor, table)
-            source = self._source(state, empty=True)
+            state = self._state(cursor)
+            source = self._source(state, state.old, where="true")
             rows, without = one_row(cursor, f"SELECT count(t.vector), count(*) - count(t.vector) FROM {source}")
-            dim = self._dim(cursor, state)
-            indexes = read_indexes(cursor, table.oid, table.attnum)
-            comment = one_row(cursor, "SELECT col_description($1, $2)", [table.oid, table.attnum])[0]
+            _, kind, dim = self._side(cursor, state, "old")
+            indexes = read_indexes(cursor, table.oid, state.old)
+            comment = one_row(
+                cursor,
+                "SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
+                [table.oid, state.old],
+            )[0]
         return DatabaseInfo(
             place=self._place,
             rows=rows,
             rows_without=without,
             dim=dim,
-            element_type=element_type_of(table.kind),
+            element_type=element_type_of(kind),
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
@@ -199,144 +260,395 @@ class PgVector(Database):
             space=_space(comment),
         )
 
-    def stage(self) -> Stage:
-        return self._state().stage
-
-    def _made(self) -> NewVectors:
-        state, table = self._state(), self._table
-        return NewVectors(state.dim or 0, element_type_of(state.kind or table.kind), dict(state.note))
-
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        def select(state: PgState) -> str:
-            return f"SELECT {self._id}, t.vector, t.modality FROM {self._of(state, side)} WHERE true"
-
-        for rows, kind, dim in self._pages(select, side, after, batch):
-            yield self._block(rows, kind, dim)
-
     def _pages(
-        self, select: Callable[[PgState], str], side: VectorSide, after: Cursor | None, batch: int
+        self, select: Callable[[PgState, str], str], side: VectorSide, after: Cursor | None, batch: int
     ) -> Iterator[tuple[list[Any], str, int]]:
-        """Yield pages of a query's rows in the order of t.id, with type and width of a side's vectors, if it exists."""
+        """Yield pages of a query's rows in the order of t.id, with type and width of a side's vectors."""
+        if side == "new":
+            self.flush()
         while True:
             with self._client.reading() as cursor:
-                state = read_state(cursor, self._table)
-                if side == "new" and state.kind is None:
-                    return
-                kind, dim = self._shape(cursor, state, side)
+                state = self._state(cursor)
+                column, kind, dim = self._side(cursor, state, side)
                 following = "" if after is None else f"AND t.id > $1::{self._id_type}"
-                query = f"{select(state)} {following} ORDER BY t.id LIMIT {int(batch)}"
+                query = f"{select(state, column)} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
                 return
             yield rows, kind, dim
             after = rows[-1][0]
 
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield rows in the order of their ids."""
+
+        def select(state: PgState, column: str) -> str:
+            return f"SELECT {self._id}, t.vector, t.modality, t.place FROM {self._source(state, column)} WHERE true"
+
+        for rows, kind, dim in self._pages(select, side, after, batch):
+            yield self._block(rows, kind, dim, keep=side == "old")
+
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
+        if side == "new":
+            self.flush()
         with self._client.reading() as cursor:
-            state = read_state(cursor, self._table)
-            kind, dim = self._shape(cursor, state, side)
-            if side == "new" and state.kind is None:
-                return self._block([], kind, dim)
-            source = self._source(state, all_rows=True) if side == "old" else self._new(state)
+            state = self._state(cursor)
+            column, kind, dim = self._side(cursor, state, side)
+            source = self._source(state, column, all_rows=True)
             where = f"WHERE t.id = ANY($1::{self._id_type}[])"
-            query = f"SELECT {self._id}, t.vector, t.modality FROM {source} {where}"
+            query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
 
     def count(self, side: VectorSide = "old") -> int:
+        name = self._name(side)
         with self._client.reading() as cursor:
-            state = read_state(cursor, self._table)
-            if side == "new" and state.kind is None:
-                return 0
-            return int(one_row(cursor, f"SELECT count(*) FROM {self._of(state, side)}")[0])
+            state = self._state(cursor)
+            return int(one_row(cursor, f"SELECT count(*) FROM {self._source(state, name)}")[0])
 
     def repeated_ids(self) -> list[str]:
         with self._client.reading() as cursor:
-            state = read_state(cursor, self._table)
-            query = f"SELECT t.id::text FROM {self._source(state)} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
+            state = self._state(cursor)
+            source = self._source(state, state.old)
+            query = f"SELECT t.id::text FROM {source} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        if self._state().kind is None:
-            yield from super().scan_pairs(batch=batch)
-            return
+        self._name("new")
 
-        def select(state: PgState) -> str:
-            side = self._table.identifier(self._table.side)
-            joined = f"{self._source(state)} LEFT JOIN {side} s ON s.id = t.id"
-            return f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} WHERE true"
+        def select(state: PgState, column: str) -> str:
+            source = self._source(state, column, f"{quoted(state.new)} AS new")
+            return f"SELECT {self._id}, t.vector, t.modality, t.place, t.new FROM {source} WHERE true"
 
-        for rows, kind, dim in self._pages(select, "new", None, batch):
-            block = self._block([row[:3] for row in rows], self._table.kind, dim)
-            has_new = np.array([row[3] is not None for row in rows])
-            new = np.zeros((len(rows), dim), np.float32)
+        for rows, kind, dim in self._pages(select, "old", None, batch):
+            block = self._block([row[:4] for row in rows], kind, dim, keep=True)
+            made = self._made()
+            has_new = np.array([row[4] is not None for row in rows])
+            new = np.zeros((len(rows), made.dim), np.float32)
             if has_new.any():
-                new[has_new] = decode_vectors([row[3] for row in rows if row[3] is not None], kind, self._place)
+                values = [row[4] for row in rows if row[4] is not None]
+                new[has_new] = decode_vectors(values, VECTOR_TYPES[made.element_type], self._place)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose row is gone or, unless the application wrote them, without old vector."""
-        side = self._table.identifier(self._table.side)
+    # ---- changes of the table ----------------------------------------------------------------------------------------
 
-        def select(state: PgState) -> str:
-            return f"SELECT {self._id} FROM {side} t WHERE {self._orphaned('t', state)}"
+    def _attempt(self, step: Callable[[], _T]) -> _T:
+        """Run a step that needs a lock, and try again after a pause, in which the application goes on."""
+        for pause in PAUSES:
+            try:
+                return step()
+            except _Locked:
+                time.sleep(pause)
+        return step()
 
-        for rows, _, _ in self._pages(select, "new", None, batch):
-            yield self._ids([id_ for (id_,) in rows])
+    def _change(self, change: Callable[[], _T]) -> _T:
+        """Run a change in one transaction, with ``_cursor``."""
 
-    def _orphaned(self, alias: str, state: PgState) -> str:
-        """Return an SQL condition for the rows of ``orphans``, given the alias of the side table."""
-        rows, ids = self._table.identifier(state.rows), quoted(self._table.ids)
-        has = f"u.{ids} = {alias}.id AND ({alias}.own OR u.{quoted(self._table.column)} IS NOT NULL)"
-        return f"{alias}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE {has})"
+        def once() -> _T:
+            with self._client.writing(lock=True) as self._cursor:
+                try:
+                    return change()
+                finally:
+                    self._cursor = None
+
+        return self._attempt(once)
+
+    def _tree(self, cursor: Any) -> list[Relation]:
+        return read_tree(cursor, self._table.oid)
+
+    @property
+    def _guard(self) -> str:
+        return hidden_name(f"{GUARD}:{self._column}", "")
+
+    @property
+    def _guard_function(self) -> str:
+        name = hidden_name(f"{self._table.name}__{self._column}", "__congruence_guard")
+        return quoted(self._table.schema, name)
+
+    def _set_guard(self, cursor: Any, mark: Mark, hidden: str, *, switched: bool) -> None:
+        """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark."""
+        table, guard, function = self._table, quoted(self._guard), self._guard_function
+        body = literal(guard_body(self._column, hidden, switched=switched))
+        cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
+        owner, user = one_row(
+            cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
+        )
+        if owner != user:
+            cursor.execute(f"ALTER FUNCTION {function}() OWNER TO {quoted(owner)}")
+        exists = "SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $1 AND tgname = $2)"
+        for relation in self._tree(cursor):
+            if not relation.partition and not one_row(cursor, exists, [relation.oid, self._guard])[0]:
+                cursor.execute(
+                    f"CREATE TRIGGER {guard} BEFORE INSERT OR UPDATE ON {relation.name} "
+                    f"FOR EACH ROW EXECUTE FUNCTION {function}()"
+                )
+                # Also in sessions with ``session_replication_role``, such as those that restore data.
+                cursor.execute(f"ALTER TABLE {relation.name} ENABLE ALWAYS TRIGGER {guard}")
+        self._set_mark(cursor, mark)
+
+    def _set_mark(self, cursor: Any, mark: Mark) -> None:
+        comment = literal(json.dumps({MARK_KEY: asdict(mark)}))
+        cursor.execute(f"COMMENT ON TRIGGER {quoted(self._guard)} ON {self._table.path} IS {comment}")
 
     def _create(self, new: NewVectors) -> None:
-        """Create the side table. Refused if the view could not replace the user's table without loss."""
-        table, cursor = self._table, self._cursor
-        self._refuse(obstacles(cursor, table))
-        side, kind = table.identifier(table.side), VECTOR_TYPES[new.element_type]
-        # CREATE TABLE AS, so that the id has exactly the type and collation of the user's column.
-        ids = f"SELECT {quoted(table.ids)} AS id FROM {table.identifier(table.name)}"
-        cursor.execute(f"CREATE TABLE {side} AS {ids} WITH NO DATA")
-        cursor.execute(
-            f"ALTER TABLE {side} ADD PRIMARY KEY (id), ADD vector {table.vector_type(kind, new.dim)}, "
-            "ADD own boolean NOT NULL DEFAULT false"
-        )
-        cursor.execute(f"COMMENT ON TABLE {side} IS {literal(side_comment(table, new.note))}")
-
-    def _refuse(self, obstacles: list[str]) -> None:
-        if obstacles:
+        """Add the column, and rehearse what comes later, so that it is refused now."""
+        reasons = self._obstacles(self._cursor)
+        if reasons:
             raise MigrationError(
-                f"{self._place} cannot be switched, as it has {'; '.join(obstacles)}.",
-                "Remove them before the migration.",
+                f"{self._place} cannot be migrated, as it has {'; '.join(reasons)}.", "Remove what is named here."
             )
+        with self._refusing():
+            self._add_column(new)
+            with self._cursor.connection.transaction(force_rollback=True):
+                self._rehearse_moves()
 
-    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Copy rows into the side table, by COPY alone if none of them exists there; each call is one transaction."""
-        if not len(ids):
-            return
-        psycopg, table = require("psycopg", extra="pgvector"), self._table
-        with self._client.writing() as cursor:
-            # ``flush`` waits for the disk, once for many writes.
-            cursor.execute("SET LOCAL synchronous_commit = off")
-            state = self._require_new(cursor)
-            stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
-            side, into = table.identifier(table.side), "COPY {} (id, vector) FROM STDIN (FORMAT BINARY)"
-            try:
-                with cursor.connection.transaction(), cursor.copy(into.format(side)) as copy:
-                    copy.write(stream)
-                return
-            except psycopg.errors.UniqueViolation:  # some rows exist: replace them, from a temporary table
-                pass
-            temporary = quoted("pg_temp", "congruence_rows")
-            cursor.execute(f"CREATE TEMP TABLE congruence_rows (LIKE {side}) ON COMMIT DROP")
-            cursor.execute(f"ALTER TABLE {temporary} ALTER own SET DEFAULT false")
-            with cursor.copy(into.format(temporary)) as copy:
-                copy.write(stream)
-            cursor.execute(
-                f"INSERT INTO {side} AS s (id, vector) SELECT n.id, n.vector FROM {temporary} n WHERE EXISTS "
-                f"(SELECT FROM {table.identifier(state.rows)} u WHERE u.{quoted(table.ids)} = n.id) "
-                "ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
+    def _obstacles(self, cursor: Any) -> list[str]:
+        """Return what makes a migration impossible, each with what to do."""
+        table = self._table
+        with empty_search_path(cursor):
+            reasons = obstacles(cursor, self._tree(cursor), self._column, self._guard)
+        indexed, required, nulls = one_row(cursor, _USABLE, [table.oid, table.ids, self._column])
+        if not indexed:
+            reasons.append(f"no index whose first column is {table.ids!r} (create one)")
+        if required and self._rows is not None:
+            reasons.append(
+                "a column of vectors that is NOT NULL, while only some rows are to be migrated (migrate all)"
             )
+        ids = quoted(table.ids)
+        empty = f"SELECT EXISTS (SELECT FROM {table.path} WHERE {ids} IS NULL AND {quoted(self._column)} IS NOT NULL)"
+        if nulls and one_row(cursor, empty)[0]:
+            reasons.append(f"rows without an id in {table.ids!r} (fill them in)")
+        return reasons
+
+    def _add_column(self, new: NewVectors) -> None:
+        table, cursor = self._table, self._cursor
+        kind, hidden = VECTOR_TYPES[new.element_type], self._hidden(NEW)
+        old = read_columns(cursor, table)[self._column]
+        type_ = table.vector_type(kind, None if old.dim is None and kind != "bit" else new.dim)
+        cursor.execute(f"ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}")
+        tree = self._tree(cursor)
+        for relation in tree:
+            copy_attributes(cursor, relation, self._column, hidden, old.kind == kind)
+        with empty_search_path(cursor):
+            publish(cursor, tree, self._column, hidden, add=True)
+        self._set_guard(cursor, Mark(new.dim, dict(new.note)), hidden, switched=False)
+
+    def _rehearse_moves(self) -> None:
+        """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
+        cursor = self._cursor
+        self._rename(NEW, OLD, rehearsal=True)
+        with naming(f"column {self._column!r} of old vectors"), cursor.connection.transaction(force_rollback=True):
+            self._drop(self._hidden(OLD))
+        self._rename(OLD, NEW, rehearsal=True)
+
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
+        """Do the whole migration with some rows in a transaction that is rolled back; others wait less than 0.1 s."""
+        if self.stage() is not Stage.UNTOUCHED:
+            return
+        found: list[tuple[str, str]] = []
+        ids, vectors = ids[:REHEARSED], vectors[:REHEARSED]
+        new = NewVectors(vectors.shape[1], element_type, {})
+
+        def once() -> None:
+            found.clear()
+            with self._cursor.connection.transaction(force_rollback=True):
+                reasons = self._obstacles(self._cursor)
+                if reasons:
+                    found.extend(("bad", reason) for reason in reasons)
+                    return
+                try:
+                    with self._refusing():
+                        self._add_column(new)
+                        self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors)
+                        found.extend(("unknown", words) for words in self._announcements(new))
+                        self._rehearse_moves()
+                        self._check_rows(ids)
+                except MigrationError as error:
+                    found.append(("bad", str(error)))
+
+        self._change(once)
+        yield from found
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Take what the server refuses as a refusal, unless it is worth another attempt."""
+        psycopg = require("psycopg", extra="pgvector")
+        try:
+            yield
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
+                raise
+            raise MigrationError(
+                f"The server refuses the migration ({' '.join(str(error).split())}).", "Remove the cause it names."
+            ) from None
+
+    def _check_rows(self, ids: pa.Array) -> None:
+        """Check the constraints of the table on the rehearsed rows, in a copy."""
+        cursor, table = self._cursor, self._table
+        with cursor.connection.transaction(force_rollback=True):
+            self._rename(NEW, OLD, rehearsal=True)
+            cursor.execute(f"CREATE TEMP TABLE congruence_checked (LIKE {table.path} INCLUDING CONSTRAINTS)")
+            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
+            insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {where}"
+            cursor.execute(insert, [self._parameter(ids)])
+
+    def _announcements(self, new: NewVectors) -> Iterator[str]:
+        """Return what changes for the application although nothing is refused."""
+        cursor, table, column = self._cursor, self._table, self._column
+        hidden, tree = self._hidden(NEW), self._tree(cursor)
+        yield (
+            f"SELECT *, whole rows, and INSERT and COPY without column names: {hidden!r} is the last column until "
+            f"drop-old, and then {column!r} is; prepared SELECT * must be prepared again"
+        )
+        published = cursor.execute(_PUBLISHED, [[relation.oid for relation in tree]]).fetchall()
+        if published:
+            type_ = table.vector_type(VECTOR_TYPES[new.element_type], new.dim)
+            names = ", ".join(name for (name,) in published)
+            old = self._hidden(OLD)
+            yield (
+                f"subscribers of {names}: there, first run ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} "
+                f"{type_}; at the switch, replication waits until ALTER TABLE {table.path} RENAME COLUMN "
+                f"{quoted(column)} TO {quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO "
+                f"{quoted(column)} is run there too, and at a rollback until the reverse is"
+            )
+        triggers = self._firing(cursor)
+        if triggers and not self._may_silence(cursor):
+            names = ", ".join(name for _, name in triggers)
+            yield (
+                f"triggers {names}: this role may not set session_replication_role, so they are disabled inside each "
+                "batch, for which other writers wait up to 0.1 s"
+            )
+        always = [f"{name} of {rel}" for rel, name, when in self._triggers(cursor) if when in "AR"]
+        if always:
+            yield f"triggers {', '.join(always)}: enabled ALWAYS or as REPLICA, they fire for each row that is filled"
+        if one_row(cursor, _USABLE, [table.oid, table.ids, column])[1]:
+            yield (
+                f"NOT NULL: after a rollback {column!r} is left nullable while rows that were written after the switch "
+                "have no old vector"
+            )
+        if len(tree) > 1:
+            yield f"ATTACH PARTITION and INHERIT need a table that has {hidden!r} too"
+        for name, reason in self._planned_indexes(cursor)[1]:
+            yield f"index {name}: it is not built over the new vectors ({reason})"
+
+    # ---- filling -----------------------------------------------------------------------------------------------------
+
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        """Write or remove vectors in short transactions, which pass over rows that changed since they were read."""
+        state = self._state()
+        names, places = ids.to_pylist(), list(self._places)
+        found = [next((page[one] for page in reversed(places) if one in page), None) for one in names]
+        with self._client.reading() as cursor:
+            strided = any(index.method == "hnsw" for index in read_indexes(cursor, self._table.oid, state.old))
+        for rows in _strides(found) if strided else [np.arange(len(ids))]:
+            start = 0
+            while start < len(rows):
+                part = rows[start : start + self._fill_rows]
+                some = None if vectors is None else vectors[part]
+                began = time.monotonic()
+                self._attempt(partial(self._write_some, state, ids, found, part, some, strided))
+                for page in places:  # these versions are the former ones now
+                    for k in part.tolist():
+                        page.pop(names[k], None)
+                start += len(part)
+                self._adapt(len(part), time.monotonic() - began)
+
+    def _write_some(
+        self,
+        state: PgState,
+        ids: pa.Array,
+        places: list[bytes | None],
+        part: np.ndarray,
+        vectors: np.ndarray | None,
+        strided: bool = False,
+    ) -> None:
+        with self._client.writing(lock=True) as cursor:
+            if strided:  # unlike a read by place, one by the index frees what earlier transactions left in the pages
+                where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
+                parameter = self._parameter(ids.take(pa.array(part)))
+                cursor.execute("SET LOCAL enable_seqscan = off")
+                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [parameter])
+            self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors)
+
+    def _adapt(self, rows: int, seconds: float) -> None:
+        """Set the number of rows of the next transaction from the time that the last one took."""
+        if rows == self._fill_rows or seconds > FILL_SECONDS:
+            wanted = int(rows * FILL_SECONDS / max(seconds, 1e-3))
+            self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
+
+    def _update(
+        self, cursor: Any, state: PgState, ids: pa.Array, places: list[bytes | None], vectors: np.ndarray | None
+    ) -> None:
+        """Store the new vectors of rows in the present transaction: of the version that was read, if it is known."""
+        table, kind = self._table, state.new_type.kind if state.new_type else ""
+        new, path = quoted(state.new), table.path
+        silenced = self._silence(cursor)
+        # Our trigger lets these updates pass; the plan has to go by the version or the index, without statistics.
+        cursor.execute("SET LOCAL congruence.writing = 'on'")
+        for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+            cursor.execute(f"SET LOCAL {setting} = off")
+        if vectors is None:
+            where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
+            cursor.execute(f"UPDATE {path} SET {new} = NULL WHERE {where}", [self._parameter(ids)])
+        else:
+            known = np.array([place is not None for place in places], bool)
+            for by_place, which in ((True, known), (False, ~known)):
+                if not which.any():
+                    continue
+                rows = np.ascontiguousarray(vectors[which], np.float32)
+                if by_place:
+                    some = b"".join(place for place in places if place is not None)
+                    raw = np.frombuffer(some, np.uint8).reshape(-1, 14)
+                    keys: list[np.ndarray | list[bytes]] = [raw[:, :4], raw[:, 4:10], raw[:, 10:]]
+                    columns, match = (
+                        "rel oid, place tid, seen xid",
+                        "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen",
+                    )
+                else:
+                    keys = [encode_ids(ids.filter(pa.array(which)), table.id_kind)]
+                    columns, match = f"id {table.id_kind}", f"t.{quoted(table.ids)} = n.id"
+                stored = "bit varying" if kind == "bit" else quoted(table.extension, kind)
+                temporary = f"congruence_{'place' if by_place else table.id_kind}_{kind}"
+                cursor.execute(
+                    f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}, vector {stored}) ON COMMIT DELETE ROWS"
+                )
+                cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
+                with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
+                    copy.write(copy_stream([*keys, encode_vectors(rows, kind)]))
+                value = f"f.vector::bit({rows.shape[1]})" if kind == "bit" else "f.vector"
+                cursor.execute(
+                    f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
+                    f"FROM pg_temp.{temporary} n JOIN {path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
+                    f"UPDATE {path} t SET {new} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
+                )
+        for relation, name in silenced:
+            cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(name)}")
+
+    def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
+        """Return the user's triggers that an update of the new column fires: table, name and when it is enabled."""
+        return list(cursor.execute(_FIRING, [self._table.oid, f"{GUARD}:%"]).fetchall())
+
+    def _firing(self, cursor: Any) -> list[tuple[str, str]]:
+        return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
+
+    def _may_silence(self, cursor: Any) -> bool:
+        """Set ``session_replication_role`` until the transaction ends, and return whether the role may do so."""
+        psycopg = require("psycopg", extra="pgvector")
+        if self._replica is not False:
+            try:
+                with cursor.connection.transaction():
+                    cursor.execute("SET LOCAL session_replication_role = replica")
+                self._replica = True
+            except psycopg.errors.InsufficientPrivilege:
+                self._replica = False
+        return self._replica
+
+    def _silence(self, cursor: Any) -> list[tuple[str, str]]:
+        """Keep the user's triggers from firing in this transaction; return those that must be enabled again."""
+        if self._may_silence(cursor):
+            return []
+        firing = self._firing(cursor)
+        for relation, name in firing:
+            cursor.execute(f"ALTER TABLE {relation} DISABLE TRIGGER {quoted(name)}")
+        return firing
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Copy rows into a temporary table, which has no write-ahead log: the migration takes longer."""
@@ -347,70 +659,100 @@ class PgVector(Database):
             cursor.execute(create.format(type_))
             started = time.perf_counter()
             with cursor.copy("COPY pg_temp.congruence_rows (id, vector) FROM STDIN (FORMAT BINARY)") as copy:
-                copy.write(copy_stream(pa.array(range(len(vectors))), vectors, "int8", kind))
+                ids = encode_ids(pa.array(range(len(vectors))), "int8")
+                copy.write(copy_stream([ids, encode_vectors(vectors, kind)]))
             return time.perf_counter() - started
 
-    def flush(self) -> None:
-        """Wait until all committed rows are on the server's disk."""
-        with self._client.writing() as cursor:
-            cursor.execute("SET LOCAL synchronous_commit = on")
-            # Only a transaction with an id waits for the disk, and then for all earlier transactions too.
-            cursor.execute("SELECT pg_current_xact_id()")
+    # ---- the index ---------------------------------------------------------------------------------------------------
 
-    def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the side table; after the switch, only their vectors, as the view hides rows without."""
-        with self._client.writing() as cursor:
-            state = self._require_new(cursor)
-            verb = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
-            query = f"{verb} WHERE id = ANY($1::{self._id_type}[])"
-            cursor.execute(query.format(self._table.identifier(self._table.side)), [self._parameter(ids)])
+    def _planned_indexes(self, cursor: Any) -> tuple[list[NewIndex], list[tuple[str, str]]]:
+        """Return the indexes to build over the new column before the switch, and those that cannot be built, and why.
 
-    def _planned_indexes(self, cursor: Any, state: PgState) -> list[PgIndex]:
-        """Return the indexes to build over the new vectors, with the names of the old indexes."""
-        if state.kind is None or state.dim is None:
-            return []
-        old = read_indexes(cursor, self._table.oid, self._table.attnum)
-        return [new for index in old if (new := index.like(state.kind, state.dim)) is not None]
-
-    def _side_indexes(self, cursor: Any) -> list[PgIndex]:
-        table = self._table
-        query = (
-            "SELECT a.attrelid, a.attnum FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
-            "ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'vector'"
-        )
-        oid, attnum = one_row(cursor, query, [table.schema, table.side])
-        return read_indexes(cursor, oid, attnum)
+        The columns are renamed for a moment, so that the server writes the definitions.
+        """
+        table, tree, hidden = self._table, self._tree(cursor), self._hidden(NEW)
+        psycopg = require("psycopg", extra="pgvector")
+        state = self._state(cursor)
+        assert state.mark is not None
+        assert state.new_type is not None
+        planned, left_out = [], []
+        with cursor.connection.transaction(force_rollback=True):
+            cursor.execute("SET LOCAL search_path = ''")
+            known = {
+                relation.oid: {index.name: index for index in read_indexes(cursor, relation.oid, self._column)}
+                for relation in tree
+            }
+            aside = quoted(self._hidden("__congruence_aside"))
+            for old, new in ((quoted(hidden), aside), (quoted(self._column), quoted(hidden))):
+                cursor.execute(f"ALTER TABLE {table.path} RENAME COLUMN {old} TO {new}")
+            for old_index in read_indexes_of(cursor, tree, hidden):
+                if old_index.valid:
+                    like = known[old_index.table_oid].get(old_index.name)
+                    planned.append(new_index(old_index, like, table, hidden, state))
+        buildable = []
+        with cursor.connection.transaction(force_rollback=True):
+            cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
+            where = f"{quoted(hidden)} IS NOT NULL"
+            cursor.execute(
+                f"INSERT INTO pg_temp.congruence_indexed SELECT * FROM {table.path} WHERE {where} LIMIT {REHEARSED}"
+            )
+            for index in planned:
+                if index.rest is None:
+                    left_out.append((index.name, f"pgvector has none for {state.mark.dim} components of this type"))
+                    continue
+                try:
+                    with cursor.connection.transaction(force_rollback=True):
+                        cursor.execute(index.statement("pg_temp.congruence_indexed"))
+                    buildable.append(index)
+                except psycopg.Error as error:
+                    if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
+                        raise
+                    if index.unique:
+                        raise MigrationError(
+                            f"The unique index {index.name} cannot be built over the new vectors "
+                            f"({' '.join(str(error).split())}).",
+                            "Drop it.",
+                        ) from None
+                    left_out.append((index.name, " ".join(str(error).split())))
+        return buildable, left_out
 
     def build_index(self) -> str | None:
-        """Build an index like each one over the old vectors, but without its condition.
+        """Build an index like each one over the old vectors, concurrently; a partial one with its condition.
 
         Vectors of more than 2,000 dimensions are indexed as halfvec; those of more than 4,000 are not indexed. An HNSW
         graph that does not fit into the server's ``maintenance_work_mem`` takes many times longer to build.
         """
-        with self._client.writing() as cursor:
-            state = self._require_new(cursor)
-            if not self._side_indexes(cursor):
-                for index in self._planned_indexes(cursor, state):
-                    index.create(cursor, self._table, self._table.side, "vector", state.dim or 0)
-            indexes = self._side_indexes(cursor)
+        self.flush()
+        if self._made() and self.stage() is Stage.PREPARED:
+            planned, _ = self._change(lambda: self._planned_indexes(self._cursor))
+            with self._client.outside() as cursor:
+                cursor.execute("SET statement_timeout = 0")
+                for index in planned:
+                    index.build(cursor)
+                for index in planned:
+                    index.attach(cursor, planned)
+                cursor.execute("RESET statement_timeout")
+        with self._client.reading() as cursor:
+            indexes = read_indexes(cursor, self._table.oid, self._state(cursor).new)
         return "; ".join(map(str, indexes)) or None
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search with the distance of the index; ``hnsw.ef_search`` is ``k``, but at least 40 and at most 1,000."""
         table = self._table
+        self.flush()
         with self._client.reading() as cursor:
-            state = read_state(cursor, table)
-            kind, dim = self._shape(cursor, state, side)
-            old = read_indexes(cursor, table.oid, table.attnum)
+            state = self._state(cursor)
+            column, kind, dim = self._side(cursor, state, side)
+            old = read_indexes(cursor, table.oid, state.old)
             distance = next((index.distance for index in old if index.distance), "cosine")
             if kind == "bit":
                 distance = "hamming"
-            indexes = old if side == "old" else self._side_indexes(cursor)
+            indexes = old if side == "old" else read_indexes(cursor, table.oid, column)
             index = next((index for index in indexes if distance in (index.distance, index.metric)), None)
             type_ = table.vector_type(index.kind if index else kind, dim)
             vector = f"(t.vector::{type_})" if index is not None and index.cast else "t.vector"
             order = f"{vector} OPERATOR({quoted(table.extension)}.{OPERATORS[distance]}) $1::{type_}"
-            query = f"SELECT {self._id} FROM {self._of(state, side)} ORDER BY {order} LIMIT {int(k)}"
+            query = f"SELECT {self._id} FROM {self._source(state, column)} ORDER BY {order} LIMIT {int(k)}"
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
             results = []
             for row in np.asarray(queries, np.float32):
@@ -420,61 +762,178 @@ class PgVector(Database):
                 results.append(self._ids([id_ for (id_,) in cursor.execute(query, [text]).fetchall()]))
         return results
 
-    def _locked(self) -> PgState:
-        """Lock the user's table and the side table, and return the state."""
-        state = self._state()
-        names = [self._table.identifier(name) for name in (state.rows, self._table.side)]
-        self._cursor.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
-        return state
+    # ---- the switch --------------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        if self.stage() is Stage.PREPARED:
+            for _ in range(REST_ROUNDS):  # so that few rows are left for the time of the lock
+                if self._map_rest(None) < REST_ROWS:
+                    break
+            self._await_readers()
+        super().switch()
+        self._validate()
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._validate()
+
+    def _await_readers(self) -> None:
+        """Wait for transactions with a snapshot in which rows still have no new vector."""
+        with self._client.writing() as cursor:
+            (last,) = one_row(cursor, "SELECT pg_current_xact_id()::xid")
+        until = time.monotonic() + SNAPSHOT_SECONDS
+        older = (
+            "SELECT min(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND backend_xmin IS NOT NULL AND age(backend_xmin) > age($1::text::xid)"
+        )
+        while True:
+            with self._client.reading() as cursor:
+                (pid,) = one_row(cursor, older, [str(last)])
+            if pid is None:
+                return
+            if time.monotonic() > until:
+                raise DatabaseUnavailableError(
+                    f"The server's process {pid} has a transaction that is older than the new vectors.",
+                    "Try again when it has ended.",
+                )
+            time.sleep(0.05)
+
+    def _map_rest(self, cursor: Any) -> int:
+        """Map rows that have no new vector, under the lock of a cursor or else in own transactions; return how many."""
+        if self.rest is None:
+            return 0
+        with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
+            state = self._state(reader)
+            column, kind, dim = self._side(reader, state, "old")
+            where = f"{quoted(column)} IS NOT NULL AND {quoted(state.new)} IS NULL"
+            source = self._source(state, column, where=where)
+            query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} LIMIT {REST_ROWS}"
+            rows = reader.execute(query).fetchall()
+        if rows:
+            block = self._block(rows, kind, dim)
+            self._update_all(cursor, state, block, [row[3] for row in rows])
+        return len(rows)
+
+    def _update_all(self, cursor: Any, state: PgState, block: Block, places: list[bytes | None]) -> None:
+        assert self.rest is not None
+        vectors = self.rest(block)
+        if cursor is not None:
+            self._update(cursor, state, block.ids, places, vectors)
+        else:
+            self._attempt(lambda: self._write_some(state, block.ids, places, np.arange(len(places)), vectors))
 
     def _missing(self) -> int:
-        source = self._source(self._locked())
-        side = self._table.identifier(self._table.side)
-        missing = f"SELECT count(*) FROM {source} LEFT JOIN {side} s ON s.id = t.id WHERE s.vector IS NULL"
-        return int(one_row(self._cursor, missing)[0])
+        """Keep writers out, map what is left, and count the rows without a new vector."""
+        cursor = self._cursor
+        cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
+        until = time.monotonic() + LOCK_SECONDS
+        while self._map_rest(cursor) and time.monotonic() < until:
+            pass
+        state = self._state()
+        source = self._source(
+            state, state.old, where=f"{quoted(state.old)} IS NOT NULL AND {quoted(state.new)} IS NULL"
+        )
+        return int(one_row(cursor, f"SELECT count(*) FROM {source}")[0])
 
-    def _show_new(self) -> None:
-        """Replace the table by a view with the new vectors."""
-        table, cursor, state = self._table, self._cursor, self._locked()
-        self._refuse(obstacles(cursor, table))
-        side = table.identifier(table.side)
-        cursor.execute(f"DELETE FROM {side} s WHERE {self._orphaned('s', state)}")
-        # After several switches, ``state.required`` still is the value from before the first.
-        required = make_view(cursor, table) or state.required
-        comment = literal(side_comment(table, state.note, required))
-        cursor.execute(f"COMMENT ON TABLE {side} IS {comment}")
-        # The planner needs statistics of the side table to choose the new index.
-        cursor.execute(f"ANALYZE {side} (id)")
+    def _rename(self, shown: str, hidden: str, *, rehearsal: bool = False) -> None:
+        """Rename both columns, with all that is bound to the one that readers use."""
+        cursor, table = self._cursor, self._table
+        cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
+        mark = self._state().mark
+        assert mark is not None
+        names = Names(self._column, self._hidden(shown), self._hidden(hidden), shown, hidden)
+        with self._refusing():
+            move(cursor, self._tree(cursor), names, hidden_name, mark, table.extension, rehearsal=rehearsal)
+        self._set_guard(cursor, mark, names.outgoing, switched=hidden == OLD)
 
-    def _show_old(self) -> None:
-        """Remove the view and restore the table's name; rows written through the view are kept."""
-        state = self._locked()
-        restore_table(self._cursor, self._table, required=state.required)
+    def _validate(self) -> None:
+        """Validate the constraints that the switch has added without reading the table under its lock."""
+        mark = self._state().mark
+        if mark is None or not mark.unvalidated:
+            return
+        psycopg = require("psycopg", extra="pgvector")
 
-    def _remove_old(self) -> None:
-        """Rewrite the column and its indexes, and remove the view; meanwhile none can read."""
-        table, cursor, state = self._table, self._cursor, self._locked()
-        assert state.kind is not None
-        assert state.dim is not None
-        indexes = self._planned_indexes(cursor, state)
-        for index in read_indexes(cursor, table.oid, table.attnum):
-            cursor.execute(f"DROP INDEX {table.identifier(index.name)}")
-        restore_table(cursor, table, required=False)
-        make_table(cursor, table, state.kind, state.dim, required=state.required)
-        for index in indexes:
-            index.create(cursor, table, table.name, table.column, state.dim, index.name)
-        self._remove_new()
+        def validate(relation: str, name: str) -> None:
+            try:
+                with self._cursor.connection.transaction():
+                    self._cursor.execute(f"ALTER TABLE {relation} VALIDATE CONSTRAINT {quoted(name)}")
+            except (psycopg.errors.CheckViolation, psycopg.errors.UndefinedObject):
+                pass  # rows without a vector of this side: it holds for what is written from now on
 
-    def drop_old(self) -> None:
-        made = self._made()
-        super().drop_old()
-        self._table = replace(self._table, kind=VECTOR_TYPES[made.element_type], dim=made.dim)
+        for relation, name in mark.unvalidated:
+            self._change(partial(validate, relation, name))
+        self._change(lambda: self._set_mark(self._cursor, replace(mark, unvalidated=[])))
 
-    def _remove_new(self) -> None:
-        self._cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
+    def _drop(self, column: str, unmark: str | None = None) -> None:
+        """Drop a column, our trigger and its function."""
+        cursor, table = self._cursor, self._table
+        cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
+        mark = self._state().mark
+        tree = self._tree(cursor)
+        with empty_search_path(cursor):
+            publish(cursor, tree, self._column, column, add=False)
+        for relation in tree:
+            if not relation.partition:
+                cursor.execute(f"DROP TRIGGER IF EXISTS {quoted(self._guard)} ON {relation.name}")
+        cursor.execute(f"DROP FUNCTION IF EXISTS {self._guard_function}()")
+        cursor.execute(f"ALTER TABLE {table.path} DROP COLUMN {quoted(column)}")
+        if mark is not None:
+            require_again(cursor, self._column, mark)
 
     def close(self) -> None:
+        super().close()
         self._client.close()
+
+
+def _strides(places: list[bytes | None]) -> Iterator[np.ndarray]:
+    """Yield the rows in groups with at most one row of each page.
+
+    An update leaves a page room for the next one only after it was committed. If a transaction changes one row of a
+    page, most updates therefore stay in the page, and no index has to be changed.
+    """
+    raw = b"".join(place or bytes(14) for place in places)
+    pages = np.frombuffer(raw, np.uint8).reshape(-1, 14)[:, :8]
+    _, page = np.unique(pages, axis=0, return_inverse=True)
+    page = page.reshape(-1)
+    order = np.argsort(page, kind="stable")
+    first = np.r_[True, np.diff(page[order]) != 0]
+    rank = np.arange(len(page)) - np.maximum.accumulate(np.where(first, np.arange(len(page)), 0))
+    by_rank = np.argsort(rank, kind="stable")
+    ends = np.flatnonzero(np.diff(rank[by_rank])) + 1
+    yield from np.split(order[by_rank], ends)
+
+
+_GUARD_BODY = """
+BEGIN
+    IF pg_catalog.current_setting('congruence.writing', true) OPERATOR(pg_catalog.=) 'on' THEN RETURN NEW; END IF;
+    {changes}
+    RETURN NEW;
+END"""
+
+_PENDING = """
+    IF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN NEW.{hidden} := NULL;
+    ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
+        NEW.{hidden} := NULL;
+    END IF;"""
+
+#: An INSERT of both vectors is a copy of a row, or a row that moves to another partition.
+_KEPT = """
+    IF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN
+        IF NEW.{hidden} IS NOT NULL AND NEW.{column} IS NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+    ELSIF ROW(NEW.{hidden})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{hidden})::pg_catalog.record THEN
+        IF NEW.{hidden} IS NOT NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+    ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
+        NEW.{hidden} := NULL;
+    END IF;"""
+
+
+def guard_body(column: str, hidden: str, *, switched: bool) -> str:
+    """Return the body of our trigger's function: before the switch a new vector becomes pending when the old one
+    changes; after it the old vector is removed when the new one changes, and cannot be written.
+    """
+    message = literal(f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it")
+    body = (_KEPT if switched else _PENDING).format(column=quoted(column), hidden=quoted(hidden), message=message)
+    return _GUARD_BODY.format(changes=body.strip())
 
 
 def element_type_of(kind: str) -> str:
@@ -525,7 +984,7 @@ class Client:
         """Yield a cursor in a transaction, which is rolled back after an error; ``lock`` sets a timeout for locks."""
         with self._locks[False], self._transaction(False) as cursor:
             if lock:
-                cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+                cursor.execute(f"SET LOCAL lock_timeout = '{int(1000 * LOCK_SECONDS)}ms'")
             yield cursor
 
     @contextmanager
@@ -534,6 +993,12 @@ class Client:
             connection = self._connect(reads)
             with connection.transaction(), connection.cursor(binary=reads) as cursor:
                 yield cursor
+
+    @contextmanager
+    def outside(self) -> Iterator[Any]:
+        """Yield a cursor whose statements are transactions of their own, as some must be."""
+        with self._locks[False], self._translating_errors(False), self._connect(False).cursor() as cursor:
+            yield cursor
 
     def _connect(self, reads: bool) -> psycopg.Connection:
         connection = self._open.get(reads)
@@ -551,6 +1016,8 @@ class Client:
                 cursor_factory=self._psycopg.RawCursor,
             )
             connection.read_only = reads
+            # A policy that hides rows from this role is an error, instead of rows that are never migrated.
+            connection.execute("SET row_security = off")
             self._open[reads] = connection
         return connection
 
@@ -573,10 +1040,10 @@ class Client:
         text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
         code = error.sqlstate or ""
         place = self.address.shown
-        if code == "55P03":
-            return DatabaseUnavailableError(
+        if code in ("55P03", "40P01"):
+            return _Locked(
                 f"Got no lock within {LOCK_SECONDS} s from {place} ({text}).",
-                "Try again when no long query is running.",
+                "Try again when no long query is running, and no prepared transaction holds the table.",
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
             return refusals.no_answer(place, text, "the server")
@@ -611,19 +1078,14 @@ def one_row(cursor: Any, query: object, values: Sequence[object] | None = None) 
 # ---- the catalog -----------------------------------------------------------------------------------------------------
 
 _COLUMNS = """
-    SELECT n.nspname, c.relname, c.oid, pg_table_is_visible(c.oid), a.attname, a.attnum, t.typname, a.atttypmod,
+    SELECT n.nspname, c.relname, c.oid, pg_table_is_visible(c.oid), a.attname, t.typname,
            (SELECT nspname FROM pg_namespace WHERE oid = e.extnamespace)
     FROM pg_extension e
     JOIN pg_type t ON t.typnamespace = e.extnamespace AND t.typname IN ('vector', 'halfvec') OR t.oid = 'bit'::regtype
     JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.attisdropped
     JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(temp|toast)'
-    WHERE e.extname = 'vector' ORDER BY 1, 2, 6"""
-
-_SIDES = """
-    SELECT c.oid, n.nspname, d.description
-    FROM pg_description d JOIN pg_class c ON c.oid = d.objoid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE d.classoid = 'pg_class'::regclass AND d.objsubid = 0 AND d.description LIKE $1"""
+    WHERE e.extname = 'vector' ORDER BY 1, 2, a.attnum"""
 
 _ATTRIBUTES = """
     SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -633,24 +1095,45 @@ _PRIMARY_KEY = """
     SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
     WHERE i.indrelid = $1 AND i.indisprimary"""
 
-_STATE = """
-    SELECT (SELECT relkind::text FROM pg_class WHERE relnamespace = n.oid AND relname = $2),
-           (SELECT oid FROM pg_class WHERE relnamespace = n.oid AND relname = $3),
-           (SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE relnamespace = n.oid AND relname = $4),
-           (SELECT t.typname || ' ' || a.atttypmod
-            FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type t ON t.oid = a.atttypid
-            WHERE c.relnamespace = n.oid AND c.relname = $4 AND a.attname = 'vector')
-    FROM pg_namespace n WHERE n.nspname = $1"""
+#: Whether an index begins with the ids, whether the vectors are NOT NULL, and whether ids may be NULL.
+_USABLE = """
+    SELECT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+                   WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND a.attname = $2),
+           EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $3 AND attnotnull),
+           EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attnotnull)"""
+
+_TYPES = """
+    SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped"""
+
+_MARK = "SELECT obj_description(oid, 'pg_trigger') FROM pg_trigger WHERE tgrelid = $1 AND tgname = $2"
+
+#: Publications of a table, its partitions and its heirs.
+_PUBLISHED = """
+    SELECT DISTINCT p.pubname FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+    WHERE c.oid = ANY($1::oid[]) ORDER BY 1"""
+
+#: Triggers of the user that an update of a column added at the end fires.
+_FIRING = r"""
+    WITH RECURSIVE tree AS (SELECT $1::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
+    SELECT format('%I.%I', n.nspname, c.relname), g.tgname, g.tgenabled::text
+    FROM tree JOIN pg_trigger g ON g.tgrelid = tree.oid JOIN pg_class c ON c.oid = tree.oid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0
+    AND (g.tgattr = '' OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = tree.oid AND a.attnum = ANY(g.tgattr)
+                                  AND a.attname LIKE '%\_\_congruence\_new'))
+    AND g.tgname NOT LIKE $2 ORDER BY 1, 2"""
 
 
-def _unique_name(*names: str, suffix: str) -> str:
-    """Return a name for an object of a table, unique within 63 bytes, to which PostgreSQL truncates longer names."""
-    whole = "__".join([*names, suffix])
+def hidden_name(name: str, suffix: str) -> str:
+    """Return a name with a suffix, unique within 63 bytes, to which PostgreSQL truncates longer names."""
+    whole = name + suffix
     if len(whole.encode()) <= 63:
         return whole
-    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
-    room = 63 - len(suffix) - len(digest) - 3
-    return f"{names[0].encode()[:room].decode(errors='ignore')}_{digest}__{suffix}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    room = 63 - len(suffix.encode()) - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
 
 
 def quoted(*names: str) -> str:
@@ -658,91 +1141,83 @@ def quoted(*names: str) -> str:
     return ".".join(map(quoted_name, names))
 
 
-def literal(text: str) -> str:
-    """Return a string as an SQL literal, for statements that do not support parameters."""
-    escaped = text.replace("\\", "\\\\").replace("'", "''")
-    return f"E'{escaped}'" if "\\" in text else f"'{escaped}'"
+class PgColumn(NamedTuple):
+    """The type of a column, and its width, None if it is declared without one."""
+
+    kind: str  # vector, halfvec, bit or another type
+    dim: int | None
 
 
 @dataclass(frozen=True)
 class PgTable:
-    """The user's table, by its names before the migration, and the names of what a migration creates for it."""
+    """The user's table and the columns that a migration uses; ``column`` is the one from which readers take vectors."""
 
     schema: str
     name: str
     column: str
     ids: str
     modality: str | None
-    oid: int  # this and ``attnum``, the number of the column of vectors, survive a rename
-    attnum: int
-    kind: str  # vector, halfvec or bit
-    dim: int | None  # None if the column is declared without a width
+    oid: int
     id_kind: str
     others: tuple[str, ...]
     extension: str  # schema in which pgvector is installed
 
     @property
-    def renamed(self) -> str:
-        """Name of the table while a view has its original name."""
-        return _unique_name(self.name, suffix="congruence_old")
+    def path(self) -> str:
+        """The qualified table name in SQL."""
+        return quoted(self.schema, self.name)
 
-    @property
-    def side(self) -> str:
-        """Name of the table of new vectors: id, vector, and own, whether the application wrote the vector."""
-        return _unique_name(self.name, self.column, suffix="congruence_new")
-
-    def function(self, role: str) -> str:
-        """Return the quoted name of a function: ``write`` is the view's trigger, ``find`` finds a new vector."""
-        return self.identifier(_unique_name(self.name, self.column, suffix=f"congruence_{role}"))
-
-    def identifier(self, name: str) -> str:
-        """Return the quoted name of an object in the table's schema."""
-        return quoted(self.schema, name)
-
-    def vector_type(self, kind: str, dim: int) -> str:
+    def vector_type(self, kind: str, dim: int | None) -> str:
         """Return a vector type as SQL."""
         name = quoted("pg_catalog" if kind == "bit" else self.extension, kind)
-        return f"{name}({int(dim)})"
+        return name if dim is None else f"{name}({int(dim)})"
 
 
-@dataclass(frozen=True)
-class PgState:
-    """PgState of a migration."""
+class PgState(NamedTuple):
+    """State of a migration: the names and types of both columns, and what our trigger notes."""
 
     stage: Stage
-    rows: str  # current name of the table with the user's rows
-    kind: str | None = None  # type and width of the new vectors
-    dim: int | None = None
-    note: Mapping[str, str] = field(default_factory=dict)
-    required: bool = False  # whether the column of vectors was NOT NULL before the switch
+    old: str
+    old_type: PgColumn
+    new: str
+    new_type: PgColumn | None
+    mark: Mark | None
 
 
-def side_comment(table: PgTable, note: Mapping[str, str], required: bool = False) -> str:
-    """Return the comment for the side table."""
-    names = {"table": table.name, "column": table.column, "renamed": table.renamed}
-    return json.dumps({MARK_KEY: {**names, "note": dict(note), "required": required}})
+def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
+    """Return the present columns of a table."""
+    rows = cursor.execute(_TYPES, [table.oid]).fetchall()
+    if not rows:
+        raise DatabaseError(
+            f"The table {table.schema}.{table.name} no longer exists.",
+            "Open the database again with the table's current name.",
+        )
+    return {name: PgColumn(kind, typmod if typmod > 0 else None) for name, kind, typmod in rows}
 
 
-def _facts(comment: str | None) -> dict[str, Any]:
-    """Return the facts that ``side_comment`` put in a comment; empty for any other comment."""
+def read_mark(cursor: Any, table: PgTable) -> Mark:
+    """Return what the comment on our trigger says."""
+    row = cursor.execute(_MARK, [table.oid, hidden_name(f"{GUARD}:{table.column}", "")]).fetchone()
     try:
-        facts = json.loads(comment or "")[MARK_KEY]
-        return facts if isinstance(facts, dict) else {}
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return {}
+        facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
+        note = {str(key): str(value) for key, value in facts["note"].items()}
+        return Mark(int(facts["dim"]), note, facts["required"], facts["indexes"], facts["unvalidated"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DatabaseError(
+            f"The table {table.schema}.{table.name} has a column of new vectors, but not the trigger of its migration.",
+            "Drop the column, or restore the trigger and its comment.",
+        ) from error
 
 
 class _VectorColumn(NamedTuple):
-    """A row of ``_COLUMNS``, with the table's name before a migration."""
+    """A row of ``_COLUMNS``."""
 
     schema: str
     table: str
     oid: int
     visible: bool
     column: str
-    attnum: int
     kind: str
-    width: int
     extension: str
 
 
@@ -750,14 +1225,8 @@ def find_table(
     cursor: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> PgTable:
     """Find the table and its columns."""
-    sides = cursor.execute(_SIDES, [f'{{"{MARK_KEY}"%']).fetchall()
-    side_oids = {oid for oid, _, _ in sides}
-    marks = [(schema, _facts(text)) for _, schema, text in sides]
-    names = {(schema, facts.get("renamed")): str(facts.get("table")) for schema, facts in marks}
     rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
-    candidates = [
-        row._replace(table=names.get((row.schema, row.table), row.table)) for row in rows if row.oid not in side_oids
-    ]
+    candidates = [row for row in rows if not row.column.endswith((NEW, OLD))]
     # A column of bits need not hold vectors: it counts if it is named, or if the table has no other vectors.
     floats = {row.oid for row in candidates if row.kind != "bit"}
     candidates = [
@@ -778,7 +1247,7 @@ def find_table(
     column = refusals.only_name(columns, "columns of vectors", place, "column") if column is None else column
     refusals.check_name(column, columns, place, "column")
     chosen = [row for row in chosen if row.column == column]
-    schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
+    schema, name, oid, _, column, _, extension = chosen[0]
     types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
     if ids is None:
         key = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
@@ -794,28 +1263,8 @@ def find_table(
             f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
         )
     refusals.check_name(modality, types, name, "modality_column")
-    others = tuple(other for other in types if other not in (ids, column))
-    dim = width if width > 0 else None
-    return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
-
-
-def read_state(cursor: Any, table: PgTable) -> PgState:
-    """Return the state of the migration, from the catalog only."""
-    row = cursor.execute(_STATE, [table.schema, table.name, table.renamed, table.side]).fetchone()
-    relation, renamed, comment, vector_type = row or (None, None, None, None)
-    facts = _facts(comment)
-    switched = relation == "v" and renamed == table.oid and bool(facts)
-    if not switched and relation not in ("r", "p"):
-        raise DatabaseError(
-            f"The table {table.schema}.{table.name} no longer exists.",
-            "Open the database again with the table's current name.",
-        )
-    if not facts or vector_type is None:
-        return PgState(Stage.UNTOUCHED, table.name)
-    kind, dim = vector_type.split(" ")
-    stage, rows = (Stage.SWITCHED, table.renamed) if switched else (Stage.PREPARED, table.name)
-    note = {str(key): str(value) for key, value in (facts.get("note") or {}).items()}
-    return PgState(stage, rows, kind, int(dim), note, facts.get("required") is True)
+    others = tuple(other for other in types if other not in (ids, column) and not other.endswith((NEW, OLD)))
+    return PgTable(schema, name, column, ids, modality, oid, types[ids], others, extension)
 
 
 # ---- indexes ---------------------------------------------------------------------------------------------------------
@@ -828,12 +1277,13 @@ OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
 _INDEXES = """
     SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'),
-           pg_get_expr(i.indexprs, i.indrelid), i.indpred IS NOT NULL
+           i.indexprs IS NOT NULL
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
     JOIN pg_opclass o ON o.oid = i.indclass[0]
-    WHERE i.indrelid = $1 AND i.indisvalid AND am.amname IN ('hnsw', 'ivfflat') AND (i.indkey[0] = $2 OR EXISTS (
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
+    WHERE i.indrelid = $1 AND i.indisvalid AND am.amname IN ('hnsw', 'ivfflat') AND (i.indkey[0] = a.attnum OR EXISTS (
         SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-        AND d.refobjid = i.indrelid AND d.refobjsubid = $2))
+        AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
     ORDER BY c.relname"""
 
 
@@ -847,7 +1297,6 @@ class PgIndex:
     metric: str  # as in the operator class: cosine, ip, l2, l1, …
     options: tuple[str, ...]  # storage parameters, such as m=16
     cast: bool  # whether it is over the vectors cast to ``kind``; a query uses it only with the same cast
-    partial: bool  # whether it has a condition; the one over the side table, which lacks the other columns, has none
 
     @property
     def distance(self) -> str | None:
@@ -859,8 +1308,11 @@ class PgIndex:
         cast = f", over a cast to {self.kind}: only queries with the same cast use it" if self.cast else ""
         return f"{self.method} ({', '.join(parameters)}){cast}"
 
-    def like(self, kind: str, dim: int) -> PgIndex | None:
-        """Return the same index for vectors of another type and width; None if pgvector does not support it."""
+    def like(self, kind: str, dim: int, *, declared: bool) -> PgIndex | None:
+        """Return the same index for vectors of another type and width; None if pgvector does not support it.
+
+        ``declared``: whether the width is in the column's type, without which a cast is needed.
+        """
         # A bit index with a cast is over bits computed from the vectors.
         if self.kind not in WIDEST or (self.kind == "bit" and self.cast):
             return None
@@ -868,32 +1320,105 @@ class PgIndex:
             if dim > WIDEST[kind]:
                 return None
             metric = self.metric if kind == self.kind else "hamming" if kind == "bit" else "cosine"
-            return PgIndex(self.name, self.method, kind, metric, self.options, False, False)
+            return PgIndex(self.name, self.method, kind, metric, self.options, False)
         target = "halfvec" if "halfvec" in (kind, self.kind) or dim > WIDEST["vector"] else "vector"
         if dim > WIDEST[target]:
             return None
-        return PgIndex(self.name, self.method, target, self.metric, self.options, target != kind, False)
+        return PgIndex(self.name, self.method, target, self.metric, self.options, target != kind or not declared)
 
-    def create(self, cursor: Any, table: PgTable, on: str, column: str, dim: int, name: str | None = None) -> None:
-        """Create the index over a column of the table ``on``."""
+    def definition(self, table: PgTable, column: str, dim: int, predicate: str | None) -> str:
+        """Return what follows USING in the statement that creates the index over a column."""
         expression = quoted(column)
         if self.cast:
             expression = f"({expression}::{table.vector_type(self.kind, dim)})"
         options = ", ".join(
             f"{quoted(key)} = {literal(value)}" for key, _, value in (option.partition("=") for option in self.options)
         )
-        target = f"{quoted(name) if name else ''} ON {table.identifier(on)} USING {quoted(self.method)}"
         operators = quoted(table.extension, f"{self.kind}_{self.metric}_ops")
         parameters = f" WITH ({options})" if self.options else ""
-        cursor.execute(f"CREATE INDEX {target} ({expression} {operators}){parameters}")
+        where = f" WHERE {predicate}" if predicate else ""
+        return f"{quoted(self.method)} ({expression} {operators}){parameters}{where}"
 
 
-def read_indexes(cursor: Any, oid: int, attnum: int) -> list[PgIndex]:
+class NewIndex(NamedTuple):
+    """An index to build over the new vectors before the switch."""
+
+    oid: int  # of the old one
+    schema: str
+    name: str
+    table: str
+    partitioned: bool
+    unique: bool
+    tablespace: str | None
+    parent: int | None
+    rest: str | None  # of the definition, after USING; None if pgvector does not support it
+
+    @property
+    def hidden(self) -> str:
+        """Its name before the switch."""
+        return hidden_name(self.name, NEW)
+
+    def statement(self, on: str, concurrently: str = "") -> str:
+        """Return the statement that creates the index on a table."""
+        unique = "UNIQUE " if self.unique else ""
+        return f"CREATE {unique}INDEX {concurrently}{quoted(self.hidden)} ON {on} USING {self.rest}"
+
+    def build(self, cursor: Any) -> None:
+        """Build the index, unless it exists; to that of a partitioned table, those of its parts are attached later."""
+        valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
+        path = quoted(self.schema, self.hidden)
+        found = cursor.execute(valid, [path]).fetchone()
+        if found is not None and not found[0] and not self.partitioned:  # a build that was interrupted
+            cursor.execute(f"DROP INDEX CONCURRENTLY {path}")
+            found = None
+        if found is None:
+            cursor.execute(f"SET default_tablespace = {literal(self.tablespace or '')}")
+            if self.partitioned:
+                cursor.execute(self.statement(f"ONLY {self.table}"))
+            else:
+                cursor.execute(self.statement(self.table, "CONCURRENTLY "))
+            cursor.execute("RESET default_tablespace")
+
+    def attach(self, cursor: Any, planned: Sequence[NewIndex]) -> None:
+        """Make the index a part of that of the partitioned table."""
+        parent = next((index for index in planned if index.oid == self.parent), None)
+        attached = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass($1))"
+        path = quoted(self.schema, self.hidden)
+        if parent is not None and not one_row(cursor, attached, [path])[0]:
+            cursor.execute(f"ALTER INDEX {quoted(parent.schema, parent.hidden)} ATTACH PARTITION {path}")
+
+
+def new_index(index: OldIndex, like: PgIndex | None, table: PgTable, column: str, state: PgState) -> NewIndex:
+    """Return the index to build for an old one, whose definition the server has written for the new column."""
+    assert state.mark is not None
+    assert state.new_type is not None
+    partitioned, dim = index.kind == "I", state.mark.dim
+    only = "ONLY " if partitioned else ""
+    rest: str | None = index.definition.split(f" ON {only}{index.table} USING ", 1)[1]
+    if like is not None and not (like.kind == "bit" and like.cast):
+        new = like.like(state.new_type.kind, dim, declared=state.new_type.dim is not None)
+        rest = None if new is None else new.definition(table, column, dim, index.predicate)
+    elif like is not None and state.old_type.dim is not None:  # over bits that are computed from the vectors
+        rest = str(rest).replace(f"bit({state.old_type.dim})", f"bit({dim})")
+    return NewIndex(
+        index.oid,
+        index.schema,
+        index.name,
+        index.table,
+        partitioned,
+        index.unique,
+        index.tablespace,
+        index.parent,
+        rest,
+    )
+
+
+def read_indexes(cursor: Any, oid: int, column: str) -> list[PgIndex]:
     """Return the valid pgvector indexes over a column, or over an expression of it."""
     indexes = []
-    for name, method, operators, options, expression, partial in cursor.execute(_INDEXES, [oid, attnum]).fetchall():
+    for name, method, operators, options, expression in cursor.execute(_INDEXES, [oid, column]).fetchall():
         kind, _, metric = re.sub(r"_ops$", "", operators).partition("_")
-        indexes.append(PgIndex(name, method, kind, metric, tuple(options), expression is not None, partial))
+        indexes.append(PgIndex(name, method, kind, metric, tuple(options), expression))
     return indexes
 
 
@@ -922,242 +1447,35 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     return np.ascontiguousarray(bytes_of_rows[:, 4:]).view(number).astype(np.float32)
 
 
-def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> bytes:
-    """Encode ids and vectors, shape (b, dim), for COPY … FROM STDIN (FORMAT BINARY); a bit is 1 above 0."""
-    b, dim = vectors.shape
-    fixed: np.ndarray | None = None
-    if id_kind in INT_TYPES:
-        fixed = np.asarray(ids.to_numpy(zero_copy_only=False)).astype(INT_TYPES[id_kind])[:, None].view(np.uint8)
-    elif id_kind == "uuid":
+def encode_ids(ids: pa.Array, kind: str) -> np.ndarray | list[bytes]:
+    """Encode ids for ``copy_stream``."""
+    if kind in INT_TYPES:
+        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(INT_TYPES[kind])[:, None].view(np.uint8)
+    if kind == "uuid":
         digits = "".join(ids.to_pylist()).replace("-", "")
-        fixed = np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(b, 16)
-    head = [] if fixed is None else [("n", ">i2"), ("id_bytes", ">i4"), ("id", np.uint8, (fixed.shape[1],))]
+        return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(len(ids), 16)
+    return [text.encode() for text in ids.to_pylist()]
+
+
+def encode_vectors(vectors: np.ndarray, kind: str) -> np.ndarray:
+    """Encode vectors, shape (b, dim), for ``copy_stream``; a bit is 1 above 0."""
+    b, dim = vectors.shape
     if kind == "bit":
-        width = -(-dim // 8)
-        rows = np.empty(b, np.dtype([*head, ("bytes", ">i4"), ("bits", ">i4"), ("vector", np.uint8, (width,))]))
-        rows["bytes"], rows["bits"], rows["vector"] = 4 + width, dim, pack(vectors)
-    else:
-        number = np.dtype(_NUMBERS[kind])
-        tail = [("bytes", ">i4"), ("dim", ">u2"), ("zero", ">u2"), ("vector", number, (dim,))]
-        rows = np.empty(b, np.dtype([*head, *tail]))
-        rows["bytes"], rows["dim"], rows["zero"] = 4 + dim * number.itemsize, dim, 0
-        with np.errstate(over="ignore"):  # values beyond the range of float16 become infinite, which the server refuses
-            rows["vector"] = vectors
-    if fixed is not None:
-        rows["n"], rows["id_bytes"], rows["id"] = 2, fixed.shape[1], fixed
-        return _HEADER + rows.tobytes() + _TRAILER
-    data, width = memoryview(rows.tobytes()), rows.itemsize
-    parts: list[bytes | memoryview] = [_HEADER]
-    for k, text in enumerate(ids.to_pylist()):
-        encoded = text.encode()
-        parts += (b"\0\2", len(encoded).to_bytes(4, "big"), encoded, data[k * width : (k + 1) * width])
-    parts.append(_TRAILER)
-    return b"".join(parts)
+        return np.hstack([np.tile(np.frombuffer(dim.to_bytes(4), np.uint8), (b, 1)), pack(vectors)])
+    with np.errstate(over="ignore"):  # values beyond the range of float16 become infinite, which the server refuses
+        numbers = np.ascontiguousarray(vectors.astype(_NUMBERS[kind])).view(np.uint8)
+    return np.hstack([np.tile(np.frombuffer(dim.to_bytes(2) + b"\0\0", np.uint8), (b, 1)), numbers])
 
 
-# ---- the switch ------------------------------------------------------------------------------------------------------
-
-_VIEWS = """
-    SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
-    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass
-    AND d.refobjid = $1 AND d.refobjsubid = $2"""
-
-_SECURITY = """
-    SELECT c.relrowsecurity, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL),
-           EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-                   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-                   AND i.indnkeyatts = 1 AND a.attname = $2)
-    FROM pg_class c WHERE c.oid = $1"""
-
-_DETAILS = """
-    SELECT a.attname, a.attnotnull, a.attidentity::text, a.attgenerated::text, pg_get_expr(d.adbin, d.adrelid),
-           CASE WHEN a.attidentity <> '' THEN pg_get_serial_sequence($2, a.attname) END
-    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
-
-_GRANTS = """
-    SELECT privilege_type, is_grantable, CASE WHEN grantee = 0 THEN NULL ELSE pg_get_userbyid(grantee) END
-    FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl)
-    WHERE c.oid = $1 AND grantee <> c.relowner AND privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')"""
-
-_WRITER = """
-BEGIN
-    IF TG_OP = 'DELETE' THEN
-        DELETE FROM {rows} WHERE {ids} = OLD.{ids};
-        IF NOT FOUND THEN RETURN NULL; END IF;
-        DELETE FROM {side} WHERE id = OLD.{ids};
-        RETURN OLD;
-    END IF;
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO {rows} ({inserted}) OVERRIDING SYSTEM VALUE VALUES ({inserted_new}) RETURNING {all} INTO {all_new};
-        IF NOT FOUND THEN RETURN NULL; END IF;
-        INSERT INTO {side} (id, vector, own) VALUES (NEW.{ids}, NEW.{column}, true)
-            ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = true;
-        RETURN NEW;
-    END IF;
-    -- The view's row was read without a lock: what another transaction has changed since must not be overwritten.
-    PERFORM FROM {rows} t WHERE {ids} = OLD.{ids} AND ROW({all_rows})::record *= ROW({all_old})::record FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'could not update: another transaction has changed the row'
-            USING ERRCODE = 'serialization_failure';
-    END IF;
-    {update}
-    IF NEW.{column} IS DISTINCT FROM OLD.{column} THEN
-        UPDATE {side} SET vector = NEW.{column}, own = true WHERE id = OLD.{ids};
-    END IF;
-    UPDATE {side} SET id = NEW.{ids} WHERE id = OLD.{ids} AND id <> NEW.{ids};
-    RETURN NEW;
-END"""
-
-
-class TableColumn(NamedTuple):
-    """A column of the user's table, as a row of ``_DETAILS``."""
-
-    name: str
-    required: bool
-    identity: str
-    generated: str
-    default: str | None
-    sequence: str | None
-
-
-def obstacles(cursor: Any, table: PgTable) -> list[str]:
-    """Return the reasons, each a phrase, why a view would not show the new vectors only, to those who may see them."""
-    reasons = []
-    views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
-    if views:
-        reasons.append(
-            f"views that would still show the old vectors: {', '.join(views)} (drop them, and create them "
-            "again after the switch)"
-        )
-    row_security, column_grants, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
-    if row_security:
-        reasons.append("row-level security, which a view bypasses")
-    if column_grants:
-        reasons.append("grants of single columns, which a view would not keep")
-    if not unique:
-        reasons.append(f"no unique index on {table.ids!r}")
-    return reasons
-
-
-def _columns(cursor: Any, table: PgTable, rows: str) -> list[TableColumn]:
-    details = cursor.execute(_DETAILS, [table.oid, table.identifier(rows)]).fetchall()
-    return [TableColumn(*row) for row in details]
-
-
-def make_view(cursor: Any, table: PgTable) -> bool:
-    """Rename the locked table, and create a view under its name with all its columns and the new vectors.
-
-    Returns whether the old vectors were NOT NULL, which is dropped: rows added after the switch have none.
-    """
-    columns = _columns(cursor, table, table.name)
-    rows, side, view = (table.identifier(target) for target in (table.renamed, table.side, table.name))
-    owner, user = one_row(
-        cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
-    )
-    grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
-    # The view joins both tables, so a row without a row in the side table would not be visible.
-    cursor.execute(
-        f"INSERT INTO {side} (id, own) SELECT {quoted(table.ids)}, true FROM {view} ON CONFLICT (id) DO NOTHING"
-    )
-    required = next(column.required for column in columns if column.name == table.column)
-    if required:
-        cursor.execute(f"ALTER TABLE {view} ALTER COLUMN {quoted(table.column)} DROP NOT NULL")
-    cursor.execute(f"ALTER TABLE {view} RENAME TO {quoted(table.renamed)}")
-    shown = ", ".join(
-        f"s.vector AS {quoted(column.name)}" if column.name == table.column else f"t.{quoted(column.name)}"
-        for column in columns
-    )
-    cursor.execute(f"CREATE VIEW {view} AS SELECT {shown} FROM {rows} t JOIN {side} s ON s.id = t.{quoted(table.ids)}")
-    for column in columns:
-        default = column.default if column.default and not column.generated else None
-        if column.sequence:
-            default = f"nextval({literal(column.sequence)}::regclass)"
-        if default is not None:
-            cursor.execute(f"ALTER VIEW {view} ALTER COLUMN {quoted(column.name)} SET DEFAULT {default}")
-    writer = table.function("write")
-    cursor.execute(
-        f"CREATE FUNCTION {writer}() RETURNS trigger LANGUAGE plpgsql AS {literal(_writer_body(table, columns))}"
-    )
-    cursor.execute(
-        f"CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {view} "
-        f"FOR EACH ROW EXECUTE FUNCTION {writer}()"
-    )
-    text = f"{table.renamed} with the new vectors of {table.side}, until the old ones are dropped"
-    cursor.execute(f"COMMENT ON VIEW {view} IS {literal(text)}")
-    for privilege, grantable, grantee in grants:
-        to, option = quoted(grantee) if grantee else "PUBLIC", " WITH GRANT OPTION" if grantable else ""
-        cursor.execute(f"GRANT {privilege} ON {view}, {side} TO {to}{option}")
-    if owner != user:
-        for kind, target in (("VIEW", view), ("TABLE", side), ("FUNCTION", f"{writer}()")):
-            cursor.execute(f"ALTER {kind} {target} OWNER TO {quoted(owner)}")
-    return required
-
-
-def _writer_body(table: PgTable, columns: list[TableColumn]) -> str:
-
-    def each(pattern: str, which: list[TableColumn]) -> str:
-        return ", ".join(pattern.format(quoted(column.name)) for column in which)
-
-    kept = [column for column in columns if column.name != table.column]
-    inserted = [column for column in kept if not column.generated]
-    updated = [column for column in inserted if column.identity != "a"]
-    rows = table.identifier(table.renamed)
-    update = ""
-    if updated:
-        changes = ", ".join(f"{quoted(column.name)} = NEW.{quoted(column.name)}" for column in updated)
-        kept_rows = f"RETURNING {each('{}', kept)} INTO {each('NEW.{}', kept)}"
-        update = f"UPDATE {rows} SET {changes} WHERE {quoted(table.ids)} = OLD.{quoted(table.ids)} {kept_rows};"
-    return _WRITER.format(
-        rows=rows,
-        side=table.identifier(table.side),
-        ids=quoted(table.ids),
-        column=quoted(table.column),
-        inserted=each("{}", inserted),
-        inserted_new=each("NEW.{}", inserted),
-        all=each("{}", kept),
-        all_new=each("NEW.{}", kept),
-        all_rows=each("t.{}", kept),
-        all_old=each("OLD.{}", kept),
-        update=update,
-    )
-
-
-def restore_table(cursor: Any, table: PgTable, *, required: bool) -> None:
-    """Drop the view, and give the table its original name; ``required`` makes the old vectors NOT NULL again."""
-    view, rows = table.identifier(table.name), table.identifier(table.renamed)
-    cursor.execute(f"DROP VIEW {view}")
-    cursor.execute(f"DROP FUNCTION {table.function('write')}()")
-    cursor.execute(f"ALTER TABLE {rows} RENAME TO {quoted(table.name)}")
-    if required:
-        _require(cursor, table)
-
-
-def _require(cursor: Any, table: PgTable) -> None:
-    """Make the column of vectors NOT NULL again, unless it contains NULL."""
-    rows, column = table.identifier(table.name), quoted(table.column)
-    if not one_row(cursor, f"SELECT EXISTS (SELECT FROM {rows} WHERE {column} IS NULL)")[0]:
-        cursor.execute(f"ALTER TABLE {rows} ALTER COLUMN {column} SET NOT NULL")
-
-
-def make_table(cursor: Any, table: PgTable, kind: str, dim: int, *, required: bool) -> None:
-    """Replace the old vectors by the new ones, by rewriting the column, over which there must be no index.
-
-    A rewrite fires no trigger, leaves no dead rows, and keeps the column's position, grants and constraints.
-    """
-    type_ = table.vector_type(kind, dim)
-    id_type = one_row(
-        cursor,
-        "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
-        [table.oid, table.ids],
-    )[0]
-    finder = table.function("find")
-    body = f"SELECT vector FROM {table.identifier(table.side)} WHERE id = $1"
-    cursor.execute(f"CREATE FUNCTION {finder}({id_type}) RETURNS {type_} LANGUAGE sql STABLE AS {literal(body)}")
-    cursor.execute(
-        f"ALTER TABLE {table.identifier(table.name)} ALTER COLUMN {quoted(table.column)} TYPE {type_} "
-        f"USING {finder}({quoted(table.ids)})"
-    )
-    cursor.execute(f"DROP FUNCTION {finder}({id_type})")
-    if required:
-        _require(cursor, table)
+def copy_stream(columns: Sequence[np.ndarray | list[bytes]]) -> bytes:
+    """Encode columns, uint8 of shape (b, bytes) or lists of bytes, for COPY … FROM STDIN (FORMAT BINARY)."""
+    b, n = len(columns[0]), len(columns).to_bytes(2)
+    if all(isinstance(column, np.ndarray) for column in columns):
+        parts = [np.tile(np.frombuffer(n, np.uint8), (b, 1))]
+        for column in columns:
+            width = np.asarray(column).shape[1]
+            parts += [np.tile(np.frombuffer(width.to_bytes(4), np.uint8), (b, 1)), np.asarray(column)]
+        return _HEADER + np.hstack(parts).tobytes() + _TRAILER
+    fields = [list(map(bytes, column)) if isinstance(column, np.ndarray) else column for column in columns]
+    rows = (n + b"".join(len(value).to_bytes(4) + value for value in row) for row in zip(*fields, strict=True))
+    return _HEADER + b"".join(rows) + _TRAILER

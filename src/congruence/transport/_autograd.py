@@ -90,7 +90,7 @@ def _compare_in_place(student: Side, teacher: Side, keep: bool) -> tuple[float, 
     pieces = list(blocks(n, width(A), strip_bytes(A.device, True, n * width(A))))
     with strip_pool_for(A, n * width(A)) as pool:
         values, differences = zip(*pool.each(work, pieces), strict=True)
-    return sum(values), sum(differences), gradient if keep else None
+    return max(sum(values), 0.0), sum(differences), gradient if keep else None  # below 0 only by rounding
 
 
 class KlotFeatures(torch.autograd.Function):

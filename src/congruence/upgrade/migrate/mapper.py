@@ -110,6 +110,10 @@ class RowMapper:
         vectors = self.old.decode(vectors)
         return normalize_rows(vectors) if self.scale else vectors
 
+    def encoded(self, block: Block) -> np.ndarray:
+        """Map a block, and encode it as it is written."""
+        return self.new.encode(self(block.ids, block.vectors, block.modalities))
+
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""
         self.check_width(vectors)

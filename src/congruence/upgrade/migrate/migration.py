@@ -363,6 +363,7 @@ class Migration:
         with self._at_work() as journal:
             if journal.state != "switched":
                 journal.require_state("verified", to="switch")
+            self.database.rest = self.mapper.encoded
             for attempt in range(PASSES):
                 if journal.state != "switched":
                     self._repair(journal, lambda words: None, callback, keep=True)

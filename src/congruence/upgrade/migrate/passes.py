@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -131,7 +132,8 @@ class Work:
             return changed
 
         files = self.database.revise(rows, self.batch, change)
-        return {**found, "sample": found["sample"].ids, "old": str(found["old"]), "files": files}
+        marks = base64.b64encode(np.concatenate([np.empty(0, "<u8"), *found["marks"]]).astype("<u8").tobytes()).decode()
+        return {**found, "sample": found["sample"].ids, "old": str(found["old"]), "files": files, "marks": marks}
 
     def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
         """Return which rows of a block to write, and their vectors; None if there are none."""
@@ -280,7 +282,7 @@ class Passes:
         files: list[WrittenFile] = []
         right = [np.empty(0, np.uint64)]
         for result in results:
-            right += result["marks"]
+            right.append(np.frombuffer(base64.b64decode(result["marks"]), "<u8"))
             old.merge(result["rows"], result["old"])
             written += result["written"]
             files += result["files"]
@@ -313,7 +315,7 @@ class Passes:
 
         def mapped() -> Iterator[tuple[Block, np.ndarray]]:
             for block in run_ahead(_scan_with_retry(reader, self.retry, cursor, rows_per_block(mapper.old.dim))):
-                yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
+                yield block, mapper.encoded(block)
 
         try:
             for block, vectors in run_ahead(mapped()):

@@ -153,6 +153,8 @@ def make_plan(
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
+        for outcome, detail in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
+            note("schema", outcome, detail)
     repeated = database.repeated_ids()
     words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
     note("ids", "bad" if repeated else "good", words)
@@ -275,6 +277,8 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
             )
         if check["check"] == "ids":
             raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
+        if check["check"] == "schema":
+            raise MigrationError(f"{plan.place} cannot be migrated: {check['detail']}.", "Change what is named here.")
         if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
