@@ -175,6 +175,44 @@ def test_a_stop_at_any_call_is_resumed_and_nothing_is_lost_or_doubled(mapping, t
         assert bits(made.old) == before
 
 
+@pytest.mark.parametrize("created_again", [True, False])
+def test_a_table_that_was_created_again_is_not_taken_for_one_whose_old_vectors_were_dropped(
+    mapping, tmp_path, monkeypatch, created_again
+):
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+        if not created_again:  # killed after the database's step
+            monkeypatch.setattr(MemoryDatabase, "drop_old", lambda self: self._remove_old() or exit())
+            with pytest.raises(SystemExit):
+                migration.drop_old()
+    if created_again:
+        made = table()
+        with pytest.raises(errors.MigrationError, match="created again"):
+            begin(made, None, tmp_path).status()
+        with pytest.raises(errors.MigrationError, match="created again"):
+            begin(made, None, tmp_path).rollback()
+    else:
+        assert begin(made, None, tmp_path).status()["state"] == "dropped"
+
+
+def test_a_table_that_was_created_again_before_the_switch_is_checked_again(mapping, tmp_path, monkeypatch):
+    with begin(table(), mapping, tmp_path) as migration:
+        migration.run()
+    made = table(n=50)
+    monkeypatch.setattr(MemoryDatabase, "repeated_ids", lambda self: ["1"])
+    with begin(made, None, tmp_path) as migration, pytest.raises(errors.IdError):
+        migration.run(resume=True)
+    assert made.made is None
+    monkeypatch.undo()
+    with begin(made, None, tmp_path) as migration:
+        migration.run(resume=True)
+        assert migration.verify().passed
+    assert set(made.new) == set(made.old)
+
+
 def test_what_does_not_answer_is_asked_again_and_in_the_end_given_up(mapping, tmp_path):
     waits = []
     left = {"write": 3, "read": 2, "scan old": 1}

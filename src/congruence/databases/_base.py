@@ -405,14 +405,6 @@ class Database(ABC):
         ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
-    def foresee(self, dim: int, element_type: str) -> list[str]:
-        """Return what stands in the way of a step, from ``prepare`` to ``drop_old``, in words; nothing is changed."""
-        return []
-
-    def refuse_obstacles(self, dim: int, element_type: str) -> None:
-        """Raise DatabaseError if something stands in the way of a step."""
-        refusals.check_obstacles(self.foresee(dim, element_type), self._subject)
-
     def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
         """Try the whole migration with some rows, undo it, and yield outcomes for a plan, each with its details.
 
@@ -487,7 +479,8 @@ class Database(ABC):
         return
 
     def check(self, new: NewVectors) -> None:
-        """Raise an error if these new vectors or a later step would be impossible; nothing is written yet."""
+        """Raise an error if something stands in the way of a step, from ``prepare`` to ``drop_old``; nothing is changed.
+        """
         return
 
     def _missing(self) -> int:
@@ -507,7 +500,7 @@ class Database(ABC):
         """Create the column, table, collection or file for the new vectors, next to the old ones.
 
         Raises MigrationError if there are already new vectors with another width, element type or note, and
-        DatabaseError if something stands in the way of a later step (``foresee``).
+        DatabaseError if something stands in the way of a later step.
         """
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = NewVectors(int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
@@ -517,7 +510,6 @@ class Database(ABC):
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
                 self.check(wanted)
-                self.refuse_obstacles(wanted.dim, element_type)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)

@@ -396,6 +396,7 @@ class DuckDB(ColumnDatabase):
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",
             )
+        refusals.check_obstacles(self._obstacles(new), self._subject)
 
     def _create(self, new: NewVectors) -> None:
         """Add the column and its comment in one transaction."""
@@ -422,8 +423,8 @@ class DuckDB(ColumnDatabase):
     def exact(self) -> bool:
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
-    def foresee(self, dim: int, element_type: str) -> list[str]:
-        """Read the catalog, and rehearse all steps in a transaction that is undone."""
+    def _obstacles(self, new: NewVectors) -> list[str]:
+        """Return what stands in the way of a step, by the catalog and a rehearsal in a transaction that is undone."""
         columns, name, table = self._columns(), self._column, self._table
         old = columns[name]
         mentions = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
@@ -448,12 +449,12 @@ class DuckDB(ColumnDatabase):
             if other != name and column.default and mentions.search(column.default)
         ]
         if old.default:
-            kind = self._type_like(old.type, dim, element_type)
+            kind = self._type_like(old.type, new.dim, new.element_type)
             try:
                 self._connection.execute(f"SELECT CAST(({old.default}) AS {kind})")
             except self._duckdb.Error:
                 found.append(f"the default {old.default} of {name}, which is no {kind}")
-        return found or self._rehearse(NewVectors(dim, element_type, {}))
+        return found or self._rehearse(new)
 
     def _rehearse(self, new: NewVectors) -> list[str]:
         """Return why DuckDB refuses one of the steps, which are all undone."""

@@ -51,7 +51,7 @@ class BeginOptions:
     modality_column: str | None = option(None, "Column (or file) with the modality of each row.")
     table: str | None = option(None, "Table or collection, if the address does not name it.")
     column: str | None = option(None, "Column of the vectors, or the named vector, if there are several.")
-    mixed: bool = option(False, "Accept rows of both models: rows of the new model are kept as they are.", "--mixed")
+    mixed: bool = option(False, "Migrate only the rows of --set rows=…; the others keep their old vectors.", "--mixed")
     allow_unknown: bool = option(
         False, "Accept rows that look like neither model's: they are mapped as the old model's.", "--allow-unknown"
     )

@@ -29,6 +29,8 @@ _MOST_PLACE = 4096  # maximum number of characters in the name of a database and
 
 _NAME = "journal.json"
 
+DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
+
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
 
 
@@ -167,6 +169,12 @@ class Journal:
             self.state = "rolled back"
             self.log("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":
+            if not any(event["what"] == DROPPING for event in self.events[-1:]):
+                raise MigrationError(
+                    f"{self.place} has neither the old nor the new vectors of this migration: it was created again, "
+                    "restored, or changed by another program.",
+                    "Remove the journal's folder, and begin again.",
+                )
             self.state = "dropped"
             self.log("found without the old vectors")
         elif stage is Stage.UNTOUCHED and self.state in ("filled", "verified", "rolled back"):

@@ -33,7 +33,7 @@ from congruence.errors import (
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
-from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
+from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, rows_per_block
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
@@ -210,18 +210,12 @@ class Migration:
         )
 
     def _plan(self, mixed: bool, **options: Any) -> Plan:
-        plan = self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
-        for obstacle in self._obstacles():
-            plan.checks.append({"check": "switch", "outcome": "bad", "detail": f"the table has {obstacle}"})
+        database = self.passes.selection or self.database
+        plan = self.retry(database, lambda: make_plan(database, self.mapper, self.info, **options))
         if self.journal is None and self.database.condition is not None:
             outcome, detail, _ = self._check_partial(mixed)
             plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail})
         return plan
-
-    def _obstacles(self) -> list[str]:
-        if self.journal is not None or self.retry(self.database, self.database.stage) is not Stage.UNTOUCHED:
-            return []
-        return self.retry(self.database, lambda: self.database.foresee(self.mapper.dim, self.element_type))
 
     def _check_partial(self, mixed: bool) -> tuple[str, str, str]:
         """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
@@ -294,6 +288,9 @@ class Migration:
             )
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="run")
+            if resume and self.retry(self.database, self.database.stage) is Stage.UNTOUCHED:
+                # Nothing is written yet, or the table was created again, perhaps with other rows.
+                refuse(self._plan(mixed, measure=False, allow_unknown=allow_unknown))
             if resume:
                 journal.resumed += 1
                 journal.log(f"resumed after {journal.rows:,} rows")
@@ -447,6 +444,8 @@ class Migration:
         """
         with self._at_work() as journal:
             journal.require_state("switched", to="drop the old vectors")
+            journal.log(DROPPING)
+            journal.write(self.folder)
             self.retry(self.database, self.database.drop_old)
             journal.state = "dropped"
             journal.log("the old vectors were dropped")
@@ -601,7 +600,6 @@ class Migration:
             if outcome == "bad":
                 raise ParameterError(f"At {self.info.place}, {detail}.", fix)
         refuse(plan, anyway=anyway)
-        self.retry(self.database, lambda: self.database.refuse_obstacles(self.mapper.dim, self.element_type))
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample)

@@ -273,7 +273,8 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         if check["check"] == "stage":
             raise MigrationError(
                 f"At {plan.place}, {check['detail']}, without the journal of that migration.",
-                "Pass `journal=…` with its folder, or remove the new vectors with the database's own client.",
+                "Pass `journal=…` with its folder"
+                + (", or remove the new vectors with the database's own client." if "written" in check["detail"] else "."),
             )
         if check["check"] == "ids":
             raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
