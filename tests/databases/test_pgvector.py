@@ -348,10 +348,9 @@ def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switc
         return Migration(open_database(where, table="items"), mapping, journal=tmp_path / "journal")
 
     with begin() as migration:
-        found = [(line["outcome"], line["detail"]) for line in migration.plan().checks if line["check"] == "switch"]
-        assert ("bad", True) in [(outcome, "materialized view" in detail) for outcome, detail in found]
-        with pytest.raises(DatabaseError, match="materialized view .*seen.*drop it"):
-            migration.run()
+        for step in (migration.plan, migration.run):
+            with pytest.raises(DatabaseError, match="materialized view .*seen.*drop it"):
+                step()
         assert migration.database.stage() is Stage.UNTOUCHED
         connection.execute("DROP MATERIALIZED VIEW seen")
         migration.run()

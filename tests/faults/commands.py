@@ -289,7 +289,7 @@ CASES: dict[str, Case] = {
     "search": Case(
         "search rotation --queries a.npz --old b.npz --new more_a.npz -k 3 -o out.csv", {"out.csv": is_hits}
     ),
-    "bridge search": Case("bridge search rotation --queries a.npz --index b.npz -o out.csv", {"out.csv": is_hits}),
+    "bridge search": Case("bridge search rotation --queries a.npz --index b.npz -k 3 -o out.csv", {"out.csv": is_hits}),
     "export": Case("bridge export rotation -o out.index", {"out.index": is_index}),
     "bridge export --index": Case(
         "bridge export rotation --index old.index -o out.index", {"out.index": partial(is_index, rows=N)}

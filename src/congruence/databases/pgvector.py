@@ -424,8 +424,12 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def foresee(self, dim: int, element_type: str) -> list[str]:
-        """Read the catalog; ``rehearse`` and ``prepare`` find what only the server knows."""
+    def check(self, new: NewVectors) -> None:
+        super().check(new)
+        refusals.check_obstacles(self._obstacles(), self._subject)
+
+    def _obstacles(self) -> list[str]:
+        """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
         with self._client.writing() if self._cursor is None else nullcontext(self._cursor) as cursor:
             with empty_search_path(cursor):
@@ -485,7 +489,7 @@ class PgVector(ColumnDatabase):
 
         def once() -> None:
             found.clear()
-            if self.foresee(*new[:2]):
+            if self._obstacles():
                 return
             with self._cursor.connection.transaction(force_rollback=True):
                 try:

@@ -272,10 +272,10 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         if check["outcome"] != "bad":
             continue
         if check["check"] == "stage":
+            written = ", or remove the new vectors with the database's own client" * ("written" in check["detail"])
             raise MigrationError(
                 f"At {plan.place}, {check['detail']}, without the journal of that migration.",
-                "Pass `journal=…` with its folder"
-                + (", or remove the new vectors with the database's own client." if "written" in check["detail"] else "."),
+                f"Pass `journal=…` with its folder{written}.",
             )
         if check["check"] == "ids":
             raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
