@@ -479,8 +479,7 @@ class Database(ABC):
         return
 
     def check(self, new: NewVectors) -> None:
-        """Raise an error if something stands in the way of a step, from ``prepare`` to ``drop_old``; nothing is changed.
-        """
+        """Raise an error if something stands in the way of a step, from ``prepare`` to ``drop_old``."""
         return
 
     def _missing(self) -> int:

@@ -34,7 +34,7 @@ def command(
 
     check_choice(new_rows, ("refuse", "keep", "map-back"), "new_rows")
     with opened(ctx, journal, given=settings) as step:
-        result = step.migration.rollback(cast("NewRows", new_rows))
+        result = step.migration.rollback(new_rows=cast("NewRows", new_rows))
         states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
         lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]
         counts = {"added": "added", "changed": "changed", "deleted": "deleted"}
