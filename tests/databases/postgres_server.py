@@ -49,7 +49,7 @@ class PostgresServer:
         with open(self.root / "log", "ab") as log:
             command = [self.programs / "postgres", "-D", self.data, "-k", self.root, *settings]
             self.process = subprocess.Popen(command, cwd=self.root, stdout=log, stderr=log, **self.user)
-        for _ in range(600):
+        for _ in range(6000):
             try:
                 psycopg.connect(self.url()).close()
                 return
@@ -66,7 +66,7 @@ class PostgresServer:
     def stop(self) -> None:
         """Stop the server, which breaks its connections."""
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+        self.process.wait(300)
 
     def remove(self) -> None:
         self.stop()

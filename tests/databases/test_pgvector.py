@@ -4,8 +4,9 @@ import traceback
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from database_contract import Counted, DatabaseContract, UserRow, check_kills, run
+from database_contract import DIM, Counted, DatabaseContract, UserRow, check_kills, run
 
 from congruence import Migration, OrthogonalMap
 from congruence.databases import Stage, open_database
@@ -92,6 +93,50 @@ class TestPgVector(DatabaseContract):
             update = "SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
             given = [one, None if vector is None else shown(vector), others["kind"], others["title"]]
             execute(connection, insert + update, names(table, column, id_column), given)
+
+    needed = (
+        "embedding__congruence_new",
+        "embedding__congruence_old",
+        "items__embedding__congruence_guard",
+        "items_hnsw__congruence_new",
+        "items_hnsw__congruence_old",
+    )
+
+    def take(self, where, name):
+        statements = {"items__embedding": f"CREATE FUNCTION {name}() RETURNS int LANGUAGE sql AS 'SELECT 1'"}
+        statements["items_hnsw"] = f"CREATE INDEX {name} ON items (kind)"
+        column = f"ALTER TABLE items ADD COLUMN {name} vector({DIM})"
+        with connect(where) as connection:
+            connection.execute(statements.get(name.partition("__congruence")[0], column))
+
+    def give(self, where, situation):
+        generated = "ADD COLUMN width int GENERATED ALWAYS AS (vector_dims(embedding)) STORED"
+        statements = {
+            "NOT NULL": "ALTER TABLE items ALTER embedding SET NOT NULL",
+            "default": f"ALTER TABLE items ALTER embedding SET DEFAULT '{[0] * DIM}'",
+            "check": f"ALTER TABLE items ADD CONSTRAINT wide CHECK (vector_dims(embedding) = {DIM})",
+            "generated column": f"ALTER TABLE items {generated}",
+            "comment": "COMMENT ON COLUMN items.embedding IS 'of the photo'",
+            "foreign key": "CREATE TABLE likes (item bigint REFERENCES items ON DELETE CASCADE); "
+            "INSERT INTO likes SELECT id FROM items",
+            "two columns": f"ALTER TABLE items ADD COLUMN second vector({DIM}); UPDATE items SET second = embedding",
+            "own name": f"ALTER TABLE items ADD COLUMN embedding__congruence_old vector({DIM})",
+        }
+        with connect(where) as connection:
+            for statement in statements[situation].split("; "):
+                connection.execute(statement)
+
+    def rules(self, where):
+        attribute = (
+            "SELECT format_type(atttypid, atttypmod), attnotnull, col_description(attrelid, attnum) FROM pg_attribute "
+            "WHERE attrelid = 'items'::regclass AND attname = 'embedding'"
+        )
+        constraints = (
+            "SELECT conname, convalidated, pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = "
+            "'shop'::regnamespace ORDER BY 1"
+        )
+        with connect(where) as connection:
+            return [connection.execute(query).fetchall() for query in (attribute, constraints)]
 
     def user_delete(self, where, one, *, table="items", id_column="id"):
         with connect(where) as connection:
@@ -181,12 +226,16 @@ def test_an_application_goes_on_writing_behind_the_switch(shop):
         ):
             with pytest.raises(psycopg.errors.RaiseException, match="keeps the old vectors; name the columns"):
                 connection.execute(positional)
+        with pytest.raises(MigrationError, match="3 rows .*only a new vector, .*NOT NULL.*map-back"):
+            database.rollback()
+        assert rows(connection, "id, embedding, title") == shown
+        database.rest = lambda block: np.hstack([block.vectors, block.vectors[:, :1]])
         database.rollback()
         old = dict(rows(connection, "id, embedding"))
         assert {one: old[one] for one, *_ in before if one not in (2, 3)} == {
             row[0]: row[2] for row in before if row[0] not in (2, 3)
         }
-        assert [old[one] for one in (2, 10, 11)] == [None] * 3  # written after the switch: kept, without an old vector
+        assert [old[one] for one in (2, 10, 11)] == ["[5,5,5,5]", "[7,7,7,7]", "[8,8,8,8]"]
         database.switch()
         assert rows(connection, "id, embedding, title") == shown
         database.drop_old()
@@ -299,9 +348,9 @@ def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switc
         return Migration(open_database(where, table="items"), mapping, journal=tmp_path / "journal")
 
     with begin() as migration:
-        found = [(line["outcome"], line["detail"]) for line in migration.plan().checks if line["check"] == "schema"]
+        found = [(line["outcome"], line["detail"]) for line in migration.plan().checks if line["check"] == "switch"]
         assert ("bad", True) in [(outcome, "materialized view" in detail) for outcome, detail in found]
-        with pytest.raises(MigrationError, match="materialized view .*seen.*drop it"):
+        with pytest.raises(DatabaseError, match="materialized view .*seen.*drop it"):
             migration.run()
         assert migration.database.stage() is Stage.UNTOUCHED
         connection.execute("DROP MATERIALIZED VIEW seen")
@@ -314,6 +363,103 @@ def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switc
         (text,) = connection.execute("SELECT embedding::text FROM items WHERE id = 99").fetchone()
         wanted = mapping.transform(np.array([[1, 2, 3, 4]], np.float32))[0]
         np.testing.assert_allclose([float(one) for one in text[1:-1].split(",")], wanted, atol=1e-5)
+
+
+def migration_of(where, mapping, folder, **options):
+    return Migration(open_database(where, table="items", **options), mapping, journal=folder / "journal")
+
+
+def rotation(n=4):
+    drawn = np.random.default_rng(0).normal(size=(30, n))
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(n, n)))[0]
+    return OrthogonalMap(center=False).fit(drawn, drawn @ turn)
+
+
+def vectors_of(connection):
+    return {one: np.array(text[1:-1].split(","), float) for one, text in rows(connection, "id, embedding::text")}
+
+
+@pytest.mark.parametrize("late", ["image", "text"])
+def test_a_condition_holds_for_rows_added_until_the_switch(shop, tmp_path, late):
+    where, connection = shop(SHOP + "UPDATE items SET kind = 'text' WHERE id > 5")
+    mapping, before = rotation(), vectors_of(connection)
+    with migration_of(where, mapping, tmp_path, rows="kind = 'image'") as migration:
+        migration.run(mixed=True)
+        assert migration.verify(least_recall=0).passed
+        insert = f"INSERT INTO items (id, kind, embedding) VALUES (99, '{late}', '[1,2,3,4]')"
+        with pytest.MonkeyPatch.context() as patch:  # after the last pass, before the lock
+            patch.setattr(migration.database, "_await_readers", lambda: connection.execute(insert))
+            migration.switch()
+    before[99] = np.arange(1, 5)
+    images = {one for (one,) in connection.execute("SELECT id FROM items WHERE kind = 'image'").fetchall()}
+    for one, vector in vectors_of(connection).items():
+        wanted = mapping.transform(before[one][None].astype(np.float32))[0] if one in images else before[one]
+        np.testing.assert_allclose(vector, wanted, atol=1e-4)
+
+
+def test_rows_written_until_the_rollback_are_mapped_back(shop, tmp_path):
+    where, connection = shop()
+    mapping = rotation()
+    with migration_of(where, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify(least_recall=0).passed
+        migration.switch()
+        new = mapping.transform(np.array([[1, 2, 3, 4]], np.float32))[0]
+        insert = f"INSERT INTO items (id, embedding) VALUES (99, '{shown(new)}')"
+        map_rest = migration.database._map_rest
+
+        def late(cursor, side):  # after the rows were counted, and under the lock
+            if cursor is None and connection.execute("SELECT 1 FROM items WHERE id = 99").fetchone() is None:
+                connection.execute(insert)
+                return 0
+            return map_rest(cursor, side)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migration.database, "_map_rest", late)
+            migration.rollback("map-back")
+        np.testing.assert_allclose(vectors_of(connection)[99], [1, 2, 3, 4], atol=1e-4)
+        assert (tmp_path / "journal" / "mapped-back.txt").read_text() == "99\n"
+
+
+def test_a_row_without_its_vector_keeps_the_old_one_and_moves_between_partitions(shop):
+    where, connection = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(2)) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF items FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE high PARTITION OF items FOR VALUES FROM (10) TO (100);"
+        "INSERT INTO items SELECT k, ARRAY[k, 1]::real[]::vector FROM generate_series(1, 9) k"
+    )
+    with open_database(where, table="items") as database:
+        fill(database, 2)
+        database.switch()
+        connection.execute("UPDATE items SET embedding = NULL WHERE id IN (2, 3)")
+        connection.execute("UPDATE items SET id = id + 10 WHERE id IN (1, 2)")
+        assert rows(connection)[-2:] == [(11, "[1,1]", "[1,1]"), (12, "[2,1]", None)]
+        with pytest.raises(psycopg.errors.RaiseException, match="keeps the old vectors"):
+            connection.execute("INSERT INTO items VALUES (50, '[5,5]')")
+        for step, message in (
+            (database.drop_old, "2 rows .* only an old"),
+            (database.rollback, "2 rows .* lost their"),
+        ):
+            with pytest.raises(MigrationError, match=message):
+                step()
+        assert database.stage() is Stage.SWITCHED
+        database.put_old(pa.array([3, 12]), None)
+        database.rollback()
+        assert dict(rows(connection, "id, embedding"))[3] is None
+        assert dict(rows(connection, "id, embedding"))[11] == "[1,1]"
+
+
+def test_a_name_of_ours_in_a_partition_or_heir_is_refused(shop):
+    where, connection = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(2)); INSERT INTO items VALUES (1, '[1,2]');"
+        "CREATE TABLE special (embedding__congruence_new vector(2)) INHERITS (items);"
+        "INSERT INTO special VALUES (2, '[1,2]', '[7,7]')"
+    )
+    with open_database(where, table="items") as database:
+        with pytest.raises(DatabaseError, match="embedding__congruence_new of special.*rename"):
+            database.prepare(2)
+        assert database.stage() is Stage.UNTOUCHED
+    assert connection.execute("SELECT * FROM special").fetchall() == [(2, "[1,2]", "[7,7]")]
 
 
 def test_rows_that_changed_since_they_were_read_are_not_overwritten(shop):

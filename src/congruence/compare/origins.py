@@ -87,7 +87,8 @@ class OriginDetector:
             raise ParameterError(f"Got `fdr={self.fdr}`; expected a share below 1.", "Pass `fdr=0.01`, for example.")
         check_seed(self.random_state)
         rows = {name: as_embeddings(X, name).vectors for name, X in (known or {}).items()}
-        self.kinds_ = Kinds.of(rows)
+        rng = np.random.default_rng(self.random_state)
+        self.kinds_ = Kinds.of({name: X[rng.permutation(len(X))] for name, X in rows.items()}, small=False)
         for name, X in rows.items():
             if name not in self.kinds_:
                 raise InputError(
@@ -193,7 +194,7 @@ class _Examination:
         distance = np.array([kind.distance(unit, logs) for kind in kinds])
         each = list(zip(kinds, distance, strict=True))
         p = np.array([kind.p_value(D) for kind, D in each])
-        fits = np.array([kind.fits(D) if kind.tells_unrelated else kind.p_value(D) > self._fdr for kind, D in each])
+        fits = np.array([kind.fits(D, self._fdr) for kind, D in each])
         likely = np.array([kind.log_likelihood(D) for kind, D in each])
         strange = np.asarray(~fits.any(axis=0))
         nearest = np.where(fits | strange, likely, -np.inf).argmax(axis=0)

@@ -38,6 +38,7 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
+    NewBlock,
     NewVectors,
     PairedBlock,
     Stage,
@@ -62,7 +63,6 @@ from congruence.databases.pgvector_bound import (
     publish,
     read_indexes_of,
     read_tree,
-    require_again,
 )
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -126,6 +126,7 @@ class PgVector(ColumnDatabase):
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
         self._cursor: Any = None  # of the transaction of a change
+        self._lacking: VectorSide | None = None  # side whose missing vectors are mapped before a change
         self._rows = rows
         self._places: deque[dict[int | str, bytes]] = deque(maxlen=8)  # versions of the rows read last, by id
         self._fill_rows = 256  # of the next transaction
@@ -133,7 +134,8 @@ class PgVector(ColumnDatabase):
         with self._client.reading() as cursor:
             self._table = find_table(cursor, address.shown, table, column, ids, modality)
         self._column = self._table.column
-        self._place = f"{address.shown} {self._table.schema}.{self._table.name}"
+        # With the column, so that each migration of a table has a journal of its own.
+        self._place = f"{address.shown} {self._table.schema}.{self._table.name}.{self._column}"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -158,11 +160,18 @@ class PgVector(ColumnDatabase):
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
             columns = read_columns(cursor, self._table)
             stage, old, new = self._names(columns)
-            mark = read_mark(cursor, self._table) if stage is not Stage.UNTOUCHED else None
+            mark = None if stage is Stage.UNTOUCHED else self._read_mark(cursor)
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
 
-    def stage(self) -> Stage:
-        return self._names()[0]
+    def _read_mark(self, cursor: Any) -> Mark:
+        """Return what the comment on our trigger says."""
+        row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
+        try:
+            facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
+            note = {str(key): str(value) for key, value in facts["note"].items()}
+            return Mark(int(facts["dim"]), note, facts["indexes"], facts["unvalidated"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._unmarked() from error
 
     def _made(self) -> NewVectors:
         state = self._state()
@@ -225,11 +234,10 @@ class PgVector(ColumnDatabase):
             values = [value for value in values if UUID.fullmatch(str(value))]
         return values
 
-    def _block(self, rows: Sequence[tuple[Any, ...]], kind: str, dim: int, *, keep: bool = False) -> Block:
-        """Return rows of id, vector, modality and version; ``keep``: they will be mapped, if they do not change."""
+    def _block(self, rows: Sequence[tuple[Any, ...]], kind: str, dim: int) -> Block:
+        """Return rows of id, vector, modality and version, which will be mapped if they do not change."""
         ids, values, names, places = zip(*rows, strict=True) if rows else ((), (), (), ())
-        if keep:
-            self._places.append(dict(zip(ids, places, strict=True)))
+        self._places.append(dict(zip(ids, places, strict=True)))
         vectors = decode_vectors(values, kind, self._place) if rows else np.empty((0, dim), np.float32)
         modalities = pa.array(names, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
@@ -285,7 +293,7 @@ class PgVector(ColumnDatabase):
             return f"SELECT {self._id}, t.vector, t.modality, t.place FROM {self._source(state, column)} WHERE true"
 
         for rows, kind, dim in self._pages(select, side, after, batch):
-            yield self._block(rows, kind, dim, keep=side == "old")
+            yield self._block(rows, kind, dim)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         if side == "new":
@@ -293,7 +301,7 @@ class PgVector(ColumnDatabase):
         with self._client.reading() as cursor:
             state = self._state(cursor)
             column, kind, dim = self._side(cursor, state, side)
-            source = self._source(state, column, all_rows=True)
+            source = self._source(state, column)
             where = f"WHERE t.id = ANY($1::{self._id_type}[])"
             query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
@@ -312,21 +320,41 @@ class PgVector(ColumnDatabase):
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        for block, new, has_new in self._scan_both("old", "new", batch):
+            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+
+    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
+        for block, _, has_old in self._scan_both("new", "old", batch):
+            yield NewBlock(block.ids, block.vectors, has_old, np.ones(len(has_old), bool), block.modalities)
+
+    def _scan_both(
+        self, side: VectorSide, other: VectorSide, batch: int
+    ) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+        """Yield the rows of a side with their vectors of the other one, zeros where there are none, and which have."""
         self._name("new")
 
         def select(state: PgState, column: str) -> str:
-            source = self._source(state, column, f"{quoted(state.new)} AS new")
-            return f"SELECT {self._id}, t.vector, t.modality, t.place, t.new FROM {source} WHERE true"
+            source = self._source(state, column, f"{quoted(state.column(other))} AS other")
+            return f"SELECT {self._id}, t.vector, t.modality, t.place, t.other FROM {source} WHERE true"
 
-        for rows, kind, dim in self._pages(select, "old", None, batch):
-            block = self._block([row[:4] for row in rows], kind, dim, keep=True)
-            made = self._made()
-            has_new = np.array([row[4] is not None for row in rows])
-            new = np.zeros((len(rows), made.dim), np.float32)
-            if has_new.any():
-                values = [row[4] for row in rows if row[4] is not None]
-                new[has_new] = decode_vectors(values, VECTOR_TYPES[made.element_type], self._place)
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+        for rows, kind, dim in self._pages(select, side, None, batch):
+            with self._reading() as cursor:
+                _, other_kind, other_dim = self._side(cursor, self._state(cursor), other)
+            has = np.array([row[4] is not None for row in rows])
+            vectors = np.zeros((len(rows), other_dim), np.float32)
+            if has.any():
+                vectors[has] = decode_vectors([row[4] for row in rows if row[4] is not None], other_kind, self._place)
+            yield self._block([row[:4] for row in rows], kind, dim), vectors, has
+
+    def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        self._name("new")
+
+        def select(state: PgState, column: str) -> str:
+            source = self._source(state, column, where=_lacking(state.old, state.new))
+            return f"SELECT {self._id} FROM {source} WHERE true"
+
+        for rows, _, _ in self._pages(select, "old", None, batch):
+            yield self._ids([id_ for (id_,) in rows]), np.ones(len(rows), bool)
 
     # ---- changes of the table ----------------------------------------------------------------------------------------
 
@@ -343,6 +371,8 @@ class PgVector(ColumnDatabase):
         """Run a change in one transaction, with ``_cursor``."""
 
         def once() -> _T:
+            if self._lacking is not None:
+                self._catch_up(self._lacking)
             with self._client.writing(lock=True) as self._cursor:
                 try:
                     return change()
@@ -359,13 +389,12 @@ class PgVector(ColumnDatabase):
         return hidden_name(f"{GUARD}:{self._column}", "")
 
     @property
-    def _guard_function(self) -> str:
-        name = hidden_name(f"{self._table.name}__{self._column}", "__congruence_guard")
-        return quoted(self._table.schema, name)
+    def _guard_function(self) -> tuple[str, str]:
+        return self._table.schema, hidden_name(f"{self._table.name}__{self._column}", "__congruence_guard")
 
     def _set_guard(self, cursor: Any, mark: Mark, hidden: str, *, switched: bool) -> None:
         """Create or replace our trigger's function, and the trigger where it is missing; it bears the mark."""
-        table, guard, function = self._table, quoted(self._guard), self._guard_function
+        table, guard, function = self._table, quoted(self._guard), quoted(*self._guard_function)
         body = literal(guard_body(self._column, hidden, switched=switched))
         cursor.execute(f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {body}")
         owner, user = one_row(
@@ -390,33 +419,40 @@ class PgVector(ColumnDatabase):
 
     def _create(self, new: NewVectors) -> None:
         """Add the column, and rehearse what comes later, so that it is refused now."""
-        reasons = self._obstacles(self._cursor)
-        if reasons:
-            raise MigrationError(
-                f"{self._place} cannot be migrated, as it has {'; '.join(reasons)}.", "Remove what is named here."
-            )
         with self._refusing():
             self._add_column(new)
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def _obstacles(self, cursor: Any) -> list[str]:
-        """Return what makes a migration impossible, each with what to do."""
+    def foresee(self, dim: int, element_type: str) -> list[str]:
+        """Read the catalog; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
-        with empty_search_path(cursor):
-            reasons = obstacles(cursor, self._tree(cursor), self._column, self._guard)
-        indexed, required, nulls = one_row(cursor, _USABLE, [table.oid, table.ids, self._column])
-        if not indexed:
-            reasons.append(f"no index whose first column is {table.ids!r} (create one)")
-        if required and self._rows is not None:
-            reasons.append(
-                "a column of vectors that is NOT NULL, while only some rows are to be migrated (migrate all)"
-            )
-        ids = quoted(table.ids)
-        empty = f"SELECT EXISTS (SELECT FROM {table.path} WHERE {ids} IS NULL AND {quoted(self._column)} IS NOT NULL)"
-        if nulls and one_row(cursor, empty)[0]:
-            reasons.append(f"rows without an id in {table.ids!r} (fill them in)")
+        with self._client.writing() if self._cursor is None else nullcontext(self._cursor) as cursor:
+            with empty_search_path(cursor):
+                tree = self._tree(cursor)
+                reasons = obstacles(cursor, tree, self._column, self._guard)
+            indexes = read_indexes_of(cursor, tree, self._column)
+            hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
+            columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
+            oids = [relation.oid for relation in tree]
+            taken = cursor.execute(_TAKEN, [oids, columns, *self._guard_function, hidden]).fetchall()
+            reasons += [f"{what}, whose name migrations need (rename it)" for (what,) in taken]
+            indexed, nulls = one_row(cursor, _USABLE, [table.oid, table.ids])
+            if not indexed:
+                reasons.append(f"no index whose first column is {table.ids!r} (create one)")
+            without = f"{quoted(table.ids)} IS NULL AND {quoted(self._column)} IS NOT NULL"
+            if nulls and one_row(cursor, f"SELECT EXISTS (SELECT FROM {table.path} WHERE {without})")[0]:
+                reasons.append(f"rows without an id in {table.ids!r} (fill them in)")
         return reasons
+
+    @property
+    def bare_rows(self) -> bool:
+        """Whether the column that readers use may be NULL."""
+        return not self._required()
+
+    def _required(self) -> bool:
+        with self._reading() as cursor:
+            return bool(one_row(cursor, _NOT_NULL, [self._table.oid, self._column])[0])
 
     def _add_column(self, new: NewVectors) -> None:
         table, cursor = self._table, self._cursor
@@ -449,15 +485,13 @@ class PgVector(ColumnDatabase):
 
         def once() -> None:
             found.clear()
+            if self.foresee(*new[:2]):
+                return
             with self._cursor.connection.transaction(force_rollback=True):
-                reasons = self._obstacles(self._cursor)
-                if reasons:
-                    found.extend(("bad", reason) for reason in reasons)
-                    return
                 try:
                     with self._refusing():
                         self._add_column(new)
-                        self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors)
+                        self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
                         found.extend(("unknown", words) for words in self._announcements(new))
                         self._rehearse_moves()
                         self._check_rows(ids)
@@ -519,11 +553,6 @@ class PgVector(ColumnDatabase):
         always = [f"{name} of {rel}" for rel, name, when in self._triggers(cursor) if when in "AR"]
         if always:
             yield f"triggers {', '.join(always)}: enabled ALWAYS or as REPLICA, they fire for each row that is filled"
-        if one_row(cursor, _USABLE, [table.oid, table.ids, column])[1]:
-            yield (
-                f"NOT NULL: after a rollback {column!r} is left nullable while rows that were written after the switch "
-                "have no old vector"
-            )
         if len(tree) > 1:
             yield f"ATTACH PARTITION and INHERIT need a table that has {hidden!r} too"
         for name, reason in self._planned_indexes(cursor)[1]:
@@ -531,7 +560,7 @@ class PgVector(ColumnDatabase):
 
     # ---- filling -----------------------------------------------------------------------------------------------------
 
-    def _store(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+    def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
         """Write or remove vectors in short transactions, which pass over rows that changed since they were read."""
         state = self._state()
         names, places = ids.to_pylist(), list(self._places)
@@ -544,7 +573,7 @@ class PgVector(ColumnDatabase):
                 part = rows[start : start + self._fill_rows]
                 some = None if vectors is None else vectors[part]
                 began = time.monotonic()
-                self._attempt(partial(self._write_some, state, ids, found, part, some, strided))
+                self._attempt(partial(self._write_some, state, ids, found, part, some, side, strided))
                 for page in places:  # these versions are the former ones now
                     for k in part.tolist():
                         page.pop(names[k], None)
@@ -558,6 +587,7 @@ class PgVector(ColumnDatabase):
         places: list[bytes | None],
         part: np.ndarray,
         vectors: np.ndarray | None,
+        side: VectorSide,
         strided: bool = False,
     ) -> None:
         with self._client.writing(lock=True) as cursor:
@@ -566,7 +596,7 @@ class PgVector(ColumnDatabase):
                 parameter = self._parameter(ids.take(pa.array(part)))
                 cursor.execute("SET LOCAL enable_seqscan = off")
                 cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [parameter])
-            self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors)
+            self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors, side)
 
     def _adapt(self, rows: int, seconds: float) -> None:
         """Set the number of rows of the next transaction from the time that the last one took."""
@@ -575,11 +605,18 @@ class PgVector(ColumnDatabase):
             self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
 
     def _update(
-        self, cursor: Any, state: PgState, ids: pa.Array, places: list[bytes | None], vectors: np.ndarray | None
+        self,
+        cursor: Any,
+        state: PgState,
+        ids: pa.Array,
+        places: list[bytes | None],
+        vectors: np.ndarray | None,
+        side: VectorSide,
     ) -> None:
-        """Store the new vectors of rows in the present transaction: of the version that was read, if it is known."""
-        table, kind = self._table, state.new_type.kind if state.new_type else ""
-        new, path = quoted(state.new), table.path
+        """Store vectors of rows in the present transaction: of the version that was read, if it is known."""
+        table, type_ = self._table, state.old_type if side == "old" else state.new_type
+        kind = "" if type_ is None else type_.kind
+        name, path = quoted(state.column(side)), table.path
         silenced = self._silence(cursor)
         # Our trigger lets these updates pass; the plan has to go by the version or the index, without statistics.
         cursor.execute("SET LOCAL congruence.writing = 'on'")
@@ -587,7 +624,7 @@ class PgVector(ColumnDatabase):
             cursor.execute(f"SET LOCAL {setting} = off")
         if vectors is None:
             where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            cursor.execute(f"UPDATE {path} SET {new} = NULL WHERE {where}", [self._parameter(ids)])
+            cursor.execute(f"UPDATE {path} SET {name} = NULL WHERE {where}", [self._parameter(ids)])
         else:
             known = np.array([place is not None for place in places], bool)
             for by_place, which in ((True, known), (False, ~known)):
@@ -617,7 +654,7 @@ class PgVector(ColumnDatabase):
                 cursor.execute(
                     f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
                     f"FROM pg_temp.{temporary} n JOIN {path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
-                    f"UPDATE {path} t SET {new} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
+                    f"UPDATE {path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
                 )
         for relation, name in silenced:
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(name)}")
@@ -765,17 +802,31 @@ class PgVector(ColumnDatabase):
     # ---- the switch --------------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        if self.stage() is Stage.PREPARED:
-            for _ in range(REST_ROUNDS):  # so that few rows are left for the time of the lock
-                if self._map_rest(None) < REST_ROWS:
-                    break
-            self._await_readers()
-        super().switch()
-        self._validate()
+        self._move("new", super().switch)
 
     def rollback(self) -> None:
-        super().rollback()
+        self._move("old", super().rollback)
+
+    def _move(self, side: VectorSide, step: Callable[[], None]) -> None:
+        """Switch or roll back; rows that the application has written meanwhile are mapped, if ``rest`` is set."""
+        self._lacking = side
+        try:
+            step()
+        finally:
+            self._lacking = None
         self._validate()
+
+    def _catch_up(self, side: VectorSide) -> None:
+        """Map rows without a vector of this side, until so few are left that they can be mapped under a lock."""
+        stage = self.stage()
+        if stage is not (Stage.PREPARED if side == "new" else Stage.SWITCHED):
+            return
+        for _ in range(REST_ROUNDS):
+            began = time.monotonic()
+            if not self._map_rest(None, side) or time.monotonic() - began < LOCK_SECONDS / 2:
+                break
+        if side == "new":
+            self._await_readers()
 
     def _await_readers(self) -> None:
         """Wait for transactions with a snapshot in which rows still have no new vector."""
@@ -798,42 +849,66 @@ class PgVector(ColumnDatabase):
                 )
             time.sleep(0.05)
 
-    def _map_rest(self, cursor: Any) -> int:
-        """Map rows that have no new vector, under the lock of a cursor or else in own transactions; return how many."""
+    def _map_rest(self, cursor: Any, side: VectorSide) -> int:
+        """Map rows that lack a vector of a side, under the lock of a cursor or in own transactions; return how many."""
         if self.rest is None:
             return 0
+        other: VectorSide = "old" if side == "new" else "new"
         with self._client.reading() if cursor is None else cursor.connection.cursor(binary=True) as reader:
             state = self._state(reader)
-            column, kind, dim = self._side(reader, state, "old")
-            where = f"{quoted(column)} IS NOT NULL AND {quoted(state.new)} IS NULL"
-            source = self._source(state, column, where=where)
+            column, kind, dim = self._side(reader, state, other)
+            source = self._source(state, column, all_rows=True, where=_lacking(column, state.column(side)))
             query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
-            block = self._block(rows, kind, dim)
-            self._update_all(cursor, state, block, [row[3] for row in rows])
+            block, places = self._block(rows, kind, dim), [row[3] for row in rows]
+            vectors = self.rest(block)
+            if cursor is not None:
+                self._update(cursor, state, block.ids, places, vectors, side)
+            else:
+                every = np.arange(len(places))
+                self._attempt(partial(self._write_some, state, block.ids, places, every, vectors, side))
         return len(rows)
 
-    def _update_all(self, cursor: Any, state: PgState, block: Block, places: list[bytes | None]) -> None:
-        assert self.rest is not None
-        vectors = self.rest(block)
-        if cursor is not None:
-            self._update(cursor, state, block.ids, places, vectors)
-        else:
-            self._attempt(lambda: self._write_some(state, block.ids, places, np.arange(len(places)), vectors))
+    def _count_lacking(self, side: VectorSide) -> int:
+        """Return how many rows, selected or not, have a vector of the other side only."""
+        with self._reading() as cursor:
+            state = self._state(cursor)
+            there, lacking = (state.old, state.new) if side == "new" else (state.new, state.old)
+            source = self._source(state, there, all_rows=True, where=_lacking(there, lacking))
+            return int(one_row(cursor, f"SELECT count(*) FROM {source}")[0])
+
+    def _keep_writers_out(self, side: VectorSide) -> int:
+        """Lock the table, map what is left, and count the rows without a vector of this side."""
+        self._cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
+        until = time.monotonic() + LOCK_SECONDS
+        while self._map_rest(self._cursor, side):
+            if time.monotonic() > until:
+                raise _Locked(
+                    f"Rows of {self._place} are written faster than they are mapped.", "Try again when it is less busy."
+                )
+        return self._count_lacking(side)
 
     def _missing(self) -> int:
-        """Keep writers out, map what is left, and count the rows without a new vector."""
-        cursor = self._cursor
-        cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
-        until = time.monotonic() + LOCK_SECONDS
-        while self._map_rest(cursor) and time.monotonic() < until:
-            pass
-        state = self._state()
-        source = self._source(
-            state, state.old, where=f"{quoted(state.old)} IS NOT NULL AND {quoted(state.new)} IS NULL"
-        )
-        return int(one_row(cursor, f"SELECT count(*) FROM {source}")[0])
+        return self._keep_writers_out("new")
+
+    def _losing(self) -> int:
+        self._cursor.execute(f"LOCK TABLE {self._table.path} IN SHARE ROW EXCLUSIVE MODE")
+        return self._count_lacking("new")
+
+    def _show_old(self) -> None:
+        bare = self._keep_writers_out("old")
+        if bare and self._required():
+            raise MigrationError(
+                f"{bare:,} rows of {self._place} have only a new vector, and {self._column!r} is NOT NULL.",
+                "Roll back with `new_rows='map-back'`.",
+            )
+        if emptied := self._count_lacking("new"):
+            raise MigrationError(
+                f"{emptied:,} rows of {self._place} have lost their vector since the switch.",
+                "Roll back with `new_rows='keep'` or `new_rows='map-back'`.",
+            )
+        super()._show_old()
 
     def _rename(self, shown: str, hidden: str, *, rehearsal: bool = False) -> None:
         """Rename both columns, with all that is bound to the one that readers use."""
@@ -868,17 +943,14 @@ class PgVector(ColumnDatabase):
         """Drop a column, our trigger and its function."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
-        mark = self._state().mark
         tree = self._tree(cursor)
         with empty_search_path(cursor):
             publish(cursor, tree, self._column, column, add=False)
         for relation in tree:
             if not relation.partition:
                 cursor.execute(f"DROP TRIGGER IF EXISTS {quoted(self._guard)} ON {relation.name}")
-        cursor.execute(f"DROP FUNCTION IF EXISTS {self._guard_function}()")
+        cursor.execute(f"DROP FUNCTION IF EXISTS {quoted(*self._guard_function)}()")
         cursor.execute(f"ALTER TABLE {table.path} DROP COLUMN {quoted(column)}")
-        if mark is not None:
-            require_again(cursor, self._column, mark)
 
     def close(self) -> None:
         super().close()
@@ -916,12 +988,17 @@ _PENDING = """
         NEW.{hidden} := NULL;
     END IF;"""
 
-#: An INSERT of both vectors is a copy of a row, or a row that moves to another partition.
+#: An INSERT of both vectors is a copy of a row, or a row that moves to another partition; one of the old vector alone
+#: may be such a row, too, if the UPDATE before it was of a row without a new one.
 _KEPT = """
     IF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN
-        IF NEW.{hidden} IS NOT NULL AND NEW.{column} IS NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+        IF NEW.{hidden} IS NOT NULL AND NEW.{column} IS NULL AND NEW.{hidden}::pg_catalog.text
+            OPERATOR(pg_catalog.<>) coalesce(pg_catalog.current_setting('congruence.emptied', true), '')
+        THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
     ELSIF ROW(NEW.{hidden})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{hidden})::pg_catalog.record THEN
         IF NEW.{hidden} IS NOT NULL THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF;
+    ELSIF NEW.{column} IS NULL THEN
+        PERFORM pg_catalog.set_config('congruence.emptied', NEW.{hidden}::pg_catalog.text, true);
     ELSIF ROW(NEW.{column})::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(OLD.{column})::pg_catalog.record THEN
         NEW.{hidden} := NULL;
     END IF;"""
@@ -929,11 +1006,16 @@ _KEPT = """
 
 def guard_body(column: str, hidden: str, *, switched: bool) -> str:
     """Return the body of our trigger's function: before the switch a new vector becomes pending when the old one
-    changes; after it the old vector is removed when the new one changes, and cannot be written.
+    changes; after it the old vector is removed when another new one is written, and cannot be written.
     """
     message = literal(f"the column {hidden} keeps the old vectors; name the columns of this INSERT or COPY without it")
     body = (_KEPT if switched else _PENDING).format(column=quoted(column), hidden=quoted(hidden), message=message)
     return _GUARD_BODY.format(changes=body.strip())
+
+
+def _lacking(there: str, lacking: str) -> str:
+    """Return the condition for rows that have a vector in one column and none in the other."""
+    return f"{quoted(there)} IS NOT NULL AND {quoted(lacking)} IS NULL"
 
 
 def element_type_of(kind: str) -> str:
@@ -1095,12 +1177,24 @@ _PRIMARY_KEY = """
     SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
     WHERE i.indrelid = $1 AND i.indisprimary"""
 
-#: Whether an index begins with the ids, whether the vectors are NOT NULL, and whether ids may be NULL.
+#: Whether an index begins with the ids, and whether ids may be NULL.
 _USABLE = """
     SELECT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
                    WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND a.attname = $2),
-           EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $3 AND attnotnull),
            EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attnotnull)"""
+
+_NOT_NULL = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND attnotnull)"
+
+#: Columns, functions and indexes of the user's that have a name of ours.
+_TAKEN = """
+    SELECT format('the column %s of %s', attname, attrelid::regclass) FROM pg_attribute
+    WHERE attrelid = ANY($1::oid[]) AND attname = ANY($2::text[])
+    UNION ALL SELECT format('the function %s', p.oid::regproc) FROM pg_proc p
+    JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = $3 AND p.proname = $4
+    UNION ALL SELECT format('the relation %s', c.oid::regclass) FROM pg_class c
+    WHERE c.relnamespace IN (SELECT relnamespace FROM pg_class WHERE oid = ANY($1::oid[]))
+    AND c.relname = ANY($5::text[])"""
 
 _TYPES = """
     SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -1183,6 +1277,10 @@ class PgState(NamedTuple):
     new_type: PgColumn | None
     mark: Mark | None
 
+    def column(self, side: VectorSide) -> str:
+        """Return the name of the column of a side."""
+        return self.old if side == "old" else self.new
+
 
 def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
     """Return the present columns of a table."""
@@ -1193,20 +1291,6 @@ def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
             "Open the database again with the table's current name.",
         )
     return {name: PgColumn(kind, typmod if typmod > 0 else None) for name, kind, typmod in rows}
-
-
-def read_mark(cursor: Any, table: PgTable) -> Mark:
-    """Return what the comment on our trigger says."""
-    row = cursor.execute(_MARK, [table.oid, hidden_name(f"{GUARD}:{table.column}", "")]).fetchone()
-    try:
-        facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
-        note = {str(key): str(value) for key, value in facts["note"].items()}
-        return Mark(int(facts["dim"]), note, facts["required"], facts["indexes"], facts["unvalidated"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DatabaseError(
-            f"The table {table.schema}.{table.name} has a column of new vectors, but not the trigger of its migration.",
-            "Drop the column, or restore the trigger and its comment.",
-        ) from error
 
 
 class _VectorColumn(NamedTuple):

@@ -307,8 +307,6 @@ class Mark:
 
     dim: int
     note: dict[str, str]
-    #: Tables whose old column was NOT NULL before the switch, with the name of the constraint (PostgreSQL 18).
-    required: list[list[Any]] = field(default_factory=list)
     #: Schema and name of each index over the column that readers use.
     indexes: list[list[str]] = field(default_factory=list)
     #: Table and name of each constraint that is still to be validated.
@@ -375,7 +373,7 @@ def move(
         raise MigrationError(
             f"The columns of {root} cannot change their names: {'; '.join(refused)}.", "Remove what is named here."
         )
-    required = [list(row) for row in cursor.execute(_REQUIRED, [_oids(tree), column]).fetchall()]
+    required = cursor.execute(_REQUIRED, [_oids(tree), column]).fetchall()
     before = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
     for relation, _, _ in required:
         cursor.execute(f"ALTER TABLE {relation} ALTER COLUMN {quoted(column)} DROP NOT NULL")
@@ -396,7 +394,11 @@ def move(
     for relation in tree:
         copy_attributes(cursor, relation, outgoing, column, False)
         _copy_comment(cursor, relation, outgoing, column, switching=names.shown == NEW)
-    _require(cursor, column, [*mark.required, *(row for row in required if row not in mark.required)], mark, rehearsal)
+    for relation, name, local in () if rehearsal else required:
+        change = f"ALTER COLUMN {quoted(column)} SET NOT NULL"
+        if name is not None:
+            change = f"ADD CONSTRAINT {quoted(name)} NOT NULL {quoted(column)}{' NO INHERIT' if local else ''}"
+        cursor.execute(f"ALTER TABLE {relation} {change}")
     after = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
     mark.unvalidated = [list(row) for row in after if row not in before or list(row) in mark.unvalidated]
     left = [what for (what,) in cursor.execute(_INVARIANT, [_oids(tree), outgoing]).fetchall()]
@@ -405,25 +407,6 @@ def move(
             f"The columns of {root} cannot change their names, as the old one would keep {'; '.join(left)}.",
             "Drop this, and create it again after the switch.",
         )
-
-
-def _require(cursor: Any, column: str, required: list[list[Any]], mark: Mark, rehearsal: bool) -> None:
-    """Make the column NOT NULL where the other was, and note where it has NULL."""
-    mark.required = []
-    for relation, name, local in required:
-        empty = f"SELECT EXISTS (SELECT FROM {relation} WHERE {quoted(column)} IS NULL)"
-        if rehearsal or cursor.execute(empty).fetchone()[0]:
-            mark.required.append([relation, name, local])
-        elif name is None:
-            cursor.execute(f"ALTER TABLE {relation} ALTER COLUMN {quoted(column)} SET NOT NULL")
-        else:
-            rule = f"CONSTRAINT {quoted(name)} NOT NULL {quoted(column)}{' NO INHERIT' if local else ''}"
-            cursor.execute(f"ALTER TABLE {relation} ADD {rule}")
-
-
-def require_again(cursor: Any, column: str, mark: Mark) -> None:
-    """Make a column NOT NULL again that a rollback has left nullable, unless it contains NULL."""
-    _require(cursor, column, mark.required, mark, rehearsal=False)
 
 
 def _copy_comment(cursor: Any, relation: Relation, source: str, target: str, *, switching: bool) -> None:

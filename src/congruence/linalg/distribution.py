@@ -9,15 +9,18 @@ from typing import Self
 import numpy as np
 
 from congruence._utils.arrays import UNIT_TOLERANCE
+from congruence.linalg.shrinkage import ledoit_wolf_share
 
-#: Fewest distinct rows that are described, and most that are used.
-FEWEST, MOST = 40, 512
+#: Fewest distinct rows that are described, and most that are used: for a description that is kept, and for one that
+#: is used at once.
+FEWEST, MOST, MOST_AT_HAND = 40, 512, 2048
 
 #: Number of leading directions that are kept; the other directions share one variance, relative to their scales.
 DIRECTIONS = 14
 
-#: Contiguous parts that are left out in turn, so that rows ordered by content show how far other content is.
-FOLDS = 4
+#: Contiguous parts that are left out in turn, so that rows ordered by content show how far other content is; and how
+#: many of them for a description that is used at once.
+FOLDS, FOLDS_AT_HAND = 4, 8
 
 #: Rows whose components are shuffled lie where an unrelated model's rows lie; so often they are.
 SHUFFLES = 16
@@ -61,13 +64,17 @@ class RowDistribution:
     recognized: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @classmethod
-    def of(cls, unit: np.ndarray, logs: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Describe unit rows (n, d) and the logarithms of their norms; also return the distance of each, left out."""
+    def of(cls, unit: np.ndarray, logs: np.ndarray, *, small: bool = True) -> tuple[Self, np.ndarray]:
+        """Describe unit rows (n, d) and the logarithms of their norms; also return the distance of each, left out.
+
+        A ``small`` description has few directions and can be kept; otherwise it has all directions.
+        """
+        estimate = _few_directions if small else _all_directions
         far = np.empty(len(unit))
-        for part in np.array_split(np.arange(len(unit)), FOLDS):
+        for part in np.array_split(np.arange(len(unit)), FOLDS if small else FOLDS_AT_HAND):
             kept = np.delete(np.arange(len(unit)), part)
-            far[part] = cls(*_estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
-        new = replace(cls(*_estimate(unit, logs)), distances=np.sort(far))
+            far[part] = cls(*estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
+        new = replace(cls(*estimate(unit, logs)), distances=np.sort(far))
         some = np.linspace(0, len(unit) - 1, min(len(unit), 64)).astype(int)
         unrelated = [new.distance(other, logs[some]) for other in shuffled(unit[some])]
         return replace(new, unrelated=np.array([np.median(unrelated)])), far
@@ -95,15 +102,19 @@ class RowDistribution:
         volume = np.log(self.scale).sum() + (np.log(self.variances[:-1]).sum() + rest * np.log(self.variances[-1])) / 2
         return np.asarray(-distance / 2 - volume - np.log(self.norms[1]))
 
-    def fits(self, distance: np.ndarray) -> np.ndarray:
-        """Return whether rows can be of this model: clearly nearer to its rows than an unrelated model's rows are."""
-        if not self.tells_unrelated:
-            return np.asarray(self.p_value(distance) > 1e-3)
-        return np.asarray(distance <= self.median + FAR * (float(self.unrelated[0]) - self.median))
+    def fits(self, distance: np.ndarray, least: float) -> np.ndarray:
+        """Return whether rows can be of this model: clearly nearer to its rows than an unrelated model's rows are.
+
+        Where its own rows are not that near, rows whose p-value is above ``least`` can be too.
+        """
+        near = distance <= self.median + FAR * (float(self.unrelated[0]) - self.median)
+        return np.asarray(near if self.tells_unrelated else near | (self.p_value(distance) > least))
 
     @property
     def tells_unrelated(self) -> bool:
         """Whether nearly all rows that were left out are far nearer than those of an unrelated model."""
+        if len(self.directions) > DIRECTIONS:  # so near to its own rows that other content may seem unrelated
+            return False
         usual = float(np.quantile(self.distances, 0.99)) - self.median
         return FAR * (float(self.unrelated[0]) - self.median) > usual
 
@@ -197,8 +208,8 @@ def distinct(rows: np.ndarray, most: int = MOST) -> np.ndarray:
     return rows[first[np.linspace(0, len(first) - 1, min(len(first), most)).astype(int)]]
 
 
-def _estimate(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return mean, scale, directions, variances and norms."""
+def _few_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return mean, scale, a few directions, variances and norms."""
     n, d = unit.shape
     mean = unit.mean(axis=0)
     Z = unit - mean
@@ -208,15 +219,36 @@ def _estimate(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
     scale = np.maximum(scale, 1e-6)
     Z /= scale
     rank = max(min(DIRECTIONS, n // 4, d // 4), 1)
-    total = float(np.vdot(Z, Z)) / (n - 1)
-    gram = Z @ Z.T if n < d else Z.T @ Z
-    values, vectors = np.linalg.eigh(gram)
+    axes, values = _principal(Z, rank)
+    values = values * n / (n - 1)
+    rest = max((float(np.vdot(Z, Z)) / (n - 1) - float(values.sum())) / (d - rank), 1e-6)
+    return mean, scale, axes, np.append(np.maximum(values, rest), rest), _norms(logs)
+
+
+def _all_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return mean, scale, all directions, variances and norms, of the covariance of Ledoit and Wolf."""
+    n, d = unit.shape
+    mean = unit.mean(axis=0)
+    Z = unit - mean
+    axes, values = _principal(Z, min(n - 1, d))
+    share, level = ledoit_wolf_share(Z, float(np.square(values).sum()))
+    variances = (1 - share) * np.append(np.maximum(values, 0), 0) + share * level
+    return mean, np.ones(d), axes, np.maximum(variances, 1e-12 * variances.max()), _norms(logs)
+
+
+def _principal(Z: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the leading principal axes (rank, d) of centered rows, and the variances along them."""
+    n, d = Z.shape
+    values, vectors = np.linalg.eigh(Z @ Z.T if n < d else Z.T @ Z)
     values, vectors = values[-rank:], vectors[:, -rank:]
-    axes = (vectors.T @ Z) / np.sqrt(values)[:, None] if n < d else vectors.T
-    values = values / (n - 1)
-    rest = max((total - float(values.sum())) / (d - rank), 1e-6)
-    spread = max(float(logs.std()), UNIT_TOLERANCE)  # unit rows in another precision are still unit rows
-    return mean, scale, axes, np.append(np.maximum(values, rest), rest), np.array([np.median(logs), spread])
+    tiny = np.finfo(float).eps * max(values[-1], np.finfo(float).tiny)
+    axes = (vectors.T @ Z) / np.sqrt(np.maximum(values, tiny))[:, None] if n < d else vectors.T
+    return axes, values / n
+
+
+def _norms(logs: np.ndarray) -> np.ndarray:
+    """Return the median and the spread of the logarithms of norms."""
+    return np.array([np.median(logs), max(float(logs.std()), UNIT_TOLERANCE)])  # also unit in another precision
 
 
 class Kinds(dict[str, RowDistribution]):
@@ -229,11 +261,11 @@ class Kinds(dict[str, RowDistribution]):
     margins: dict[tuple[str, str], float]
 
     @classmethod
-    def of(cls, rows: Mapping[str, np.ndarray]) -> Self:
+    def of(cls, rows: Mapping[str, np.ndarray], *, small: bool = True) -> Self:
         """Describe rows of each kind; kinds with fewer than ``FEWEST`` distinct rows are left out."""
-        parts = {name: directions(distinct(X)) for name, X in rows.items()}
+        parts = {name: directions(distinct(X, MOST if small else MOST_AT_HAND)) for name, X in rows.items()}
         parts = {name: part for name, part in parts.items() if len(part[0]) >= FEWEST}
-        found = {name: RowDistribution.of(*part) for name, part in parts.items()}
+        found = {name: RowDistribution.of(*part, small=small) for name, part in parts.items()}
         new = cls({name: kind for name, (kind, _) in found.items()})
         new.margins = {}
         for name, (own, far) in found.items():

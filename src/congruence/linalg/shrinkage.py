@@ -162,10 +162,19 @@ def ledoit_wolf(X: np.ndarray) -> np.ndarray:
     X = X - X.mean(axis=0)
     n, d = X.shape
     S = X.T @ X / n
-    mean = float(np.trace(S)) / d
-    distance = float(np.vdot(S, S)) / d - mean**2  # of S from the multiple of the identity
-    noise = (float((np.einsum("ij,ij->i", X, X) ** 2).sum()) / n - float(np.vdot(S, S))) / (n * d)
-    share = min(noise / distance, 1.0) if distance > 0 and noise > 0 else 0.0
+    share, mean = ledoit_wolf_share(X, float(np.vdot(S, S)))
     S *= 1 - share
     S.flat[:: d + 1] += share * mean
     return S
+
+
+def ledoit_wolf_share(X: np.ndarray, square: float) -> tuple[float, float]:
+    """Return the share of the identity in ``ledoit_wolf``, and its multiple, for centered rows (n, d) whose covariance
+    has the squared Frobenius norm ``square``.
+    """
+    n, d = X.shape
+    sizes = np.einsum("ij,ij->i", X, X)
+    mean = float(sizes.sum()) / (n * d)
+    distance = square / d - mean**2  # of the covariance from the multiple of the identity
+    noise = (float((sizes**2).sum()) / n - square) / (n * d)
+    return (min(noise / distance, 1.0) if distance > 0 and noise > 0 else 0.0), mean

@@ -211,6 +211,9 @@ def test_the_map_that_was_measured_is_kept(folder, tmp_path, modalities):
     mapping = congruence.load(tmp_path / "checked/map")
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
     same = certify(*sides(p, modalities=modalities)).fit()
+    sides_of = ("old", "new", "mapped")
+    for kept in (mapping, same):
+        assert set(kept.origins_) == {f"{side}.{name}" for side in sides_of for name in modalities}
     for name in modalities:
         rows = p.source_images if name == "image" else p.source_texts
         np.testing.assert_allclose(mapping.transform(rows, modality=name), same.transform(rows, modality=name))

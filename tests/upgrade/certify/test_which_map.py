@@ -7,7 +7,9 @@ import pytest
 from certify_data import sides, tables
 
 from congruence import LinearMap, fit, load
+from congruence.compare.origins import judge
 from congruence.errors import ModalityError, ParameterError
+from congruence.linalg.distribution import kind_name
 from congruence.metrics import paired_cosine, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
@@ -120,6 +122,9 @@ def test_a_certificate_fits_the_map_that_it_is_about(problem, options, tmp_path)
     for name, cosine in found.cosines.items():
         old, new = (side.vectors if "modality" in options else side[name].vectors for side in queries)
         assert paired_cosine(mapping.for_modality(name).transform(old), new) == pytest.approx(cosine.value)
+        if kind_name("old", name) in mapping.origins_:  # a linear map maps one modality
+            assert judge(mapping, old, name).outcome in ("good", "unknown")
+            assert judge(mapping, new, name).outcome in ("bad", "unknown")
     assert found.choice["name"] == mapping.scores_["choice"]["name"]
     assert json.dumps(found.to_dict())
 

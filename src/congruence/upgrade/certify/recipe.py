@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence.compare.origins import remember_rows
 from congruence.embeddings import UNNAMED, Space, has_unit_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
@@ -157,6 +158,12 @@ class MapRecipe:
         )
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
+        known = self.fitted if choice.method == "linear" else list(tables.source)
+        old, new = (
+            {None if name == UNNAMED else name: side[name] for name in known if name in side}
+            for side in (tables.source, tables.target)
+        )
+        remember_rows(model, old, new)
         model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
         return model
 

@@ -18,7 +18,7 @@ from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
-from congruence.databases import Database, Stage, open_database
+from congruence.databases import Block, Database, Stage, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import (
     MigrationError,
@@ -39,7 +39,15 @@ from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
-from congruence.upgrade.migrate.written import NEW_ROWS, Marks, NewRows, Written, find_written, keep_written
+from congruence.upgrade.migrate.written import (
+    NEW_ROWS,
+    Marks,
+    NewRows,
+    Written,
+    find_written,
+    keep_written,
+    map_back,
+)
 from congruence.upgrade.transform import map_digest
 
 
@@ -360,7 +368,7 @@ class Migration:
         with self._at_work() as journal:
             if journal.state != "switched":
                 journal.require_state("verified", to="switch")
-            self.database.rest = self.mapper.encoded
+            self.database.rest = self._map_rest
             for attempt in range(PASSES):
                 if journal.state != "switched":
                     self._repair(journal, lambda words: None, callback, keep=True)
@@ -380,6 +388,12 @@ class Migration:
             journal.write(self.folder)
             journal.write_summary(self.folder)
         return journal.summary
+
+    def _map_rest(self, block: Block) -> np.ndarray:
+        """Map rows that have changed since the last pass; a database that calls it fetches only rows it selects."""
+        if self.passes.selection is not None:
+            self.mapper.selected = self.passes.selection.fetch(block.ids).ids
+        return self.mapper.encoded(block)
 
     def rollback(self, new_rows: NewRows = "refuse") -> dict[str, Any]:
         """Make readers see the old vectors again; the new ones are kept.
@@ -404,8 +418,12 @@ class Migration:
             found = self._written() if switched else Written()
             if refusal := found.refusal(self.info.place, self.database, new_rows):
                 raise refusal
+            back = map_back(self.mapper, self.folder) if new_rows == "map-back" else None
             if found:
-                self.retry(self.database, lambda: self._keep(found, new_rows))
+                marks = self.marks = self.marks or Marks()
+                self.retry(self.database, lambda: keep_written(self.database, found, back, marks))
+                marks.write(self.folder)
+            self.database.rest = back
             self.retry(self.database, self.database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
@@ -432,10 +450,6 @@ class Migration:
         """Return the ids of rows whose new vectors the application wrote after a switch, also if it was rolled back."""
         found = Written() if self.marks is None else self._written()
         return {str(id_) for ids in (*found.added, *found.changed) for id_ in ids.to_pylist()}
-
-    def _keep(self, found: Written, new_rows: str) -> None:
-        self.marks = self.marks or Marks()
-        keep_written(self.database, self.mapper, found, new_rows, self.folder, self.marks)
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.

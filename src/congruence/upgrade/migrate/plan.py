@@ -16,6 +16,7 @@ from congruence.compare.origins import JUDGED, judge
 from congruence.databases import Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
+    DatabaseError,
     DatabaseUnavailableError,
     IdError,
     MigrationError,
@@ -279,7 +280,7 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         if check["check"] == "ids":
             raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
         if check["check"] == "schema":
-            raise MigrationError(f"{plan.place} cannot be migrated: {check['detail']}.", "Change what is named here.")
+            raise DatabaseError(f"{plan.place} cannot be migrated: {check['detail']}.", "Change what is named here.")
         if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(

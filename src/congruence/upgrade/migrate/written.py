@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -9,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from congruence.databases import Database
+from congruence.databases import Block, Database
 from congruence.errors import CorruptFileError, MigrationError, ParameterError
 from congruence.io.locations import Location
 from congruence.upgrade.migrate.journal import hashes
@@ -152,10 +153,12 @@ def _as_mapped(
 
 
 def keep_written(
-    database: Database, mapper: RowMapper, found: Written, new_rows: str, folder: Path, marks: Marks
+    database: Database, found: Written, back: Callable[[Block], np.ndarray] | None, marks: Marks
 ) -> None:
-    """Bring rows that the application wrote to the old side, before a rollback; can be repeated."""
-    back = _inverse(mapper) if new_rows == "map-back" else None
+    """Bring rows that the application wrote to the old side, before a rollback; can be repeated.
+
+    ``back`` computes old vectors, which the rows otherwise do not get, and ``marks`` get their hashes.
+    """
     for ids in found.deleted:
         database.forget_old(ids)
     for ids in found.edited:
@@ -168,21 +171,25 @@ def keep_written(
             database.put_old(ids, None)
             continue
         block = database.fetch(ids, "new")
-        with open(folder / MAPPED_BACK, "a", encoding="utf-8") as marked:
-            marked.writelines(f"{id_}\n" for id_ in block.ids.to_pylist())
-        database.put_old(block.ids, back.new.encode(back(block.ids, block.vectors, block.modalities)))
+        database.put_old(block.ids, back(block))
         put = database.fetch(block.ids, "old")  # as stored
         marks.add(hashes(put.ids, put.vectors))
-    marks.write(folder)
 
 
-def _inverse(mapper: RowMapper) -> RowMapper:
-    """Return the mapper from new vectors back to old ones."""
+def map_back(mapper: RowMapper, folder: Path) -> Callable[[Block], np.ndarray]:
+    """Return the function that maps new vectors back to old ones, and lists their ids in the journal's folder."""
     invert = getattr(mapper.map, "inverse", None)
     if invert is None:
         raise ParameterError(
             f"Got new_rows='map-back', and a {mapper.map.kind} map has no inverse.", "Pass `new_rows='keep'`."
         )
-    return RowMapper(
+    back = RowMapper(
         invert(), modality=mapper.modality, allow_zero_rows=mapper.allow_zero_rows, old=mapper.new, new=mapper.old
     )
+
+    def mapped(block: Block) -> np.ndarray:
+        with open(folder / MAPPED_BACK, "a", encoding="utf-8") as marked:
+            marked.writelines(f"{id_}\n" for id_ in block.ids.to_pylist())
+        return back.encoded(block)
+
+    return mapped
