@@ -25,14 +25,16 @@ def command(
 
     Example: congruence migrate library/photos.lance run --from checked --yes
     """
+    from congruence.upgrade.migrate.plan import refuse
+
     beginning = Beginning(options, settings)
     with opened(ctx, options.journal, given=beginning.given, begin=beginning) as step:
         if step.migration.journal is None:
             planned = beginning.plan(step)
             if not options.as_json:
                 print_plan(planned)
-            if not planned.refused:
-                ask(f"Write {planned.rows:,} new vectors next to the old ones?", yes)
+            refuse(planned, anyway=beginning.given.get("anyway", False))
+            ask(f"Write {planned.rows:,} new vectors next to the old ones?", yes)
         with Bars(options.as_json) as bars:
             _write(step, beginning, bars)
             verification = verify(step.migration, bars, least_recall=beginning.given.get("least_recall", 0.9))

@@ -221,8 +221,8 @@ class Migration:
         database = self.passes.selection or self.database
         plan = self.retry(database, lambda: make_plan(database, self.mapper, self.info, **options))
         if self.journal is None and self.database.condition is not None:
-            outcome, detail, _ = self._check_partial(mixed)
-            plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail})
+            outcome, detail, fix = self._check_partial(mixed)
+            plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail, "fix": fix})
         return plan
 
     def _check_partial(self, mixed: bool) -> tuple[str, str, str]:
@@ -288,7 +288,7 @@ class Migration:
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
             plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
-            self._begin(plan, anyway, mixed)
+            self._begin(plan, anyway)
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
@@ -607,12 +607,8 @@ class Migration:
             )
         return self.journal
 
-    def _begin(self, plan: Plan, anyway: bool, mixed: bool) -> None:
+    def _begin(self, plan: Plan, anyway: bool) -> None:
         """Check the plan, and create the journal's folder with the map in it."""
-        if self.database.condition is not None:
-            outcome, detail, fix = self._check_partial(mixed)
-            if outcome == "bad":
-                raise ParameterError(f"At {self.info.place}, {detail}.", fix)
         refuse(plan, anyway=anyway)
         # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))

@@ -162,7 +162,7 @@ def make_plan(
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
         words = f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
-        note("disk", "good" if info.free_bytes > 1.1 * size else "bad", words)
+        note("disk", "good" if info.free_bytes >= size else "bad", words)
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
@@ -286,11 +286,13 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
                 raise MigrationError(
                     f"The certificate advises against mapping ({check['detail']}).", "Follow it, or pass `anyway=True`."
                 )
-        elif check["check"] == "disk" and plan.free_bytes is not None and plan.free_bytes < plan.bytes_new:
+        elif check["check"] == "disk":
             raise StorageError(
                 f"The database's disk has {plan.free_bytes:,} bytes free, and {plan.bytes_new:,} are needed.",
                 "Free some, or pass `element_type='float16'`.",
             )
+        elif check["check"] == "partial run":
+            raise ParameterError(f"At {plan.place}, {check['detail']}.", check["fix"])
         elif check["check"] in ("origin", "modality"):
             kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
             raise kind(f"The rows at {plan.place} do not all fit the map: {check['detail']}.", check["fix"])
