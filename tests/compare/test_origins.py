@@ -61,6 +61,23 @@ def test_false_discoveries_stay_rare():
     assert wrong <= 9
 
 
+@pytest.mark.parametrize("content", ["the same", "other"])
+def test_few_foreign_photos_are_found_among_many(shared, content):
+    """Photo encoders' rows share no direction, and known rows of half of the classes must not accuse the others."""
+    with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
+        own, foreign = (data[f"image_{key}"].astype(np.float32) for key in ("mobilenet_v2", "effnet_lite0"))
+        classes = data["label"]
+    rng = np.random.default_rng(7)
+    half = classes < np.median(np.unique(classes))
+    known, store = np.split(rng.permutation(len(own)), [4000])
+    if content == "other":
+        known, store = known[half[known]], store[~half[store]]
+    rows = np.vstack([own[store[:1000]], foreign[known[-10:]]])
+    found = OriginDetector().fit({"own": own[known[:300]]}).examine(rows).origin < 0
+    assert found[-10:].all()
+    assert found[:-10].mean() < 0.005
+
+
 def test_norms_belong_to_a_model():
     raw = cone(0, 300, unit=False)
     detector = OriginDetector().fit({"raw": raw[:200]})

@@ -27,7 +27,7 @@ SHUFFLES = 16
 
 #: Position between the median distance of a model's left-out rows (0) and that of an unrelated model's (1) up to which
 #: rows can be of the model. Rows of new content reached .64 at the 99th percentile, those of other models started
-#: at .69 (tests/compare/test_origins_real.py).
+#: at .69 (tests/compare/test_origins_of_maps.py).
 FAR = 0.66
 
 #: Fewest rows that describe a model well enough to say that other rows must be of another one.
@@ -50,6 +50,7 @@ class RowDistribution:
       along all others.
     - ``norms``: Median and standard deviation of the logarithms of the norms.
     - ``distances``: Sorted squared distances of rows that were left out of the estimate.
+    - ``farthest``: Largest squared distance of rows left out at random, so that none is of content of its own.
     - ``unrelated``: Median distance of rows with shuffled components.
     - ``recognized``: Share of left-out rows that are more likely under this than under any other of their ``Kinds``.
     """
@@ -60,6 +61,7 @@ class RowDistribution:
     variances: np.ndarray
     norms: np.ndarray
     distances: np.ndarray = field(default_factory=lambda: np.empty(0))
+    farthest: np.ndarray = field(default_factory=lambda: np.empty(0))
     unrelated: np.ndarray = field(default_factory=lambda: np.empty(0))
     recognized: np.ndarray = field(default_factory=lambda: np.empty(0))
 
@@ -70,11 +72,17 @@ class RowDistribution:
         A ``small`` description has few directions and can be kept; otherwise it has all directions.
         """
         estimate = _few_directions if small else _all_directions
-        far = np.empty(len(unit))
-        for part in np.array_split(np.arange(len(unit)), FOLDS if small else FOLDS_AT_HAND):
-            kept = np.delete(np.arange(len(unit)), part)
-            far[part] = cls(*estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
-        new = replace(cls(*estimate(unit, logs)), distances=np.sort(far))
+
+        def left_out(order: np.ndarray) -> np.ndarray:
+            far = np.empty(len(unit))
+            for part in np.array_split(order, FOLDS if small else FOLDS_AT_HAND):
+                kept = np.delete(np.arange(len(unit)), part)
+                far[part] = cls(*estimate(unit[kept], logs[kept])).distance(unit[part], logs[part])
+            return far
+
+        far = left_out(np.arange(len(unit)))
+        spread = left_out(np.random.default_rng(0).permutation(len(unit))) if small else far
+        new = replace(cls(*estimate(unit, logs)), distances=np.sort(far), farthest=np.array([spread.max()]))
         some = np.linspace(0, len(unit) - 1, min(len(unit), 64)).astype(int)
         unrelated = [new.distance(other, logs[some]) for other in shuffled(unit[some])]
         return replace(new, unrelated=np.array([np.median(unrelated)])), far
@@ -118,15 +126,16 @@ class RowDistribution:
         usual = float(np.quantile(self.distances, 0.99)) - self.median
         return FAR * (float(self.unrelated[0]) - self.median) > usual
 
-    def related(self, rows: np.ndarray) -> bool:
+    def related(self, rows: np.ndarray, deviations: float = 2) -> bool:
         """Return whether rows (n, d) vary along the same directions as this model's rows, whatever their mean.
 
-        Then they may be of the same model, with other content. Compared with rows whose components are shuffled.
+        Then they may be of the same model, with other content. Rows whose components are shuffled vary less along them
+        by so many standard ``deviations``.
         """
         Z = directions(rows)[0]
         Z = (Z - Z.mean(axis=0)) / self.scale
         along, *null = (float(np.square(X @ self.directions.T).sum()) for X in (Z, *shuffled(Z)))
-        return bool(along > np.mean(null) + 2 * np.std(null))
+        return bool(along > np.mean(null) + deviations * np.std(null))
 
     def near_mean(self, rows: np.ndarray) -> bool:
         """Return whether the mean of rows (n, d) points where this model's does, more than with shuffled components."""
@@ -140,8 +149,9 @@ class RowDistribution:
         Only if the model's own rows share a direction whatever their content. Rows of models without such a direction
         may be as far from each other as unrelated ones, and so may those of models that few rows describe.
         """
-        least = _CONCENTRATED[0] if len(self.distances) >= _MANY else _CONCENTRATED[2]
-        return self.tells_unrelated and self.concentration >= least and not self.related(rows)
+        many = len(self.distances) >= _MANY
+        least = _CONCENTRATED[0] if many else _CONCENTRATED[2]
+        return self.tells_unrelated and self.concentration >= least and not self.related(rows, 2 if many else 1)
 
     def unusual(self, rows: np.ndarray) -> int:
         """Return how many rows (n, d) may be of this model, or of a similar one.
@@ -150,7 +160,7 @@ class RowDistribution:
         """
         if self.tells_unrelated and self.concentration >= _CONCENTRATED[1]:
             return 0
-        return int(np.count_nonzero(self.distance(*directions(rows)) > self.distances[-1]))
+        return int(np.count_nonzero(self.distance(*directions(rows)) > self.farthest[0]))
 
     @property
     def concentration(self) -> float:
@@ -177,11 +187,11 @@ class RowDistribution:
         names = [one.name for one in fields(cls)]
         new = cls(*(np.asarray(arrays[name], np.float64) for name in names))
         r = len(new.directions)
-        shapes = [(width,), (width,), (r, width), (r + 1,), (2,), (len(new.distances),), (1,), (1,)]
+        shapes = [(width,), (width,), (r, width), (r + 1,), (2,), (len(new.distances),), (1,), (1,), (1,)]
         for name, shape in zip(names, shapes, strict=True):
             if getattr(new, name).shape != shape or not np.isfinite(getattr(new, name)).all():
                 raise ValueError(f"{name} of the rows at the fit is damaged")
-        positive = new.scale, new.variances, new.norms[1:], new.distances, new.unrelated
+        positive = new.scale, new.variances, new.norms[1:], new.distances, new.farthest, new.unrelated
         if len(arrays) != len(names) or len(new.distances) < FEWEST or any((part <= 0).any() for part in positive):
             raise ValueError("the description of the rows at the fit is damaged")
         return new
