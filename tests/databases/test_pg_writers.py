@@ -147,15 +147,18 @@ def test_a_subscriber_replicates_throughout(server):
             address = f"host={server.root} user=postgres dbname=postgres"
             there.execute(f"CREATE SUBSCRIPTION s CONNECTION '{address}' PUBLICATION p")
 
-            def same(step):
-                here.execute("UPDATE items SET n = n + 1 WHERE id < 4")
-                query = "SELECT id, embedding::text, n FROM items ORDER BY id"
-                wanted = here.execute(query).fetchall()
+            def arrives(query, wanted):
                 for _ in range(3000):
-                    if there.execute(query).fetchall() == wanted:
+                    found = there.execute(query).fetchall()
+                    if found == wanted:
                         return
                     time.sleep(0.1)
-                raise AssertionError(step)
+                assert found == wanted
+
+            def same(step):
+                here.execute("UPDATE items SET n = n + 1 WHERE id < 4")
+                query = f"SELECT id, embedding::text, n FROM items ORDER BY id -- {step}"
+                arrives(query, here.execute(query).fetchall())
 
             with open_database(where, table="items") as database:
                 same("copied")
@@ -180,6 +183,7 @@ def test_a_subscriber_replicates_throughout(server):
                         database.rest = mapped_back
                         database.rollback()
                         database.rest = mapped
+                        arrives("SELECT embedding__congruence_old::text FROM items WHERE id = 7", [("[7,-99,-99]",)])
                         there.execute('ALTER TABLE items RENAME embedding TO "embedding__congruence_new"')
                         there.execute('ALTER TABLE items RENAME "embedding__congruence_old" TO embedding')
                         same("rolled back")

@@ -448,6 +448,16 @@ def test_a_row_without_its_vector_keeps_the_old_one_and_moves_between_partitions
         assert dict(rows(connection, "id, embedding"))[11] == "[1,1]"
 
 
+def test_a_table_that_was_dropped_leaves_nothing_in_the_way(shop):
+    where, connection = shop()
+    for _ in range(2):
+        with open_database(where, table="items") as database:
+            fill(database)
+            database.switch()
+            assert database.count("new") == 9
+        connection.execute("DROP TABLE items CASCADE; DROP FUNCTION count_changes; DROP TABLE likes;" + SHOP)
+
+
 def test_a_name_of_ours_in_a_partition_or_heir_is_refused(shop):
     where, connection = shop(
         "CREATE TABLE items (id int PRIMARY KEY, embedding vector(2)); INSERT INTO items VALUES (1, '[1,2]');"

@@ -543,9 +543,9 @@ class PgVector(ColumnDatabase):
             old = self._hidden(OLD)
             yield (
                 f"subscribers of {names}: there, first run ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} "
-                f"{type_}; at the switch, replication waits until ALTER TABLE {table.path} RENAME COLUMN "
+                f"{type_}; the switch stops replication until ALTER TABLE {table.path} RENAME COLUMN "
                 f"{quoted(column)} TO {quoted(old)}; ALTER TABLE {table.path} RENAME COLUMN {quoted(hidden)} TO "
-                f"{quoted(column)} is run there too, and at a rollback until the reverse is"
+                f"{quoted(column)} is run there too (not before it has stopped), and a rollback until the reverse is"
             )
         triggers = self._firing(cursor)
         if triggers and not self._may_silence(cursor):
@@ -1189,13 +1189,13 @@ _USABLE = """
 
 _NOT_NULL = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND attnotnull)"
 
-#: Columns, functions and indexes of the user's that have a name of ours.
+#: Columns, functions and indexes of the user's that have a name of ours. A table that was dropped leaves our function.
 _TAKEN = """
     SELECT format('the column %s of %s', attname, attrelid::regclass) FROM pg_attribute
     WHERE attrelid = ANY($1::oid[]) AND attname = ANY($2::text[])
     UNION ALL SELECT format('the function %s', p.oid::regproc) FROM pg_proc p
     JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = $3 AND p.proname = $4
+    WHERE n.nspname = $3 AND p.proname = $4 AND p.prosrc NOT LIKE '%congruence.writing%'
     UNION ALL SELECT format('the relation %s', c.oid::regclass) FROM pg_class c
     WHERE c.relnamespace IN (SELECT relnamespace FROM pg_class WHERE oid = ANY($1::oid[]))
     AND c.relname = ANY($5::text[])"""
