@@ -419,7 +419,10 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     if counted(wrong) and wrong >= len(odd):
         most = max(counts, key=lambda name: counts[name])
         sure = all(kinds[name].tells_unrelated for name in (most, *expected))
-        if sure or wrong >= 0.9 * len(rows):
+        theirs = rows[report.origin == report.names.index(most)]
+        # Rows of new content may be more likely under a similar model, but they are unusual there.
+        usual = 2 * kinds[most].unusual(theirs) <= len(theirs)
+        if usual and (sure or wrong >= 0.9 * len(rows)):
             return Judgement("bad", shares, modality, found, _fix(most, bool(right), modality))
     chosen = max(right, key=lambda name: right[name], default=expected[0] if expected else "")
     clear = 2 * total >= len(rows) and not counted(total - right.get(chosen, 0)) and not counted(wrong)
