@@ -152,9 +152,7 @@ def _as_mapped(
     return ours
 
 
-def keep_written(
-    database: Database, found: Written, back: Callable[[Block], np.ndarray] | None, marks: Marks
-) -> None:
+def keep_written(database: Database, found: Written, back: Callable[[Block], np.ndarray] | None, marks: Marks) -> None:
     """Bring rows that the application wrote to the old side, before a rollback; can be repeated.
 
     ``back`` computes old vectors, which the rows otherwise do not get, and ``marks`` get their hashes.
