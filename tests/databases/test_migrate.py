@@ -198,6 +198,17 @@ def test_a_table_that_was_created_again_is_not_taken_for_one_whose_old_vectors_w
         assert begin(made, None, tmp_path).status()["state"] == "dropped"
 
 
+def test_a_journal_that_lost_which_vectors_are_ours_is_refused(mapping, tmp_path):
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+    (tmp_path / "journal" / "written.u64").unlink()
+    with pytest.raises(errors.CorruptFileError, match=r"written\.u64 is missing"):
+        begin(made, None, tmp_path)
+
+
 def test_a_table_that_was_created_again_before_the_switch_is_checked_again(mapping, tmp_path, monkeypatch):
     with begin(table(), mapping, tmp_path) as migration:
         migration.run()

@@ -262,6 +262,8 @@ def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_pa
     assert "keep it: so it is" in against.out
     assert "anyway" in against.err
     assert made.made is None
+    assert "--yes" in run("run", "--from", "checked", "--set", "anyway=true").ends(2).err
+    assert made.made is None
     run("run", "--from", "checked", "--yes", "--set", "anyway=true").ends(0)
     run("discard", "--yes").ends(0)
     certify(tmp_path / "checked", mapping, "progressive", share=0.1)

@@ -163,7 +163,8 @@ class Migration:
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
         database.engine = engine
         self._digest = digest
-        self.marks = None if kept is None else Marks.read(self.folder)
+        ever_switched = kept is not None and bool(kept.summary) and kept.state != "dropped"
+        self.marks = None if kept is None else Marks.read(self.folder, needed=ever_switched)
         if kept is not None and kept.condition != database.condition:
             raise MigrationError(
                 f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {database.condition!r}.",

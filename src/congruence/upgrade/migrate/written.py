@@ -40,13 +40,13 @@ class Marks:
         self.values = np.empty(0, np.uint64) if values is None else values  # sorted
 
     @classmethod
-    def read(cls, folder: Path) -> Marks | None:
+    def read(cls, folder: Path, *, needed: bool) -> Marks | None:
         """Return the marks in a journal's folder; None if the migration was never switched."""
         raw = Location.of(folder / _MARKS).read()
-        if raw is None:
+        if raw is None and not needed:
             return None
-        if len(raw) % 8:
-            raise CorruptFileError(f"{folder / _MARKS} is damaged.", "Restore it from a backup.")
+        if raw is None or len(raw) % 8:
+            raise CorruptFileError(f"{folder / _MARKS} is missing or damaged.", "Restore it from a backup.")
         return cls(np.frombuffer(raw, "<u8"))
 
     def write(self, folder: Path) -> None:
