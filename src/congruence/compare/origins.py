@@ -195,7 +195,7 @@ class _Examination:
         p = np.array([kind.p_value(D) for kind, D in each])
         fits = np.array([kind.fits(D) if kind.tells_unrelated else kind.p_value(D) > self._fdr for kind, D in each])
         likely = np.array([kind.log_likelihood(D) for kind, D in each])
-        strange = ~fits.any(axis=0)
+        strange = np.logical_not(fits.any(axis=0))
         nearest = np.where(fits | strange, likely, -np.inf).argmax(axis=0)
         for name in self._expected:
             if name in self._names:

@@ -189,7 +189,7 @@ def fit(
     model.target_space_ = replace(target.space, modality=theirs)
     if others and (method != "auto" or isinstance(model, OrthogonalMap)):
         model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
-    sides = tuple(
+    sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )
     if check:

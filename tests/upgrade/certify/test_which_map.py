@@ -121,6 +121,7 @@ def test_a_certificate_fits_the_map_that_it_is_about(problem, options, tmp_path)
         old, new = (side.vectors if "modality" in options else side[name].vectors for side in queries)
         assert paired_cosine(mapping.for_modality(name).transform(old), new) == pytest.approx(cosine.value)
     assert found.choice["name"] == mapping.scores_["choice"]["name"]
+    assert mapping.origins_  # a migration can tell by them whose rows a store holds
     assert json.dumps(found.to_dict())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from congruence.cli._options import Json, option, settable, with_groups
 from congruence.cli.migrate._step import ENGINE, Journal, opened
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate.written import NewRows
 
 
 @with_groups
@@ -27,15 +30,11 @@ def command(
 
     Example: congruence migrate library/photos.lance rollback
     """
-    from congruence._utils.validation import check_choice
-
-    check_choice(new_rows, ("refuse", "keep", "map-back"), "new_rows")
     with opened(ctx, journal, given=settings) as step:
-        result = step.migration.rollback(new_rows=new_rows)
+        result = step.migration.rollback(new_rows=cast("NewRows", new_rows))
         states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
         lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]
-        counts = {"added": "added", "changed": "changed", "deleted": "deleted"}
-        since = [f"{result[name]:,} {word}" for name, word in counts.items() if result.get(name)]
+        since = [f"{result[name]:,} {name}" for name in ("added", "changed", "deleted") if result[name]]
         if since:
             lines.append(f"Since the switch: {', '.join(since)}.")
         if result["rows_without"]:

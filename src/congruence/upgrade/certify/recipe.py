@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence.compare.origins import remember_rows
 from congruence.embeddings import UNNAMED, Space, has_unit_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
@@ -158,6 +159,14 @@ class MapRecipe:
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
         model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
+        known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
+        remember_rows(
+            model,
+            *(
+                {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
+                for side in (tables.source, tables.target)
+            ),
+        )
         return model
 
     def _with_other_means(
