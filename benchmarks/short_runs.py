@@ -208,24 +208,6 @@ def shift() -> list[dict[str, Any]]:
     return lines
 
 
-def sinkhorn() -> list[dict[str, Any]]:
-    """Measure the marginal errors after 100 iterations, and the iterations to 1e-6, on LVIS images and texts encoded by
-    CLIP: docs/transport.md.
-    """
-    from congruence.transport import sinkhorn as solve
-
-    data = arrays("lvis1203_clip")
-    A = unit(data["image_openai_vitb32_avg5"]) @ unit(data["text_openai_vitb32"]).T
-    lines = []
-    for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005):
-        hundred, enough = (
-            solve(A, epsilon=epsilon, max_iter=100),
-            solve(A, epsilon=epsilon, max_iter=20_000, tolerance=1e-6),
-        )
-        lines.append({"epsilon": epsilon, "error": hundred.marginal_error, "iterations": enough.n_iter})
-    return lines
-
-
 def quantized() -> list[dict[str, Any]]:
     """Measure the search quality after mapping with old and new vectors in fewer bits, three splits:
     docs/migrate.md.
@@ -398,7 +380,6 @@ RUNS = {
     "quantized": quantized,
     "spanning": spanning,
     "shift": shift,
-    "sinkhorn": sinkhorn,
     "zero-shot": zero_shot,
     "sample-spectra": sample_spectra,
     "theory-curations": curations,

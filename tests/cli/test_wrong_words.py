@@ -48,7 +48,7 @@ ANSWERS = {
     "transform map a.npz -o x.npy --modality smell": "smell",
     "migrate b.npy plan --map map --modality image": "6",
     "migrate b.npy plan --from map": "Pass --map map",
-    "inspect checked": "Pass checked/map",
+    "inspect kept": "Pass kept/map",
     "fit saved b.npz -o m": "to_parquet",
 }
 
@@ -61,7 +61,7 @@ def files(here, tmp_path):
     np.savez(tmp_path / "other.npz", vectors=P.Y, ids=np.arange(1000, 1060))
     np.save(tmp_path / "b.npy", P.Y)
     here("fit a.npz b.npz -o map --modality image").ends(0)
-    shutil.copytree(tmp_path / "map", tmp_path / "checked/map")
+    shutil.copytree(tmp_path / "map", tmp_path / "kept/map")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved/dataset_info.json").write_text("{}")
 
