@@ -173,9 +173,9 @@ def _read_file(file: Path, most: int | None = None) -> bytes:
         with open(file, "rb") as stream:
             return stream.read() if most is None else stream.read(most + 1)
     except FileNotFoundError:
-        raise CorruptFileError(
-            f"Got no {file.name} in {file.parent}; expected a saved map.", "Check the path, or copy the map again."
-        ) from None
+        inner = file.parent / "map"  # as ``congruence check`` writes it, beside the certificate
+        fix = f"Pass {inner}." if (inner / file.name).is_file() else "Check the path, or copy the map again."
+        raise CorruptFileError(f"Got no {file.name} in {file.parent}; expected a saved map.", fix) from None
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {file}")) from error
 

@@ -1,5 +1,7 @@
 """Words that are wrong, old or swapped are answered with what to type, with exit code 2."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -18,13 +20,24 @@ ANSWERS = {
     "lab doctr a.npz": "Type: congruence lab doctor a.npz",
     "insect map": "Type: congruence inspect map",
     "nonsense": "Type: congruence --help",
-    "bridge nonsense": "Type: congruence --help",
-    "check a.npz b.npz --retention 0.9": "Type: --set retention=VALUE",
-    "check a.npz b.npz --must-move": "Type: --set must_move=VALUE",
+    "bridge nonsense": "Type: congruence bridge --help",
+    "migrate photos.lance": "Type: congruence migrate photos.lance plan (or run, status",
+    "migrate photos.lance rollbak --json": "Type: congruence migrate photos.lance rollback --json",
+    "migrate photos.lance run --certificate c.json": "Type: --from FOLDER",
+    "migrate photos.lance run --progressive": "Type: congruence migrate URL reembed",
+    "migrate photos.lance run --nonsense": "Type: congruence migrate photos.lance run --help",
+    "fit a.npz": "Type, for example: congruence fit library/old-texts.parquet",
+    "fit a.npz b.npz": "Missing option '--out'",
+    "fit a.npz b.npz -o m --seed x": "Type: congruence fit --help",
+    "fit a.npz b.npz -o m --strict": "Type: --set strict=true",
+    "check a.npz b.npz --retention 0.9": "Type: --set retention=0.9",
+    "check a.npz b.npz --retention=.9": "Type: --set retention=.9",
+    "check a.npz b.npz --must-move": "Type: --set must_move=true",
+    "check a.npz b.npz --source-text a.npz": "Type: --also text=OLD,NEW",
     "fit a.npz b.npz -o m --no-check": "Type: --set check=false",
-    "fit a.npz b.npz -o m --source-model A": "Type: --set old_model=VALUE",
+    "fit a.npz b.npz -o m --source-model A": "Type: --set old_model=A",
     "fit a.npz b.npz -o m --ids x --target-ids y": "Type: --ids OLD,NEW",
-    "train jam --groups g.csv:image -o m": "Type: --set groups=VALUE",
+    "train jam --groups g.csv:image -o m": "Type: --set groups=g.csv:image",
     "lab evaluate m --source-image a.npz": "Type: --old-image",
     "migrate run photos.parquet": "congruence migrate photos.parquet run",
     "fit a.npz b.npz -o m --set chek=false": "expected NAME=VALUE with one of the names center",
@@ -34,6 +47,9 @@ ANSWERS = {
     "transform map b.npz -o x.npy": "Use the inverse map",
     "transform map a.npz -o x.npy --modality smell": "smell",
     "migrate b.npy plan --map map --modality image": "6",
+    "migrate b.npy plan --from map": "Pass --map map",
+    "inspect kept": "Pass kept/map",
+    "fit saved b.npz -o m": "to_parquet",
 }
 
 
@@ -45,6 +61,9 @@ def files(here, tmp_path):
     np.savez(tmp_path / "other.npz", vectors=P.Y, ids=np.arange(1000, 1060))
     np.save(tmp_path / "b.npy", P.Y)
     here("fit a.npz b.npz -o map --modality image").ends(0)
+    shutil.copytree(tmp_path / "map", tmp_path / "kept/map")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/dataset_info.json").write_text("{}")
 
 
 @pytest.mark.parametrize("typed", ANSWERS)
@@ -52,6 +71,7 @@ def test_the_answer_is_what_to_type(here, files, typed):
     done = here(typed).ends(2)
     assert done.err.splitlines()[-1].startswith("error: "), done.err
     assert ANSWERS[typed] in done.err
+    assert done.out == ""
 
 
 def test_no_command_has_more_options_than_a_reader_can_take():

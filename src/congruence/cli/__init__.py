@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +93,21 @@ class _Group(PlainValues, TyperGroup):
         """
         if args[0] in self.list_commands(ctx) or args[0][:1] == "-" or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        path = ctx.command_path.split()[1:]
-        meant = _MEANT.get(" ".join([*path, args[0]])) or next(iter(_same_name(args[0])), None)
-        if meant is None:
-            near = get_close_matches(args[0], self.list_commands(ctx), 1)
-            meant = " ".join([*path, *near]) if near else ""
-        rest = shlex.join(args[1:]) if meant else "--help"
+        path = [*_typed(ctx), *_arguments(ctx)]
+        meant = _MEANT.get(" ".join([*path[1:], args[0]])) or next(iter(_same_name(args[0])), None)
+        near = get_close_matches(args[0], self.list_commands(ctx), 1)
+        words = ["congruence", meant] if meant else [*path, *(near or ["--help"])]
         raise ParameterError(
-            f"There is no command {' '.join(['congruence', *path, args[0]])}.",
-            f"Type: {' '.join(filter(None, ['congruence', meant, rest]))}",
+            f"There is no command {' '.join([*path, args[0]])}.",
+            f"Type: {' '.join([*words, *map(shlex.quote, args[1:] if meant or near else ())])}",
         )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the words; without any, show the help."""
+        if not args and not ctx.resilient_parsing:
+            print(ctx.get_help())
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command of that name, or None."""
@@ -114,6 +120,17 @@ class _Group(PlainValues, TyperGroup):
 #: What earlier versions called the sides.
 _SIDES = {"source": "old_", "target": "new_"}
 
+#: What to type instead of options of earlier versions.
+_RENAMED = {
+    **{"target_ids": "--ids OLD,NEW", "id_column": "--ids COLUMN", "certificate": "--from FOLDER"},
+    **{f"unpaired_{side}": "--unpaired OLD,NEW" for side in _SIDES},
+    **{f"{side}_{modality}": f"--also {modality}=OLD,NEW" for side in _SIDES for modality in ("image", "text")},
+    **{f"query_{side}_{modality}": f"--test {modality}=OLD,NEW" for side in _SIDES for modality in ("image", "text")},
+    **{"queries_text": "--queries FILE", "queries_text_source": "--old-queries FILE"},
+    **{"no_reflection": "--set allow_reflection=false", "no_check_space": "--set check=false"},
+    **{"dry_run": "congruence migrate URL plan", "progressive": "congruence migrate URL reembed"},
+}
+
 
 class _Command(PlainValues, TyperCommand):
     """A command whose messages name its flags."""
@@ -121,9 +138,9 @@ class _Command(PlainValues, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
         known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
-        settable: frozenset[str] | None = None
+        settable: Mapping[str, Any] | None = None
         for word in args[: args.index("--")] if "--" in args else args:
-            flag = word.partition("=")[0]
+            flag, _, value = word.partition("=")
             if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
                 continue
             settable = self._settable() if settable is None else settable
@@ -132,15 +149,19 @@ class _Command(PlainValues, TyperCommand):
             ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
             says = None
             if name in settable or ours in settable:
-                says = f"--set {name if name in settable else ours}=VALUE"
+                name = name if name in settable else ours
+                switch = settable[name] is bool or isinstance(settable[name], bool)
+                following = [*args[args.index(word) + 1 :], ""][0]
+                value = value or ("true" if switch else "" if following[:1] == "-" else following) or "VALUE"
+                says = f"--set {shlex.quote(f'{name}={value}')}"
             elif off in settable:
                 says = f"--set {off}=false"
             elif (new := f"--{ours}".replace("_", "-")) in known:
                 says = new
-            elif name == "target_ids" and "--ids" in known:
-                says = "--ids OLD,NEW"
+            elif (instead := _RENAMED.get(name, "").split(" "))[0] in {"congruence", *known}:
+                says = " ".join(instead)
             if says is not None:
-                raise ParameterError(f"There is no option {flag} of {ctx.command_path}.", f"Type: {says}")
+                raise ParameterError(f"There is no option {flag} of {' '.join(_typed(ctx))}.", f"Type: {says}")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -148,7 +169,7 @@ class _Command(PlainValues, TyperCommand):
         _context.set(ctx)
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             raise Stopped(signal.SIGINT) from None
         except (EOFError, BrokenPipeError) as error:
             raise Shielded from error
@@ -157,10 +178,43 @@ class _Command(PlainValues, TyperCommand):
         """Return the message of an error or warning of the library, with this command's own flags."""
         return str(problem.message(*spelling(self.params, self._settable())))
 
-    def _settable(self) -> frozenset[str]:
-        """Return the names that ``--set`` accepts."""
-        names = getattr(self.callback, "settable", ())
-        return frozenset(names() if callable(names) else names)
+    def _settable(self) -> Mapping[str, Any]:
+        """Return what ``--set`` accepts."""
+        known: Any = getattr(self.callback, "settable", {})
+        return known() if callable(known) else known
+
+
+def _typed(ctx: Any) -> list[str]:
+    """Return the names of a command and of its groups, with the arguments that were typed between them."""
+    return [ctx.info_name] if ctx.parent is None else [*_typed(ctx.parent), *_arguments(ctx.parent), ctx.info_name]
+
+
+def _arguments(ctx: Any) -> list[str]:
+    """Return the arguments of a command that were typed."""
+    return [
+        ctx.params[one.name]
+        for one in ctx.command.params
+        if one.param_type_name == "argument" and one.name in ctx.params
+    ]
+
+
+#: What typer raises for words that are no command.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def _refusal(error: Any) -> ParameterError:
+    """Return an error of typer as one of this library, with what to type."""
+    if error.ctx is None:
+        return ParameterError(error.format_message())
+    path, command = _typed(error.ctx), error.ctx.command
+    said = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(command, _Group) and (given := _arguments(error.ctx)):
+        first, *others = command.list_commands(error.ctx)
+        return ParameterError(f"{said}.", f"Type: {shlex.join([*path, *given, first])} (or {', '.join(others)})")
+    example = said.startswith("Missing") and re.search(r"Example: (.*)", command.help or "")
+    return ParameterError(
+        f"{said}.", f"Type, for example: {example[1]}" if example else f"Type: {shlex.join(path)} --help"
+    )
 
 
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
@@ -213,14 +267,19 @@ def _same_name(name: str) -> Iterator[str]:
 def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
     """Return a command."""
     program = typer.Typer(add_completion=False)
-    program.command(name, cls=_Command, rich_help_panel=panel)(function)
+    program.command(name, cls=_Command, rich_help_panel=panel, help=_paragraphs(function))(function)
     return typer.main.get_command(program)
+
+
+def _paragraphs(function: Callable[..., None]) -> str:
+    """Return the docstring of a command with one line per paragraph: the terminal breaks them."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(function.__doc__ or ""))
 
 
 def _group(name: str, function: Callable[..., None], panel: str | None = None, **options: Any) -> Any:
     """Return a group without commands; ``function`` takes what all its commands share."""
-    program = typer.Typer(name=name, no_args_is_help=True, **{"add_completion": False, **options})
-    program.callback(cls=_Group)(function)
+    program = typer.Typer(name=name, **{"add_completion": False, **options})
+    program.callback(cls=_Group, help=_paragraphs(function))(function)
     group = typer.main.get_command(program)
     group.rich_help_panel = panel  # type: ignore[attr-defined]
     return group
@@ -277,11 +336,13 @@ def main() -> None:
             try:
                 with stoppable():
                     refuse_passwords(sys.argv[1:])
-                    _program(complete=not sys.argv[1:] or sys.argv[1].startswith("-"))(prog_name="congruence")
-            except SystemExit as end:
-                if not end.code:
+                    program = _program(complete=not sys.argv[1:] or sys.argv[1].startswith("-"))
+                    code = program(prog_name="congruence", standalone_mode=False)
+                if not code:
                     sys.stdout.flush()  # here, while a failure can still be reported
-                raise
+                sys.exit(code)
+            except _UsageError as error:
+                raise _refusal(error) from None
         except SystemExit:
             raise
         except BaseException as error:

@@ -18,7 +18,7 @@ from congruence.cli._ending import knows_unicode
 from congruence.errors import DatabaseError, ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -313,7 +313,7 @@ _OPTION_NAMES = {
 
 
 def spelling(
-    options: Iterable[Any], settable: frozenset[str] = frozenset()
+    options: Iterable[Any], settable: Container[str] = ()
 ) -> tuple[Callable[[str, str], str], Callable[[str], bool]]:
     """Return how a command with these options writes an argument of the library, and whether it has one of that name.
 

@@ -108,7 +108,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     grouped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, keyword, default=default, annotation=a) for name, (a, default) in hints.items()]
     )
-    grouped.settable = frozenset(name for one in settings.values() for name in one.known)  # type: ignore[attr-defined]
+    grouped.settable = {name: kind for one in settings.values() for name, kind in one.known.items()}  # type: ignore[attr-defined]
     return grouped
 
 
@@ -129,6 +129,9 @@ class PlainValues:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _skip_conversion(self.params)
+        for one in self.params:
+            if one.param_type_name == "argument":
+                one.metavar = one.metavar or one.name.upper()
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option that typer adds to every command."""

@@ -18,8 +18,6 @@ from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from congruence.recipe import Recipe
     from congruence.recipe.run import Run
 
@@ -116,13 +114,12 @@ def command(
         _print(run, recipe, out)
 
 
-def _settable() -> Iterator[str]:
-    """Yield the parameters of all methods."""
+def _settable() -> dict[str, Any]:
+    """Return the parameters of all methods."""
     from congruence.train import METHODS
 
-    yield from ("groups", "keep_pairs", "overlap")
-    for method in METHODS.values():
-        yield from method().get_params()
+    known = {"groups": str, "keep_pairs": float, "overlap": float}
+    return known | {name: value for method in METHODS.values() for name, value in method().get_params().items()}
 
 
 command.settable = _settable  # type: ignore[attr-defined]  # for messages that name such a parameter

@@ -150,10 +150,10 @@ class FolderSource(Source):
         parts = _list_parts(home, (".npy", ".parquet"))
         if not parts:
             subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
-            raise ParameterError(
-                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.",
-                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}.",
-            )
+            fix = f"Pass one of its subfolders: {', '.join(subfolders)}." if subfolders else "Pass a file of vectors."
+            if (folder / "dataset_info.json").is_file():  # of ``datasets.Dataset.save_to_disk``
+                fix = 'Write the data set with to_parquet("vectors.parquet"), and pass that file.'
+            raise ParameterError(f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.", fix)
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)
         named = ids if isinstance(ids, (str, bool)) else None

@@ -262,7 +262,9 @@ def read_certified(folder: str) -> tuple[Map, dict[str, Any]]:
 
 def read_certificate(path: str) -> dict[str, Any]:
     """Return a certificate."""
-    fix = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER"
+    fix, folder = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER", Path(path).parent
+    if (folder / "config.json").is_file():
+        fix = f"Pass --map {shlex.quote(str(folder))}, since it is a map without a certificate."
     return read_file(path, "certificate", _load_json, dict, "a JSON object", fix)
 
 

@@ -30,15 +30,11 @@ def command(
 
     Example: congruence migrate library/photos.lance rollback
     """
-    from congruence._utils.validation import check_choice
-
-    check_choice(new_rows, ("refuse", "keep", "map-back"), "new_rows")
     with opened(ctx, journal, given=settings) as step:
         result = step.migration.rollback(new_rows=cast("NewRows", new_rows))
         states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
         lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]
-        counts = {"added": "added", "changed": "changed", "deleted": "deleted"}
-        since = [f"{result[name]:,} {word}" for name, word in counts.items() if result.get(name)]
+        since = [f"{result[name]:,} {name}" for name in ("added", "changed", "deleted") if result[name]]
         if since:
             lines.append(f"Since the switch: {', '.join(since)}.")
         if result["rows_without"]:

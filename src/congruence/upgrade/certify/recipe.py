@@ -165,6 +165,14 @@ class MapRecipe:
         )
         remember_rows(model, old, new)
         model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
+        known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
+        remember_rows(
+            model,
+            *(
+                {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
+                for side in (tables.source, tables.target)
+            ),
+        )
         return model
 
     def _with_other_means(
