@@ -424,7 +424,7 @@ class Migration:
             back = map_back(self.mapper, self.folder) if new_rows == "map-back" else None
             if found:
                 self.retry(self.database, lambda: keep_written(self.database, found, back))
-            self.database.rest = back
+            self.database.rest, self.database.leaves_bare = back, new_rows == "keep"
             self.retry(self.database, self.database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
