@@ -396,8 +396,9 @@ def test_a_condition_holds_for_rows_added_until_the_switch(shop, tmp_path, late)
         np.testing.assert_allclose(vector, wanted, atol=1e-4)
 
 
-def test_rows_written_until_the_rollback_are_mapped_back(shop, tmp_path):
-    where, connection = shop()
+@pytest.mark.parametrize("new_rows", ["refuse", "keep", "map-back"])
+def test_rows_written_until_the_rollback_are_treated_as_those_before_it(shop, tmp_path, new_rows):
+    where, connection = shop(SHOP + "ALTER TABLE items ALTER embedding DROP NOT NULL")
     mapping = rotation()
     with migration_of(where, mapping, tmp_path) as migration:
         migration.run()
@@ -415,7 +416,15 @@ def test_rows_written_until_the_rollback_are_mapped_back(shop, tmp_path):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(migration.database, "_map_rest", late)
-            migration.rollback("map-back")
+            if new_rows == "refuse":
+                with pytest.raises(MigrationError, match="1 rows .* only a new vector.*'keep' or .*'map-back'"):
+                    migration.rollback(new_rows)
+                assert migration.database.stage() is Stage.SWITCHED
+                return
+            migration.rollback(new_rows)
+        if new_rows == "keep":
+            assert connection.execute("SELECT embedding FROM items WHERE id = 99").fetchone() == (None,)
+            return
         np.testing.assert_allclose(vectors_of(connection)[99], [1, 2, 3, 4], atol=1e-4)
         assert (tmp_path / "journal" / "mapped-back.txt").read_text() == "99\n"
 

@@ -300,6 +300,8 @@ class Database(ABC):
     condition: Name = None  # that selects rows, as the user wrote it
     #: Maps a block of old vectors; set by a migration for the rows that still change while a database is switched.
     rest: Callable[[Block], np.ndarray] | None = None
+    #: Whether a rollback may leave rows that are written meanwhile without an old vector; set by a migration.
+    leaves_bare = True
 
     def __init__(
         self,

@@ -54,15 +54,16 @@ from congruence.databases.pgvector_bound import (
     Names,
     OldIndex,
     Relation,
+    ServerRefusal,
     copy_attributes,
     empty_search_path,
     literal,
     move,
-    naming,
     obstacles,
     publish,
     read_indexes_of,
     read_tree,
+    refusing,
 )
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -95,6 +96,8 @@ VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
 
 #: Name of our trigger, before the column's: triggers fire in the order of their names.
 GUARD = "~~~congruence"
+
+_SERVER_REFUSES = partial(refusing, "The server refuses the migration", "Remove the cause it names.")
 
 _T = TypeVar("_T")
 
@@ -174,16 +177,13 @@ class PgVector(ColumnDatabase):
             raise self._unmarked() from error
 
     def _made(self) -> NewVectors:
-        state = self._state()
-        refusals.refuse_untouched(state.mark is None or state.new_type is None, self._place)
-        assert state.mark is not None
-        assert state.new_type is not None
-        return NewVectors(state.mark.dim, element_type_of(state.new_type.kind), dict(state.mark.note))
+        mark, type_ = self._state().made(self._place)
+        return NewVectors(mark.dim, element_type_of(type_.kind), dict(mark.note))
 
     def _source(
-        self, state: PgState, column: str, *extra: str, all_rows: bool = False, where: str | None = None
+        self, state: PgState, column: str, extra: str = "NULL", *, all_rows: bool = False, where: str | None = None
     ) -> str:
-        """Return a subquery t of id, vector, modality and the row's version, from the rows that have a vector."""
+        """Return a subquery t of id, vector, modality, version and another expression, of rows that have a vector."""
         table, name = self._table, quoted(column)
         conditions = [f"{name} IS NOT NULL" if where is None else where]
         if self._rows is not None and not all_rows:
@@ -191,16 +191,14 @@ class PgVector(ColumnDatabase):
         modality = f"{quoted(table.modality)}::text" if table.modality else "NULL"
         version = "oidsend(tableoid) || tidsend(ctid) || xidsend(xmin)"
         columns = [f"{quoted(table.ids)} AS id", f"{name} AS vector", f"{modality} AS modality"]
-        columns += [f"{version} AS place", *extra]
+        columns += [f"{version} AS place", f"{extra} AS extra"]
         return f"(SELECT {', '.join(columns)} FROM {table.path} WHERE {' AND '.join(conditions)}) AS t"
 
     def _side(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, str, int]:
         """Return the column of a side, its type and its width."""
         if side == "new":
-            refusals.refuse_untouched(state.mark is None or state.new_type is None, self._place)
-            assert state.mark is not None
-            assert state.new_type is not None
-            return state.new, state.new_type.kind, state.mark.dim
+            mark, type_ = state.made(self._place)
+            return state.new, type_.kind, mark.dim
         dim = state.old_type.dim
         if dim is None:
             function = quoted(self._table.extension, "vector_dims")
@@ -213,6 +211,11 @@ class PgVector(ColumnDatabase):
                 )
             dim = int(row[0])
         return state.old, state.old_type.kind, dim
+
+    @property
+    def _row(self) -> str:
+        """SQL for what ``_block`` takes."""
+        return f"{self._id}, t.vector, t.modality, t.place"
 
     @property
     def _id(self) -> str:
@@ -268,32 +271,35 @@ class PgVector(ColumnDatabase):
             space=_space(comment),
         )
 
-    def _pages(
-        self, select: Callable[[PgState, str], str], side: VectorSide, after: Cursor | None, batch: int
-    ) -> Iterator[tuple[list[Any], str, int]]:
-        """Yield pages of a query's rows in the order of t.id, with type and width of a side's vectors."""
+    def _blocks(
+        self,
+        side: VectorSide,
+        after: Cursor | None,
+        batch: int,
+        extra: Callable[[PgState], str] = lambda state: "NULL",
+        where: Callable[[PgState], str] | None = None,
+    ) -> Iterator[tuple[Block, list[Any]]]:
+        """Yield blocks of a side in the order of the ids, with the value of an expression for each row."""
         if side == "new":
             self.flush()
         while True:
             with self._client.reading() as cursor:
                 state = self._state(cursor)
                 column, kind, dim = self._side(cursor, state, side)
-                following = "" if after is None else f"AND t.id > $1::{self._id_type}"
-                query = f"{select(state, column)} {following} ORDER BY t.id LIMIT {int(batch)}"
+                chosen = None if where is None else where(state)
+                source = self._source(state, column, extra(state), where=chosen)
+                following = "" if after is None else f"WHERE t.id > $1::{self._id_type}"
+                query = f"SELECT {self._row}, t.extra FROM {source} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
                 return
-            yield rows, kind, dim
+            yield self._block([row[:4] for row in rows], kind, dim), [row[4] for row in rows]
             after = rows[-1][0]
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in the order of their ids."""
-
-        def select(state: PgState, column: str) -> str:
-            return f"SELECT {self._id}, t.vector, t.modality, t.place FROM {self._source(state, column)} WHERE true"
-
-        for rows, kind, dim in self._pages(select, side, after, batch):
-            yield self._block(rows, kind, dim)
+        for block, _ in self._blocks(side, after, batch):
+            yield block
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         if side == "new":
@@ -303,7 +309,7 @@ class PgVector(ColumnDatabase):
             column, kind, dim = self._side(cursor, state, side)
             source = self._source(state, column)
             where = f"WHERE t.id = ANY($1::{self._id_type}[])"
-            query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} {where}"
+            query = f"SELECT {self._row} FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
 
     def count(self, side: VectorSide = "old") -> int:
@@ -320,41 +326,25 @@ class PgVector(ColumnDatabase):
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        for block, new, has_new in self._scan_both("old", "new", batch):
+        self._name("new")
+        for block, values in self._blocks("old", None, batch, lambda state: quoted(state.new)):
+            made = self._made()
+            has_new = np.array([value is not None for value in values])
+            new = np.zeros((len(values), made.dim), np.float32)
+            if has_new.any():
+                present = [value for value in values if value is not None]
+                new[has_new] = decode_vectors(present, VECTOR_TYPES[made.element_type], self._place)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        for block, _, has_old in self._scan_both("new", "old", batch):
-            yield NewBlock(block.ids, block.vectors, has_old, np.ones(len(has_old), bool), block.modalities)
-
-    def _scan_both(
-        self, side: VectorSide, other: VectorSide, batch: int
-    ) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
-        """Yield the rows of a side with their vectors of the other one, zeros where there are none, and which have."""
-        self._name("new")
-
-        def select(state: PgState, column: str) -> str:
-            source = self._source(state, column, f"{quoted(state.column(other))} AS other")
-            return f"SELECT {self._id}, t.vector, t.modality, t.place, t.other FROM {source} WHERE true"
-
-        for rows, kind, dim in self._pages(select, side, None, batch):
-            with self._reading() as cursor:
-                _, other_kind, other_dim = self._side(cursor, self._state(cursor), other)
-            has = np.array([row[4] is not None for row in rows])
-            vectors = np.zeros((len(rows), other_dim), np.float32)
-            if has.any():
-                vectors[has] = decode_vectors([row[4] for row in rows if row[4] is not None], other_kind, self._place)
-            yield self._block([row[:4] for row in rows], kind, dim), vectors, has
+        for block, has_old in self._blocks("new", None, batch, lambda state: f"{quoted(state.old)} IS NOT NULL"):
+            same = np.ones(len(has_old), bool)
+            yield NewBlock(block.ids, block.vectors, np.array(has_old, bool), same, block.modalities)
 
     def without_new(self, *, batch: int = BATCH) -> Iterator[tuple[pa.Array, np.ndarray]]:
         self._name("new")
-
-        def select(state: PgState, column: str) -> str:
-            source = self._source(state, column, where=_lacking(state.old, state.new))
-            return f"SELECT {self._id} FROM {source} WHERE true"
-
-        for rows, _, _ in self._pages(select, "old", None, batch):
-            yield self._ids([id_ for (id_,) in rows]), np.ones(len(rows), bool)
+        for block, _ in self._blocks("old", None, batch, where=lambda state: _lacking(state.old, state.new)):
+            yield block.ids, np.ones(len(block.ids), bool)
 
     # ---- changes of the table ----------------------------------------------------------------------------------------
 
@@ -419,7 +409,7 @@ class PgVector(ColumnDatabase):
 
     def _create(self, new: NewVectors) -> None:
         """Add the column, and rehearse what comes later, so that it is refused now."""
-        with self._refusing():
+        with _SERVER_REFUSES():
             self._add_column(new)
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
@@ -431,7 +421,7 @@ class PgVector(ColumnDatabase):
     def _obstacles(self) -> list[str]:
         """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
-        with self._client.writing() if self._cursor is None else nullcontext(self._cursor) as cursor:
+        with self._reading() as cursor:
             with empty_search_path(cursor):
                 tree = self._tree(cursor)
                 reasons = obstacles(cursor, tree, self._column, self._guard)
@@ -452,11 +442,8 @@ class PgVector(ColumnDatabase):
     @property
     def bare_rows(self) -> bool:
         """Whether the column that readers use may be NULL."""
-        return not self._required()
-
-    def _required(self) -> bool:
         with self._reading() as cursor:
-            return bool(one_row(cursor, _NOT_NULL, [self._table.oid, self._column])[0])
+            return not one_row(cursor, _NOT_NULL, [self._table.oid, self._column])[0]
 
     def _add_column(self, new: NewVectors) -> None:
         table, cursor = self._table, self._cursor
@@ -475,7 +462,7 @@ class PgVector(ColumnDatabase):
         """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
         cursor = self._cursor
         self._rename(NEW, OLD, rehearsal=True)
-        with naming(f"column {self._column!r} of old vectors"), cursor.connection.transaction(force_rollback=True):
+        with _SERVER_REFUSES(), cursor.connection.transaction(force_rollback=True):
             self._drop(self._hidden(OLD))
         self._rename(OLD, NEW, rehearsal=True)
 
@@ -493,7 +480,7 @@ class PgVector(ColumnDatabase):
                 return
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
-                    with self._refusing():
+                    with _SERVER_REFUSES():
                         self._add_column(new)
                         self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
                         found.extend(("unknown", words) for words in self._announcements(new))
@@ -504,19 +491,6 @@ class PgVector(ColumnDatabase):
 
         self._change(once)
         yield from found
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Take what the server refuses as a refusal, unless it is worth another attempt."""
-        psycopg = require("psycopg", extra="pgvector")
-        try:
-            yield
-        except psycopg.Error as error:
-            if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
-                raise
-            raise MigrationError(
-                f"The server refuses the migration ({' '.join(str(error).split())}).", "Remove the cause it names."
-            ) from None
 
     def _check_rows(self, ids: pa.Array) -> None:
         """Check the constraints of the table on the rehearsed rows, in a copy."""
@@ -712,10 +686,8 @@ class PgVector(ColumnDatabase):
         The columns are renamed for a moment, so that the server writes the definitions.
         """
         table, tree, hidden = self._table, self._tree(cursor), self._hidden(NEW)
-        psycopg = require("psycopg", extra="pgvector")
         state = self._state(cursor)
-        assert state.mark is not None
-        assert state.new_type is not None
+        mark, _ = state.made(self._place)
         planned, left_out = [], []
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute("SET LOCAL search_path = ''")
@@ -729,7 +701,7 @@ class PgVector(ColumnDatabase):
             for old_index in read_indexes_of(cursor, tree, hidden):
                 if old_index.valid:
                     like = known[old_index.table_oid].get(old_index.name)
-                    planned.append(new_index(old_index, like, table, hidden, state))
+                    planned.append(new_index(old_index, like, table, hidden, state.old_type, *state.made(self._place)))
         buildable = []
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
@@ -739,22 +711,17 @@ class PgVector(ColumnDatabase):
             )
             for index in planned:
                 if index.rest is None:
-                    left_out.append((index.name, f"pgvector has none for {state.mark.dim} components of this type"))
+                    left_out.append((index.old.name, f"pgvector has none for {mark.dim} components of this type"))
                     continue
+                words = f"The unique index {index.old.name} cannot be built over the new vectors"
                 try:
-                    with cursor.connection.transaction(force_rollback=True):
+                    with refusing(words, "Drop it."), cursor.connection.transaction(force_rollback=True):
                         cursor.execute(index.statement("pg_temp.congruence_indexed"))
                     buildable.append(index)
-                except psycopg.Error as error:
-                    if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
+                except ServerRefusal as refusal:
+                    if index.old.unique:
                         raise
-                    if index.unique:
-                        raise MigrationError(
-                            f"The unique index {index.name} cannot be built over the new vectors "
-                            f"({' '.join(str(error).split())}).",
-                            "Drop it.",
-                        ) from None
-                    left_out.append((index.name, " ".join(str(error).split())))
+                    left_out.append((index.old.name, refusal.reason))
         return buildable, left_out
 
     def build_index(self) -> str | None:
@@ -862,7 +829,7 @@ class PgVector(ColumnDatabase):
             state = self._state(reader)
             column, kind, dim = self._side(reader, state, other)
             source = self._source(state, column, all_rows=True, where=_lacking(column, state.column(side)))
-            query = f"SELECT {self._id}, t.vector, t.modality, t.place FROM {source} LIMIT {REST_ROWS}"
+            query = f"SELECT {self._row} FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
             block, places = self._block(rows, kind, dim), [row[3] for row in rows]
@@ -901,11 +868,12 @@ class PgVector(ColumnDatabase):
         return self._count_lacking("new")
 
     def _show_old(self) -> None:
-        bare = self._keep_writers_out("old")
-        if bare and self._required():
+        bare, allowed = self._keep_writers_out("old"), self.bare_rows
+        if bare and not (allowed and self.leaves_bare):
+            reason, keep = "" if allowed else f", and {self._column!r} is NOT NULL", "`new_rows='keep'` or "
             raise MigrationError(
-                f"{bare:,} rows of {self._place} have only a new vector, and {self._column!r} is NOT NULL.",
-                "Roll back with `new_rows='map-back'`.",
+                f"{bare:,} rows of {self._place} have only a new vector{reason}.",
+                f"Roll back with {keep if allowed else ''}`new_rows='map-back'`.",
             )
         if emptied := self._count_lacking("new"):
             raise MigrationError(
@@ -921,7 +889,7 @@ class PgVector(ColumnDatabase):
         mark = self._state().mark
         assert mark is not None
         names = Names(self._column, self._hidden(shown), self._hidden(hidden), shown, hidden)
-        with self._refusing():
+        with _SERVER_REFUSES():
             move(cursor, self._tree(cursor), names, hidden_name, mark, table.extension, rehearsal=rehearsal)
         self._set_guard(cursor, mark, names.outgoing, switched=hidden == OLD)
 
@@ -1285,6 +1253,13 @@ class PgState(NamedTuple):
         """Return the name of the column of a side."""
         return self.old if side == "old" else self.new
 
+    def made(self, place: str) -> tuple[Mark, PgColumn]:
+        """Return the note and the type of the new column. Raises MigrationError if there is none."""
+        refusals.refuse_untouched(self.mark is None or self.new_type is None, place)
+        assert self.mark is not None
+        assert self.new_type is not None
+        return self.mark, self.new_type
+
 
 def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
     """Return the present columns of a table."""
@@ -1431,74 +1406,58 @@ class PgIndex:
 class NewIndex(NamedTuple):
     """An index to build over the new vectors before the switch."""
 
-    oid: int  # of the old one
-    schema: str
-    name: str
-    table: str
-    partitioned: bool
-    unique: bool
-    tablespace: str | None
-    parent: int | None
+    old: OldIndex
     rest: str | None  # of the definition, after USING; None if pgvector does not support it
 
     @property
-    def hidden(self) -> str:
+    def name(self) -> str:
         """Its name before the switch."""
-        return hidden_name(self.name, NEW)
+        return hidden_name(self.old.name, NEW)
+
+    @property
+    def path(self) -> str:
+        """The qualified name in SQL."""
+        return quoted(self.old.schema, self.name)
 
     def statement(self, on: str, concurrently: str = "") -> str:
         """Return the statement that creates the index on a table."""
-        unique = "UNIQUE " if self.unique else ""
-        return f"CREATE {unique}INDEX {concurrently}{quoted(self.hidden)} ON {on} USING {self.rest}"
+        unique = "UNIQUE " if self.old.unique else ""
+        return f"CREATE {unique}INDEX {concurrently}{quoted(self.name)} ON {on} USING {self.rest}"
 
     def build(self, cursor: Any) -> None:
         """Build the index, unless it exists; to that of a partitioned table, those of its parts are attached later."""
+        old = self.old
         valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
-        path = quoted(self.schema, self.hidden)
-        found = cursor.execute(valid, [path]).fetchone()
-        if found is not None and not found[0] and not self.partitioned:  # a build that was interrupted
-            cursor.execute(f"DROP INDEX CONCURRENTLY {path}")
+        found = cursor.execute(valid, [self.path]).fetchone()
+        if found is not None and not found[0] and not old.partitioned:  # a build that was interrupted
+            cursor.execute(f"DROP INDEX CONCURRENTLY {self.path}")
             found = None
         if found is None:
-            cursor.execute(f"SET default_tablespace = {literal(self.tablespace or '')}")
-            if self.partitioned:
-                cursor.execute(self.statement(f"ONLY {self.table}"))
-            else:
-                cursor.execute(self.statement(self.table, "CONCURRENTLY "))
+            cursor.execute(f"SET default_tablespace = {literal(old.tablespace or '')}")
+            on = (f"ONLY {old.table}",) if old.partitioned else (old.table, "CONCURRENTLY ")
+            cursor.execute(self.statement(*on))
             cursor.execute("RESET default_tablespace")
 
     def attach(self, cursor: Any, planned: Sequence[NewIndex]) -> None:
         """Make the index a part of that of the partitioned table."""
-        parent = next((index for index in planned if index.oid == self.parent), None)
+        parent = next((index for index in planned if index.old.oid == self.old.parent), None)
         attached = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass($1))"
-        path = quoted(self.schema, self.hidden)
-        if parent is not None and not one_row(cursor, attached, [path])[0]:
-            cursor.execute(f"ALTER INDEX {quoted(parent.schema, parent.hidden)} ATTACH PARTITION {path}")
+        if parent is not None and not one_row(cursor, attached, [self.path])[0]:
+            cursor.execute(f"ALTER INDEX {parent.path} ATTACH PARTITION {self.path}")
 
 
-def new_index(index: OldIndex, like: PgIndex | None, table: PgTable, column: str, state: PgState) -> NewIndex:
+def new_index(
+    index: OldIndex, like: PgIndex | None, table: PgTable, column: str, old: PgColumn, mark: Mark, type_: PgColumn
+) -> NewIndex:
     """Return the index to build for an old one, whose definition the server has written for the new column."""
-    assert state.mark is not None
-    assert state.new_type is not None
-    partitioned, dim = index.kind == "I", state.mark.dim
-    only = "ONLY " if partitioned else ""
+    only = "ONLY " if index.partitioned else ""
     rest: str | None = index.definition.split(f" ON {only}{index.table} USING ", 1)[1]
     if like is not None and not (like.kind == "bit" and like.cast):
-        new = like.like(state.new_type.kind, dim, declared=state.new_type.dim is not None)
-        rest = None if new is None else new.definition(table, column, dim, index.predicate)
-    elif like is not None and state.old_type.dim is not None:  # over bits that are computed from the vectors
-        rest = str(rest).replace(f"bit({state.old_type.dim})", f"bit({dim})")
-    return NewIndex(
-        index.oid,
-        index.schema,
-        index.name,
-        index.table,
-        partitioned,
-        index.unique,
-        index.tablespace,
-        index.parent,
-        rest,
-    )
+        new = like.like(type_.kind, mark.dim, declared=type_.dim is not None)
+        rest = None if new is None else new.definition(table, column, mark.dim, index.predicate)
+    elif like is not None and old.dim is not None:  # over bits that are computed from the vectors
+        rest = str(rest).replace(f"bit({old.dim})", f"bit({mark.dim})")
+    return NewIndex(index, rest)
 
 
 def read_indexes(cursor: Any, oid: int, column: str) -> list[PgIndex]:

@@ -231,6 +231,11 @@ class OldIndex(NamedTuple):
     comment: str | None
     constraint_comment: str | None
 
+    @property
+    def partitioned(self) -> bool:
+        """Whether it is over a partitioned table."""
+        return self.kind == "I"
+
 
 def read_indexes_of(cursor: Any, tree: Sequence[Relation], column: str) -> list[OldIndex]:
     """Return the indexes over a column of a table and its partitions and heirs."""
@@ -313,20 +318,26 @@ class Mark:
     unvalidated: list[list[str]] = field(default_factory=list)
 
 
+class ServerRefusal(MigrationError):
+    """What the server refuses; ``reason`` is its message in one line."""
+
+    reason = ""
+
+
 @contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Name the object which the server refuses to create again."""
+def refusing(what: str, fix: str) -> Iterator[None]:
+    """Raise ServerRefusal for what the server refuses, unless it is worth another attempt."""
     import psycopg
 
     try:
         yield
     except psycopg.Error as error:
-        if (error.sqlstate or "")[:2] in ("", "08", "40", "55", "57", "53"):
+        if (error.sqlstate or "")[:2] in ("", "08", "40", "53", "55", "57"):
             raise
-        raise MigrationError(
-            f"The {what} cannot follow the new vectors ({' '.join(str(error).split())}).",
-            "Drop it, and create it again after the switch.",
-        ) from None
+        reason = " ".join(str(error).split())
+        refusal = ServerRefusal(f"{what} ({reason}).", fix)
+        refusal.reason = reason
+        raise refusal from None
 
 
 class Names(NamedTuple):
@@ -388,7 +399,9 @@ def move(
     path = "concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1))"
     cursor.execute(f"SELECT set_config('search_path', {path}, true)", [extension])
     for one in bound:
-        with naming(one.what):
+        with refusing(
+            f"The {one.what} cannot follow the new vectors", "Drop it, and create it again after the switch."
+        ):
             for statement in one.create:
                 cursor.execute(statement)
     for relation in tree:

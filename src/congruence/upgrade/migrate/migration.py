@@ -424,7 +424,7 @@ class Migration:
                 marks = self.marks = self.marks or Marks()
                 self.retry(self.database, lambda: keep_written(self.database, found, back, marks))
                 marks.write(self.folder)
-            self.database.rest = back
+            self.database.rest, self.database.leaves_bare = back, new_rows == "keep"
             self.retry(self.database, self.database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
