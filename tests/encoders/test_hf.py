@@ -219,7 +219,7 @@ def test_images_may_be_paths_bytes_or_pictures(clip, images, tmp_path):
         np.testing.assert_array_equal(encoder.encode_all([item]), want)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.03), ("float16", 0.004)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.004)])
 def test_half_precision_is_near_and_known_by_its_fingerprint(clip, images, dtype, tolerance):
     full = load_encoder(f"hf:{clip}", "image", dtype="float32")
     half = load_encoder(f"hf:{clip}", "image", dtype=dtype)
