@@ -29,7 +29,7 @@ def command(
     migration_page: str | None = option(None, "Emoji: report of that migration; migration.html by default."),
     as_json: Json = False,
 ) -> None:
-    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a
+    """Move a photo library to a new model: check, map, switch, re-embed the worst tenth, roll back; and write a
     page that shows each step.
 
     Example: congruence demo
