@@ -336,7 +336,6 @@ def test_a_modality_that_nothing_tells_is_asked_for(run, made, tmp_path, action)
         (("plan", "--map", "map", "--set", "speed=9"), "speed"),
         (("switch", "--set", "element_type=int8"), "element_type"),
         (("switch", "--dry-run"), "--dry-run"),
-        (("rollback", "--new-rows", "burn"), "burn"),
     ],
 )
 def test_bad_words_are_refused(run, made, words, match):

@@ -431,8 +431,9 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
         if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
             return Judgement("unrelated", shares, said, found, "Select the other rows, or use a map from their model.")
         clear = False
-    if modality is None and len(own) > 1 and not clear:
-        options = " or ".join(f"--modality {name}" for name in own if name)
+    # Rows that are all unlike the only modality that a map knows may be of another one.
+    options = " or ".join(f"--modality {name}" for name in own if name)
+    if modality is None and options and not clear and (len(own) > 1 or len(odd) >= 0.9 * len(rows)):
         return Judgement("ask", shares, None, found, f"Pass {options}.")
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
     return Judgement("good" if good else "unknown", shares, said, found)
