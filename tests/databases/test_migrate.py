@@ -15,7 +15,7 @@ from congruence._utils.records import digest_of
 from congruence.databases import Stage, open_database
 from congruence.embeddings import Space
 from congruence.upgrade import migrate
-from congruence.upgrade.migrate import Migration
+from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate.passes import Checksum, Retry
 from congruence.upgrade.migrate.quantize import Quantizer
 
@@ -79,6 +79,18 @@ def expected(mapping, made):
 def begin(made, mapping, folder, fail=None, **options):
     database, retry = MemoryDatabase(made, fail), Retry(sleep=lambda s: None)
     return Migration(database, mapping, journal=folder / "journal", retry=retry, **options)
+
+
+def test_a_rate_makes_the_passes_wait(mapping, tmp_path, monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr(passes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(passes.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    with begin(table(), mapping, tmp_path) as migration:
+        migration.run(rate=100, callback=told.append)
+        assert now[0] == pytest.approx(sum(told) / 100)
+        assert sum(told) >= N
+        with pytest.raises(errors.ParameterError, match="rate=0"):
+            migration.run(rate=0, resume=True)
 
 
 @pytest.mark.parametrize("ids", ["int", "text"])

@@ -31,6 +31,7 @@ SETTINGS: dict[str, Any] = {
     "encode_rate": float,
     "price": float,
     "anyway": False,
+    "rate": float,
     "least_recall": 0.9,
     **ENGINE,
 }

@@ -56,6 +56,7 @@ def _write(step: Step, beginning: Beginning, bars: Bars) -> None:
             **beginning.flags(step),
             resume=resume,
             anyway=beginning.given.get("anyway", False),
+            rate=beginning.given.get("rate"),
             callback=bars.advance,
             stage=lambda label: bars.begin(label, migration.info.rows),
         )

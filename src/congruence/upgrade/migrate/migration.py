@@ -17,7 +17,7 @@ from congruence._utils.atomic import locked
 from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import check_choice
+from congruence._utils.validation import check_choice, check_positive
 from congruence.databases import Block, Database, Stage, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import (
@@ -35,7 +35,7 @@ from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
-from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, rows_per_block
+from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
@@ -254,6 +254,7 @@ class Migration:
         resume: bool = False,
         anyway: bool = False,
         allow_unknown: bool = False,
+        rate: float | None = None,
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
@@ -270,6 +271,8 @@ class Migration:
             Run even if the certificate advises against mapping. No other check is skipped.
         allow_unknown : bool, default=False
             As for ``plan``.
+        rate : float, optional
+            Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
         callback : callable, optional
             Called, also from other threads, with the number of rows of each block that was written or compared.
         stage : callable, optional
@@ -283,6 +286,8 @@ class Migration:
             If the database does not answer. The journal is intact: continue with ``resume=True``.
         """
         tell = stage or (lambda words: None)
+        if rate is not None:
+            callback = paced(check_positive(rate, "rate"), callback)
         if self.journal is None:
             if resume:
                 raise MigrationError(

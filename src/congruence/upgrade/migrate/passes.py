@@ -344,3 +344,17 @@ def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, bat
             if attempt >= retry.attempts:
                 raise
             retry.wait(attempt, error)
+
+
+def paced(rate: float, callback: Callable[[int], object] | None = None) -> Callable[[int], object]:
+    """Return a callback that waits until no more than ``rate`` rows per second were told it on average."""
+    started, told = time.monotonic(), 0
+
+    def tell(rows: int) -> None:
+        nonlocal told
+        told += rows
+        if callback is not None:
+            callback(rows)
+        time.sleep(max(0.0, told / rate - (time.monotonic() - started)))
+
+    return tell
