@@ -651,6 +651,16 @@ class DatabaseContract:
             if row.vector is not None:
                 np.testing.assert_allclose(np.frombuffer(row.vector, np.float32), wanted[one], atol=3e-5)
 
+    def test_rows_of_any_norm_are_found_by_the_distance_of_the_search(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0])
+        vectors = vectors * np.linspace(0.5, 3, len(vectors), dtype=np.float32)[:, None]
+        mapping, _ = self.rotated(vectors)
+        with self.migrating(self.make(tmp_path, ids, vectors, others), tmp_path, mapping) as migration:
+            migration.run()
+            found = migration.verify()
+        assert found.passed, found.problems
+        assert found.index_recall is None or found.index_recall > 0.5  # an inverted file finds fewer
+
     def test_a_partial_run_keeps_the_vectors_of_all_other_rows(self, made, tmp_path):
         where, ids, vectors, others = made
         with self.open(where) as database:

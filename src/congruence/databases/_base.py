@@ -292,6 +292,8 @@ class Database(ABC):
     kind: ClassVar[str]
     capabilities: Capabilities
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    #: Distance of a search where neither the column nor an index declares one.
+    searches_by: ClassVar[str | None] = None
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False

@@ -82,6 +82,7 @@ class DuckDB(ColumnDatabase):
     """
 
     kind = "duckdb"
+    searches_by = "cosine"
     capabilities = Capabilities(
         container="column",
         concurrent_writes=False,

@@ -106,6 +106,7 @@ class LanceDB(ColumnDatabase):
     """
 
     kind = "lancedb"
+    searches_by = "l2"
     capabilities = Capabilities(
         container="column",
         follows_deletes=True,

@@ -121,6 +121,7 @@ class PgVector(ColumnDatabase):
     """
 
     kind = "pgvector"
+    searches_by = "cosine"
     capabilities = Capabilities(
         container="column", follows_deletes=True, filters="SQL", element_types=("float32", "float16", "binary")
     )

@@ -348,11 +348,12 @@ class Migration:
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
+            bits = "binary" in (self.info.element_type, self.element_type)
             result = verify(
                 self.database,
                 self.mapper,
                 journal.sample,
-                distance=self.info.distance,
+                distance=self.info.distance or (None if bits else self.database.searches_by),
                 heldout=heldout,
                 k=k,
                 least_recall=least_recall,
