@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from congruence.databases import Stage, open_database
+from congruence.databases import NewVectors, Stage, open_database
 from congruence.errors import CongruenceError, DatabaseError, MigrationError
 
 psycopg = pytest.importorskip("psycopg")
@@ -873,8 +873,8 @@ def check(case, probes, control, connection, server):
         if case.result == "refused":
             try:
                 block = next(database.scan())
-                plan = [("bad", words) for words in database.foresee(case.dim, case.element_type)]
-                plan += database.rehearse(block.ids, new_vectors(block.vectors, case.dim), case.element_type)
+                database.check(NewVectors(case.dim, case.element_type, {}))
+                plan = list(database.rehearse(block.ids, new_vectors(block.vectors, case.dim), case.element_type))
                 assert [words for outcome, words in plan if outcome == "bad"], plan
             except CongruenceError:
                 pass
