@@ -77,7 +77,7 @@ $(VENV)-docs/.installed: pyproject.toml constraints.txt constraints-docs.txt
 	touch $@
 
 docs: $(VENV)-docs/.installed
-	$(VENV)-docs/bin/typer --app app congruence.cli utils docs --name congruence --title Commands --output docs/reference/commands.md
+	$(VENV)-docs/bin/python tools/commands_page.py docs/reference/commands.md
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
 
 # The wheel and the source distribution, complete, and the demo by the wheel in a new environment and an empty folder.
