@@ -12,6 +12,7 @@ from congruence.cli import app
 
 
 def main() -> None:
+    """Write the page to the path that was passed."""
     page = get_docs_for_click(obj=app, ctx=Context(app, info_name="congruence"), name="congruence", title="Commands")
     Path(sys.argv[1]).write_text(f"{page.strip()}\n", encoding="utf-8")
 
