@@ -339,6 +339,20 @@ def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
         check_kills(database, step, lambda: rows(connection), killed, 2)
 
 
+def test_the_plan_names_what_follows_the_new_vectors(shop, tmp_path):
+    where, _ = shop(
+        SHOP + "CREATE VIEW seen AS SELECT id, embedding FROM items;"
+        "CREATE TRIGGER told AFTER UPDATE OF embedding ON items FOR EACH ROW EXECUTE FUNCTION count_changes();"
+        "ALTER TABLE items ADD CONSTRAINT four CHECK (vector_dims(embedding) = 4)"
+    )
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    with Migration(open_database(where, table="items"), OrthogonalMap(center=False).fit(rows, rows)) as migration:
+        lines = [one for one in migration.plan().checks if one["check"] == "schema"]
+    (said,) = [one["detail"] for one in lines if one["outcome"] == "good"]
+    for name in ("index items_embedding_idx", "on view seen", "trigger told", "constraint four"):
+        assert name in said
+
+
 def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switch(shop, tmp_path):
     where, connection = shop(SHOP + "CREATE MATERIALIZED VIEW seen AS SELECT embedding FROM items")
     rng = np.random.default_rng(0)

@@ -482,11 +482,15 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
                     with _SERVER_REFUSES():
+                        following = self._following()
                         self._add_column(new)
                         self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
                         found.extend(("unknown", words) for words in self._announcements(new))
                         self._rehearse_moves()
                         self._check_rows(ids)
+                        left = tuple(name for name, _ in self._planned_indexes(self._cursor)[1])
+                        if following := [words for words in following if not (left and words.endswith(left))]:
+                            found.append(("good", f"these follow the new vectors: {', '.join(following)}"))
                 except MigrationError as error:
                     found.append(("bad", str(error)))
 
@@ -502,6 +506,11 @@ class PgVector(ColumnDatabase):
             where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
             insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {where}"
             cursor.execute(insert, [self._parameter(ids)])
+
+    def _following(self) -> list[str]:
+        """Return what is bound to the old column by its number, in the server's words."""
+        oids = [relation.oid for relation in self._tree(self._cursor)]
+        return [words for (words,) in self._cursor.execute(_BOUND, [oids, self._column]).fetchall()]
 
     def _announcements(self, new: NewVectors) -> Iterator[str]:
         """Return what changes for the application although nothing is refused."""
@@ -1157,6 +1166,14 @@ _USABLE = """
            EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attnotnull)"""
 
 _NOT_NULL = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND attnotnull)"
+
+#: What the server knows to use a column.
+_BOUND = """
+    SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid)
+    FROM pg_depend AS d JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY($1::oid[]) AND a.attname = $2
+    ORDER BY 1
+"""
 
 #: Columns, functions and indexes of the user's that have a name of ours. A table that was dropped leaves our function.
 _TAKEN = """
