@@ -39,3 +39,11 @@ def similarities(A, B, metric="inner"):
     if metric == "euclidean":
         return -((A[:, None] - B[None]) ** 2).sum(axis=2)
     return (A[:, None] * B[None]).sum(axis=2)
+
+
+def shares(S, k):
+    """Probability that j is among the k largest of row i of S, if ties are in random order."""
+    kth = np.sort(S, axis=1)[:, -k, None]
+    eps = 1e-13 * np.abs(np.where(np.isfinite(S), S, 0)).max()
+    above, tied = kth + eps < S, np.abs(S - kth) <= eps
+    return above + tied * (k - above.sum(axis=1, keepdims=True)) / tied.sum(axis=1, keepdims=True)

@@ -1,15 +1,18 @@
 import tracemalloc
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import KINDS, sample, similarities
+from scipy.stats import kstest
 from sklearn.neighbors import NearestNeighbors
 
 import congruence.metrics.search as search
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
+from congruence.metrics import METRICS as ALL
 from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
 
 RNG = np.random.default_rng(0)
@@ -133,7 +136,7 @@ def edits(a, b):
 )
 def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
     k = 1 + seed % (n - 1)
-    if kind == "near copies" or neighbors != "inner":
+    if kind in ("near copies", "copies", "integers") or neighbors != "inner":  # ties are below
         kind, d = "smooth", d + 1
     A, B = sample(seed, n, d, kind), sample(seed + 1, n, d + 2, "smooth")
     P, Q = full_nearest(A, k, neighbors), full_nearest(B, k, neighbors)
@@ -256,3 +259,103 @@ def test_what_a_search_cannot_give_is_refused():
         nearest(X, 1, G, left_out=[0])
     with pytest.raises(ShapeError, match="widths 8 and 7"):
         nearest(X, 1, G[:, :7])
+
+
+def expectation(measure, A, B, k):
+    """Mean over all orders of ties on both sides, by enumeration."""
+    n = len(A)
+
+    def tables(A):
+        S = similarities(A, A, "inner")
+        np.fill_diagonal(S, -np.inf)
+        # One order of all rows for each row of the table would be n! to the n-th: the measures are sums over rows i
+        # that use one row of each table (and for cycles one more), so orders are enumerated for single rows.
+        found = []
+        for i in range(n):
+            lists = {tuple(sorted(range(n), key=lambda j, o=o: (-S[i, j], o[j]))[:k]) for o in permutations(range(n))}
+            found.append(sorted(lists))
+        return found
+
+    ours, theirs = tables(A), tables(B)
+    total = 0.0
+    for i in range(n):
+        if measure is cycle_knn:
+            hits = [1 - np.prod([np.mean([i not in p for p in ours[j]]) for j in q]) for q in theirs[i]]
+            total += np.mean(hits) / n
+            continue
+        values = {
+            mutual_knn: lambda p, q: len(set(p) & set(q)) / k,
+            lcs_knn: longest_common,
+            edit_knn: lambda p, q: 1 - edits(p, q) / k,
+        }[measure]
+        total += np.mean([values(p, q) for p in ours[i] for q in theirs[i]]) / n
+    return total
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("seed", range(3))
+def test_ties_count_with_the_mean_over_their_orders(measure, seed):
+    rng = np.random.default_rng(seed)
+    A, B = np.eye(2)[rng.integers(0, 2, 6)], np.eye(3)[rng.integers(0, 3, 6)]
+    k = 1 + seed % 3
+    expected = expectation(measure, A, B, k)
+    if measure is mutual_knn:
+        assert measure(A, B, k) == pytest.approx(expected, abs=1e-12)
+        return
+    orders = (rng.permutation(6) for _ in range(300))  # each is broken by other random orders
+    values = [measure(A[order] * (1 + r), B[order], k) for r, order in enumerate(orders)]
+    assert np.mean(values) == pytest.approx(expected, abs=5 * np.std(values) / 300**0.5 + 1e-12)
+
+
+TIED = {
+    "labels": lambda rng, n: np.eye(10)[rng.integers(0, 10, n)],
+    "copies": lambda rng, n: rng.standard_normal((n // 20, 8))[np.arange(n) % (n // 20)],
+    "8-bit codes": lambda rng, n: np.round(rng.standard_normal((n, 2))),
+    "failed encodes": lambda rng, n: rng.standard_normal((n, 8)) * (rng.random((n, 1)) > 0.3),
+}
+
+
+@pytest.mark.parametrize("kind", TIED)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_tied_strangers_agree_by_chance(kind, ordered):
+    n, k, rng = 400, 10, np.random.default_rng(1)
+    values = []
+    for _ in range(6):
+        A, B = TIED[kind](rng, n), rng.permutation(TIED[kind](rng, n))
+        if ordered:
+            A = A[np.lexsort(A.T)]
+        values.append([measure(A, B, k) for measure in (mutual_knn, cycle_knn)])
+    mutual, cycle = np.mean(values, axis=0)
+    assert mutual == pytest.approx(k / (n - 1), abs=0.004)
+    assert cycle < 0.4  # 1 − (1 − k/n)^k = .22, more where a few rows are in most lists
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cknna", "mutual_knn", "cycle_knn", *(pytest.param(n, marks=pytest.mark.long) for n in ("lcs_knn", "edit_knn"))],
+)
+@pytest.mark.parametrize("kind", ["labels", "8-bit codes", "failed encodes"])
+def test_p_values_of_tied_strangers_are_uniform(name, kind):
+    metric, n, draws = ALL[name], 60, 39
+    ps = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        sides = [TIED[kind](rng, n) for _ in range(2)]
+        sides[0] = sides[0][np.lexsort(sides[0].T)]
+        first, second = (metric.prepare(A, "X") for A in sides)
+        value = metric.compare(first, second)
+        null = [metric.compare(first, metric.reorder(second, rng.permutation(n))) for _ in range(draws)]
+        level = np.sum(np.isclose(null, value, rtol=0, atol=1e-12))
+        ps.append((np.sum(np.asarray(null) > value + 1e-12) + rng.integers(0, level + 1)) / draws)
+    assert kstest(np.asarray(ps) + np.random.default_rng(0).uniform(-0.5, 0.5, 60) / draws, "uniform").pvalue > 0.001
+
+
+def test_many_ties_take_little_memory():
+    n = 700
+    ones = np.ones((n, 4), np.float32)
+    tracemalloc.start()
+    value = mutual_knn(ones, 2 * ones, 1)
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    assert peak < 60
+    assert value == pytest.approx(1 / (n - 1), rel=0.3)  # a sample of the ties

@@ -185,6 +185,7 @@ REFUSED = {
     "equal rows": {
         "linear_cka": "does not vary",
         "rsa": "X has equal entries",
+        "cknna": "not positive",
         **dict.fromkeys(("rbf_cka", "cca", "svcca", "pwcca", "procrustes_distance"), "equal"),
     },
 }

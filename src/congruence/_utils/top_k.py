@@ -12,6 +12,9 @@ from congruence._utils.typing import Array
 # Candidates processed at a time. With ties every entry may be a candidate; this limits the memory.
 _MAX_CANDIDATES = 2**20
 
+# Ties that are kept for each of k places, so that tables take O(n k) memory however many rows are equal.
+_MOST_TIED = 32
+
 
 def top_k(similarity: Array, k: int) -> np.ndarray:
     """Return the columns of the k largest entries of each row, shape (m, k), largest first; ties by column.
@@ -39,6 +42,35 @@ def select_top_k(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int
     i, j, value = i[order], j[order], value[order]
     kept = np.arange(len(i)) - np.searchsorted(i, np.arange(m))[i] < k
     return j[kept].reshape(m, k), value[kept].reshape(m, k)
+
+
+def share_top_k(
+    i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int, tie: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows, columns, values and shares of all candidates that can be among the k largest of their row: a share
+    is the probability of this if equal values are in random order.
+
+    Arguments are as for ``select_top_k``; values of row r that differ by at most ``tie[r]``, shape (m,), are equal. Of
+    more than ``_MOST_TIED`` · k candidates that are equal to the k-th, a random sample of this size has their share.
+    """
+    order = np.lexsort((j, -value, i))
+    i, j, value = i[order], j[order], value[order]
+    first = np.searchsorted(i, np.arange(m))
+    kth = value[first + k - 1]
+    kept = value >= (kth - tie)[i]
+    i, j, value = i[kept], j[kept], value[kept]
+    tied = value <= (kth + tie)[i]
+    n_tied = np.bincount(i[tied], minlength=m)
+    places = k - np.bincount(i[~tied], minlength=m)
+    if int(n_tied.max()) > _MOST_TIED * k:
+        where = np.flatnonzero(tied)
+        where = where[np.lexsort((rng.random(len(where)), i[where]))]
+        rank = np.arange(len(where)) - np.searchsorted(i[where], np.arange(m))[i[where]]
+        kept = np.ones(len(i), bool)
+        kept[where[rank >= _MOST_TIED * k]] = False
+        i, j, value, tied = i[kept], j[kept], value[kept], tied[kept]
+        n_tied = np.minimum(n_tied, _MOST_TIED * k)
+    return i, j, value, np.where(tied, (places / n_tied)[i], 1.0)
 
 
 def kth_from_below(similarity: Array, k: int) -> Array:

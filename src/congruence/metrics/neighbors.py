@@ -1,9 +1,13 @@
 """Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
-Each side is represented by the table of every row's k nearest other rows in its own space
-(``search``). The k-NN measures compare the two tables. CKNNA is CKA restricted to the
-neighborhoods that both spaces share: its Gram matrices have at most k entries per row, so it takes O(n k) memory
-besides a block.
+Each side is represented by every row's k nearest other rows in its own space (``search``), in O(n k) memory besides a
+block. CKNNA is CKA restricted to the neighborhoods that both spaces share.
+
+Ties carry no information, so none may come from the order of the rows. Where t rows tie for the last r of a row's k
+places, each is a neighbor with probability r / t, independently in the two spaces. ``mutual_knn`` is the expected value
+over these orders, Σ p_ij q_ij / (n k); ``cknna`` has p_ij q_ij in place of its masks. The other measures, which depend
+on the order of a list, are means over ``_ORDERS`` random orders of all ties. (Broken by row number on both sides, ties
+make strangers similar: independent labels of ten classes then share .08 of their neighbors instead of .02.)
 """
 
 from __future__ import annotations
@@ -20,18 +24,30 @@ from congruence._utils.typing import Device, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import Metric
-from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_table, pair_values, rescale, search_device
+from congruence.metrics.search import (
+    NEIGHBORS,
+    check_n_neighbors,
+    neighbor_shares,
+    own_rng,
+    pair_values,
+    rescale,
+    search_device,
+)
+
+#: Random orders of ties over which measures of ordered lists are averaged.
+_ORDERS = 8
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
     """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows, in [0, 1].
 
     Rows X (n, d) and Y (n, e) are paired by position; unrelated spaces agree on n_neighbors / (n − 1) by chance.
-    ``metric`` is as for ``nearest``; the paper uses inner products of unit rows, which is ``"cosine"``.
+    ``metric`` is as for ``nearest``; the paper uses inner products of unit rows, which is ``"cosine"``. Rows that tie
+    for the last places count with their probability in a random order.
 
     Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    return _common_share(*_tables(X, Y, n_neighbors, metric))
+    return _common_share(*_both(X, Y, n_neighbors, metric))
 
 
 def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -40,7 +56,7 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str 
     Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since being a
     neighbor is not mutual. Source: Huh et al. (2024), ``cycle_knn`` of its code.
     """
-    return _cycle_share(*_tables(X, Y, n_neighbors, metric))
+    return _cycle_share(*map(_orders, _both(X, Y, n_neighbors, metric)))
 
 
 def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -49,7 +65,7 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = 
     The mean over rows, in [0, n_neighbors]: a length, as in the paper's code, not a share. Lists start with the nearest
     row, so order matters. Source: Huh et al. (2024), ``lcs_knn`` of its code.
     """
-    return _common_length(*_tables(X, Y, n_neighbors, metric))
+    return _common_length(*map(_orders, _both(X, Y, n_neighbors, metric)))
 
 
 def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -58,30 +74,103 @@ def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str =
     The mean over rows, in [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution
     cost one each (Levenshtein 1966). Source: Huh et al. (2024), ``edit_distance_knn`` of its code.
     """
-    return _edit_share(*_tables(X, Y, n_neighbors, metric))
+    return _edit_share(*map(_orders, _both(X, Y, n_neighbors, metric)))
 
 
-def _tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Validate both sides, and return their neighbor tables, each of shape (n, n_neighbors)."""
+class _Neighbors(NamedTuple):
+    """Each row's k nearest other rows at positions ``keys`` i n + j, ascending, with their similarity and their
+    probability of being among the k if ties are in random order, each (p,). For CKNNA, ``values`` are entries of the
+    Gram matrix up to a common factor, and ``scale`` is the root of its alignment with itself.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    shares: np.ndarray
+    n: int
+    k: int
+    rng: np.random.Generator
+    scale: float = 1.0
+    definition: str = "huh"
+
+
+def _both(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[_Neighbors, _Neighbors]:
+    """Validate both sides, and return their neighbors."""
     check_choice(metric, NEIGHBORS, "metric")
     A, B = (as_matrix(side, name, min_rows=2, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_n_neighbors(n_neighbors, len(A))
     return (
-        neighbor_table(A, n_neighbors, metric, name="X", place=search_device(X))[0],
-        neighbor_table(B, n_neighbors, metric, name="Y", place=search_device(Y))[0],
+        _prepare(A, "X", n_neighbors, metric, search_device(X)),
+        _prepare(B, "Y", n_neighbors, metric, search_device(Y)),
     )
 
 
-def _common_share(P: np.ndarray, Q: np.ndarray) -> float:
-    # A row occurs at most once in each list, so an entry that occurs twice in the concatenated lists is common to both.
-    common = 0
-    for part in blocks(len(P), 32 * P.shape[1]):
-        both = np.sort(np.concatenate([P[part], Q[part]], axis=1), axis=1)
-        common += int(np.count_nonzero(both[:, 1:] == both[:, :-1]))
-    return common / P.size
+def _prepare(A: np.ndarray, name: str, k: int = 10, metric: str = "inner", place: Device | None = None) -> _Neighbors:
+    return _Neighbors(*neighbor_shares(A, k, metric, name=name, place=place), len(A), k, own_rng(A))
 
 
+def _reorder(side: _Neighbors, order: np.ndarray) -> _Neighbors:
+    # New row i is the former row order[i]; its neighbors have new row numbers as well.
+    i, j = np.divmod(side.keys, side.n)
+    new_position = np.argsort(order)
+    keys = new_position[i] * side.n + new_position[j]
+    ascending = np.argsort(keys)
+    return side._replace(keys=keys[ascending], values=side.values[ascending], shares=side.shares[ascending])
+
+
+def _common(first: _Neighbors, second: _Neighbors) -> tuple[np.ndarray, np.ndarray]:
+    """Return where both sides' keys are the same."""
+    place = np.minimum(np.searchsorted(second.keys, first.keys), len(second.keys) - 1)
+    same = np.flatnonzero(second.keys[place] == first.keys)
+    return same, place[same]
+
+
+def _common_share(first: _Neighbors, second: _Neighbors) -> float:
+    ours, theirs = _common(first, second)
+    return float(first.shares[ours] @ second.shares[theirs]) / (first.n * first.k)
+
+
+# ------------------------------------------------------------------ lists of neighbors, in order
+
+
+def _orders(side: _Neighbors) -> np.ndarray:
+    """Return every row's k nearest other rows, nearest first, shape (orders, n, k): one order if nothing ties."""
+    i, j = np.divmod(side.keys, side.n)
+    starts = np.searchsorted(i, np.arange(side.n))
+    order = np.lexsort((-side.values, i))
+    value = side.values[order]
+    # Values of one row that differ by rounding only are the same place in the list.
+    step = 16 * np.finfo(float).eps * np.maximum(np.abs(value[1:]), np.abs(value[:-1]))
+    new = np.concatenate([[True], (i[1:] != i[:-1]) | (value[:-1] - value[1:] > step)])
+    place = np.cumsum(new)
+    count = 1 if new.all() else _ORDERS
+    tables = np.empty((count, side.n, side.k), dtype=np.intp)
+    within = np.arange(len(i)) - starts[i] < side.k
+    for table in tables:
+        drawn = order if count == 1 else order[np.lexsort((side.rng.random(len(i)), place))]
+        table[:] = j[drawn[within]].reshape(table.shape)
+    return tables
+
+
+def _prepare_orders(A: np.ndarray, name: str) -> np.ndarray:
+    return _orders(_prepare(A, name))
+
+
+def _reorder_orders(tables: np.ndarray, order: np.ndarray) -> np.ndarray:
+    return np.argsort(order)[tables[:, order]]
+
+
+def _over_orders(measure: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Return the mean of a measure of two tables over random orders of ties."""
+
+    def mean(P: np.ndarray, Q: np.ndarray) -> float:
+        count = max(len(P), len(Q))
+        return sum(measure(P[r % len(P)], Q[r % len(Q)]) for r in range(count)) / count
+
+    return mean
+
+
+@_over_orders
 def _cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     n, k = P.shape
     cycles = 0
@@ -91,10 +180,12 @@ def _cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return cycles / n
 
 
+@_over_orders
 def _common_length(P: np.ndarray, Q: np.ndarray) -> float:
     return _total(P, Q, edit=False) / len(P)
 
 
+@_over_orders
 def _edit_share(P: np.ndarray, Q: np.ndarray) -> float:
     return 1.0 - _total(P, Q, edit=True) / P.size
 
@@ -130,8 +221,8 @@ def cknna(
 ) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
-    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number
-    first among equals, see ``nearest``), likewise N_L(i). The value is ``align(K, L) /
+    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (ties with
+    their probability in a random order), likewise N_L(i). The value is ``align(K, L) /
     sqrt(align(K, K) · align(L, L))``.
 
     ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
@@ -152,7 +243,7 @@ def cknna(
 
     Notes
     -----
-    **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
+    **huh.** With the mask α(i, j) = P(j ∈ N_K(i)) P(j ∈ N_L(i)), which is 0 or 1 without ties, A = α ∘ K and B = α ∘ L,
 
     n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
 
@@ -180,18 +271,6 @@ def cknna(
     return _compare_cknna(first, second)
 
 
-class _MaskedGram(NamedTuple):
-    """The entries of a Gram matrix at each row's nearest neighbors, at positions ``keys`` i n + j, ascending, up to a
-    common factor, and the root of its alignment with itself.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    scale: float
-    n: int
-    definition: str
-
-
 def prepare_cknna(
     A: np.ndarray,
     name: str,
@@ -200,53 +279,44 @@ def prepare_cknna(
     definition: str = "huh",
     normalize: bool = False,
     place: Device | None = None,
-) -> _MaskedGram:
+) -> _Neighbors:
     """Return one side of ``cknna`` from its checked rows; neighbors are searched on the device ``place``."""
     n = len(A)
     check_n_neighbors(k, n)
-    keys, values = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)
-    size, rounding = _unbiased_hsic(keys, values, values, n) if definition == "huh" else (float(values @ values), 0.0)
+    side = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)
+    own = side.shares * side.values
+    size, rounding = _unbiased_hsic(side.keys, own, own, n) if definition == "huh" else (float(own @ side.values), 0.0)
     if size <= rounding:
         raise InputError(
             f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}).",
             f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
         )
-    return _MaskedGram(keys, values, math.sqrt(size), n, definition)
+    return side._replace(scale=math.sqrt(size), definition=definition)
 
 
-def _reorder_cknna(side: _MaskedGram, order: np.ndarray) -> _MaskedGram:
-    i, j = np.divmod(side.keys, side.n)
-    new_position = np.argsort(order)
-    keys = new_position[i] * side.n + new_position[j]
-    ascending = np.argsort(keys)
-    return side._replace(keys=keys[ascending], values=side.values[ascending])
-
-
-def _compare_cknna(first: _MaskedGram, second: _MaskedGram) -> float:
-    common, in_k, in_l = np.intersect1d(first.keys, second.keys, assume_unique=True, return_indices=True)
-    K, L = first.values[in_k], second.values[in_l]
-    aligned = _unbiased_hsic(common, K, L, first.n)[0] if first.definition == "huh" else float(K @ L)
+def _compare_cknna(first: _Neighbors, second: _Neighbors) -> float:
+    ours, theirs = _common(first, second)
+    mask = first.shares[ours] * second.shares[theirs]
+    K, L = mask * first.values[ours], second.values[theirs]
+    aligned = _unbiased_hsic(first.keys[ours], K, mask * L, first.n)[0] if first.definition == "huh" else float(K @ L)
     return aligned / (first.scale * second.scale)
 
 
-def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``keys`` and ``values``, entries of HKH if ``centered``, else of K; the neighbors are those of K."""
+def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) -> _Neighbors:
+    """Return the neighbors by K, with values of HKH if ``centered``, else of K."""
     n = len(A)
     A = rescale(A)
-    index, value = neighbor_table(A, k, "inner", place=place)
-    order = np.argsort(index, axis=1)
-    index = np.take_along_axis(index, order, axis=1)
-    value = np.take_along_axis(value, order, axis=1).ravel()
-    keys = (index + n * np.arange(n)[:, None]).ravel()
+    side = _prepare(A, "X", k, place=place)
+    value = side.values
     if centered:
         # Relative to the first row, so that the mean of equal rows is exactly that row.
         origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
         for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
             total += (A[part] - origin).sum(axis=0)
         mean = origin + total / n
-        value = pair_values(A, keys // n, keys % n, lambda rows: rows - mean)
+        value = pair_values(A, *np.divmod(side.keys, n), lambda rows: rows - mean)
     largest = float(np.abs(value).max())
-    return keys, value / largest if largest > 0 else value
+    return side._replace(values=value / largest if largest > 0 else value)
 
 
 def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
@@ -270,21 +340,12 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
 # ------------------------------------------------------------------ in steps, for many re-pairings
 
 
-def _prepare_table(A: np.ndarray, name: str) -> np.ndarray:
-    return neighbor_table(A, 10, "inner", name=name)[0]
+_FACTS = frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"})
 
 
-def _reorder_table(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
-    # New row i is the former row order[i]; its neighbors have new row numbers as well.
-    return np.argsort(order)[Q[order]]
-
-
-def _of_tables(
-    fn: Callable[..., float], compare: Callable[[np.ndarray, np.ndarray], float], most: float = 1.0
-) -> Metric:
-    facts = {"rotation", "isotropic scaling", "joint permutation"} | ({"symmetry"} if fn is not cycle_knn else set())
-    reference = "Huh et al. (2024), eq. 11" if fn is mutual_knn else _APPENDIX
-    return Metric(fn, (0.0, most), frozenset(facts), reference, _prepare_table, compare, _reorder_table, cost="n²·d")
+def _of_orders(fn: Callable[..., float], compare: Callable[[np.ndarray, np.ndarray], float], most: float) -> Metric:
+    facts = _FACTS - {"symmetry"} if fn is cycle_knn else _FACTS
+    return Metric(fn, (0.0, most), facts, _APPENDIX, _prepare_orders, compare, _reorder_orders, cost="n²·d")
 
 
 _APPENDIX = "Huh et al. (2024), appendix A"
@@ -293,15 +354,15 @@ METRICS = (
     Metric(
         cknna,
         (float("-inf"), float("inf")),
-        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
+        _FACTS - {"symmetry"},
         _APPENDIX,
         prepare_cknna,
         _compare_cknna,
-        _reorder_cknna,
+        _reorder,
         cost="n²·d",
     ),
-    _of_tables(mutual_knn, _common_share),
-    _of_tables(cycle_knn, _cycle_share),
-    _of_tables(lcs_knn, _common_length, float("inf")),
-    _of_tables(edit_knn, _edit_share),
+    Metric(mutual_knn, (0.0, 1.0), _FACTS, "Huh et al. (2024), eq. 11", _prepare, _common_share, _reorder, cost="n²·d"),
+    _of_orders(cycle_knn, _cycle_share, 1.0),
+    _of_orders(lcs_knn, _common_length, float("inf")),
+    _of_orders(edit_knn, _edit_share, 1.0),
 )

@@ -14,13 +14,14 @@ Memory: one block of similarities and the table, never an m × n array.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_remote, namespace, normalize_rows, to_numpy
-from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, top_k
+from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, share_top_k, top_k
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
@@ -95,7 +96,7 @@ def nearest(
             wider = np.result_type(A, B)
             A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
     names = "X", "X" if gallery is None else "gallery"
-    return _search(A, B, n_neighbors, metric, own, exact, block_rows, names, search_device(X))[0]
+    return _search(A, B, n_neighbors, metric, own, exact, block_rows, names, search_device(X))
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
@@ -138,14 +139,30 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
     return np.ldexp(A, -int(np.frexp(top)[1]))
 
 
-def neighbor_table(
-    A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each checked row's k nearest other rows (n, k) and their similarity, searched on the device ``place``:
-    inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
+def neighbor_shares(
+    A: np.ndarray, k: int, metric: str = "inner", *, name: str = "X", place: Device | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each checked row's nearest other rows, as positions i n + j, ascending, with their similarities and the
+    probabilities that they are among the k nearest if ties are broken at random; shapes (p,).
+
+    Similarities are inner products or negative squared distances of rows scaled by ``rescale``, or cosines. Without
+    ties every probability is 1 and p is n k; see ``share_top_k`` for its largest size.
     """
     check_n_neighbors(k, len(A))
-    return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
+    parts = []
+    names, rows, rng = (name, name), np.arange(len(A)), own_rng(A)
+    for part, i, j, similarity, tie in _candidates(A, A, k, metric, rows, None, names, place):
+        i, j, similarity, share = share_top_k(i, j, similarity, part.stop - part.start, k, tie, rng)
+        keys = (i + part.start) * len(A) + j
+        order = np.argsort(keys)
+        parts.append((keys[order], similarity[order], share[order]))
+    keys, value, share = map(np.concatenate, zip(*parts, strict=True))
+    return keys, value, share
+
+
+def own_rng(A: np.ndarray) -> np.random.Generator:
+    """Return a generator seeded by the rows themselves: two spaces break their ties independently, and always alike."""
+    return np.random.default_rng(zlib.crc32(np.ascontiguousarray(A)))
 
 
 def _search(
@@ -158,28 +175,46 @@ def _search(
     block_rows: int | None,
     names: tuple[str, str],
     place: Device | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Find each query's k nearest gallery rows and, with ``exact``, their similarity; see ``nearest``."""
-    m, n = len(Q), len(G)
-    if block_rows is not None:
-        check_positive(block_rows, "block_rows", integer=True)
+) -> np.ndarray:
+    """Find each query's k nearest gallery rows; see ``nearest``."""
+    index = np.empty((len(Q), k), dtype=np.intp)
+    if exact:
+        for part, i, j, similarity, _ in _candidates(Q, G, k, metric, left_out, block_rows, names, place):
+            index[part] = select_top_k(i, j, similarity, part.stop - part.start, k)[0]
+    else:
+        Q, G = _rescaled(Q, G, metric)
+        query_rows, gallery_rows, shift = _plain_form(Q, G, metric, names)
+        for part, block, _ in _products(query_rows, gallery_rows, shift, left_out, k, block_rows, place):
+            index[part] = top_k(block, k)
+    return index
+
+
+def _rescaled(Q: np.ndarray, G: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
     if Q is G:
         Q = G = rescale(G)
-    elif metric == "euclidean":
-        Q, G = rescale(Q, G), rescale(G, Q)
-    else:
-        Q, G = rescale(Q), rescale(G)
-    send, truncation = device_transfer(place, G.dtype)
-    shift: Array | None
-    if exact:
-        query_rows, gallery_rows, shift, slack = centered_form(Q, G, metric, names, truncation)
-        compare = exact_similarity(Q, G, metric, names)
-    else:
-        query_rows, gallery_rows, shift = _plain_form(Q, G, metric, names)
-    index = np.empty((m, k), dtype=np.intp)
-    value = np.empty((m, k) if exact else (0, k))
-    size = n * G.dtype.itemsize + 64 * k
+        return Q, G
+    if metric == "euclidean":
+        return rescale(Q, G), rescale(G, Q)
+    return rescale(Q), rescale(G)
+
+
+def _products(
+    query_rows: np.ndarray,
+    gallery_rows: np.ndarray,
+    shift: Array | None,
+    left_out: np.ndarray | None,
+    k: int,
+    block_rows: int | None,
+    place: Device | None,
+) -> Iterator[tuple[slice, Array, tuple[Array, Array] | None]]:
+    """Yield blocks of fast products on the device, minus the shift, −inf at what is left out, and where that is."""
+    n = len(gallery_rows)
+    if block_rows is not None:
+        check_positive(block_rows, "block_rows", integer=True)
+    size = n * gallery_rows.dtype.itemsize + 64 * k
+    m = len(query_rows)
     parts = blocks(m, size) if block_rows is None else blocks(m, 1, budget=int(block_rows), minimum=1)
+    send, _ = device_transfer(place, gallery_rows.dtype)
     device_gallery, shift = send(gallery_rows), None if shift is None else send(shift)
     device_queries = device_gallery if query_rows is gallery_rows else send(query_rows)
     del query_rows, gallery_rows  # the copies in host memory, if the search runs on a device
@@ -198,9 +233,30 @@ def _search(
                 xp.asarray(left_out[part], device=device(device_gallery)),
             )
             similarity[excluded] = -np.inf
-        if not exact:
-            index[part] = top_k(similarity, k)
-            continue
+        yield part, similarity, excluded
+
+
+def _candidates(
+    Q: np.ndarray,
+    G: np.ndarray,
+    k: int,
+    metric: str,
+    left_out: np.ndarray | None,
+    block_rows: int | None,
+    names: tuple[str, str],
+    place: Device | None,
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield slices of queries, and of these all gallery rows that may be among the k nearest: row in the slice, gallery
+    row, similarity, and for each query the difference up to which similarities count as equal.
+    """
+    Q, G = _rescaled(Q, G, metric)
+    send, truncation = device_transfer(place, G.dtype)
+    query_rows, gallery_rows, shift, slack, tie = centered_form(Q, G, metric, names, truncation)
+    compare = exact_similarity(Q, G, metric, names)
+    steps = _products(query_rows, gallery_rows, shift, left_out, k, block_rows, place)
+    del query_rows, gallery_rows
+    for part, similarity, excluded in steps:
+        xp = namespace(similarity)
         # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast
         # value minus 2 · slack. Rounded down, because the comparison is made in the fast precision.
         bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
@@ -209,10 +265,8 @@ def _search(
             candidates[excluded] = False
         for rows in candidate_slices(to_numpy(xp.count_nonzero(candidates, axis=1))):
             i, j = map(to_numpy, xp.nonzero(candidates[rows]))
-            similarities = compare(i + part.start + rows.start, j)
             target = slice(part.start + rows.start, part.start + rows.stop)
-            index[target], value[target] = select_top_k(i, j, similarities, rows.stop - rows.start, k)
-    return index, value
+            yield target, i, j, compare(i + target.start, j), tie[target]
 
 
 def _plain_form(
@@ -248,11 +302,12 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
 
 def centered_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], truncation: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    """Return rows whose inner products minus a shift rank the gallery for each query, and bounds on errors.
 
-    Queries (m, d), gallery rows (n, d), the shift (n,) or None, and the largest rounding error for each query (m,),
-    which structured data reach. ``Q`` is ``G`` if a gallery is searched for its own rows.
+    Queries (m, d), gallery rows (n, d), the shift (n,) or None, and for each query (m,) the largest rounding error,
+    which structured data reach, and that of float64 sums alone. ``Q`` is ``G`` if a gallery is searched for its own
+    rows.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -288,12 +343,12 @@ def centered_form(
         shift = shift.astype(G.dtype)
     # The float64 sums that decide the ranking are rounded as well.
     if metric == "inner":
-        slack += (d + 8) * double * (norms if Q is G else _norms(Q)) * float(norms.max())
+        tie = (d + 8) * double * (norms if Q is G else _norms(Q)) * float(norms.max())
     elif metric == "cosine":
-        slack += (d + 8) * double
+        tie = np.full(len(Q), (d + 8) * double)
     else:
-        slack += (d + 8) * double * (query_norms + longest) ** 2
-    return query_rows, gallery_rows, shift, slack
+        tie = (d + 8) * double * (query_norms + longest) ** 2
+    return query_rows, gallery_rows, shift, slack + tie, tie
 
 
 def _centered(A: np.ndarray, metric: str, name: str, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
