@@ -162,7 +162,7 @@ def neighbor_shares(
 
 def own_rng(A: np.ndarray) -> np.random.Generator:
     """Return a generator seeded by the rows themselves: two spaces break their ties independently, and always alike."""
-    return np.random.default_rng(zlib.crc32(np.ascontiguousarray(A)))
+    return np.random.default_rng(zlib.crc32(np.ascontiguousarray(A).data))
 
 
 def _search(
@@ -201,7 +201,7 @@ def _rescaled(Q: np.ndarray, G: np.ndarray, metric: str) -> tuple[np.ndarray, np
 def _products(
     query_rows: np.ndarray,
     gallery_rows: np.ndarray,
-    shift: Array | None,
+    shift: np.ndarray | None,
     left_out: np.ndarray | None,
     k: int,
     block_rows: int | None,
@@ -215,7 +215,7 @@ def _products(
     m = len(query_rows)
     parts = blocks(m, size) if block_rows is None else blocks(m, 1, budget=int(block_rows), minimum=1)
     send, _ = device_transfer(place, gallery_rows.dtype)
-    device_gallery, shift = send(gallery_rows), None if shift is None else send(shift)
+    device_gallery, device_shift = send(gallery_rows), None if shift is None else send(shift)
     device_queries = device_gallery if query_rows is gallery_rows else send(query_rows)
     del query_rows, gallery_rows  # the copies in host memory, if the search runs on a device
     xp = namespace(device_gallery)
@@ -224,8 +224,8 @@ def _products(
         if buffer is None:  # reused, since a new block would be allocated before the old one is freed
             buffer = xp.empty((part.stop, n), dtype=device_gallery.dtype, device=device(device_gallery))
         similarity = xp.matmul(device_queries[part], device_gallery.T, out=buffer[: part.stop - part.start])
-        if shift is not None:
-            similarity -= shift
+        if device_shift is not None:
+            similarity -= device_shift
         excluded = None
         if left_out is not None:
             excluded = (
