@@ -258,7 +258,12 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
     rows += held_out_rows(scores)
     if "pairing" in scores:
         state = scores["pairing"]["state"]
-        answers = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}
+        answers = {
+            "paired": "yes",
+            "not paired": "NO",
+            "shifted": "NO, one side is shifted",
+            "too few": "too few pairs to tell",
+        }
         rows.append(["anchors look paired", answers.get(state, state)])
     rows.append(["written to", out])
     print_facts(type(mapping).__name__, rows)

@@ -18,6 +18,7 @@ import numpy as np
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
+from congruence.compare.sequence import find_lags
 from congruence.embeddings import check_order
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
@@ -41,6 +42,9 @@ _WIDTH, _SKETCH_ROWS = 256, 1000
 #: while true pairs reach thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
+#: Fewest pairs among which rows out of step are searched.
+_FEWEST_IN_ORDER = 40
+
 #: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
 _LINK = 0.5
 
@@ -58,9 +62,10 @@ class PairingReport:
     - ``looks_paired``: Whether a link between the two sides was found; also True if there were too few pairs to test.
     - ``suspects``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
     - ``suspect_probability``: Estimated probability that each of these pairs is wrong.
-    - ``state``: "paired", "not paired", "cannot tell", "too few". ``"cannot tell"`` means that no link was found but
-      one too weak to be detected may exist, or that only one of the two tests found a link; ``decided`` is then
-      False.
+    - ``state``: "paired", "shifted", "not paired", "cannot tell", "too few". ``"cannot tell"`` means that no link was
+      found but one too weak to be detected may exist, or that only one of the two tests found a link; ``decided`` is
+      then False. ``"shifted"``: rows resemble others nearby more than their partners.
+    - ``lags``: For "shifted", pairs (row, lag): from this row of X on, row i belongs to row i + lag of Y.
     """
 
     n_pairs: int
@@ -74,6 +79,22 @@ class PairingReport:
     suspects: tuple[str, ...]
     suspect_probability: tuple[float, ...]
     state: str = "paired"
+    lags: tuple[tuple[int, int], ...] = ()
+
+    def realigned(self) -> np.ndarray:
+        """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless they are shifted.
+
+        Where a lag begins is known to about one row if neighbors differ. Of two rows that would share a partner, that
+        in the longer stretch has it.
+        """
+        rows = np.arange(self.n_pairs)
+        lag, length = np.zeros((2, self.n_pairs), int)
+        for (first, step), (end, _) in zip(self.lags, [*self.lags[1:], (self.n_pairs, 0)], strict=True):
+            lag[first:end], length[first:end] = step, end - first
+        rows = rows[np.argsort(-length, kind="stable")]
+        rows = rows[(rows + lag[rows] >= 0) & (rows + lag[rows] < self.n_pairs)]
+        rows = np.sort(rows[np.unique(rows + lag[rows], return_index=True)[1]])
+        return np.column_stack([rows, rows + lag[rows]])
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -98,6 +119,15 @@ class PairingReport:
         )
         if self.state == "cannot tell":
             return f"The signal in the {self.n_pairs} anchors is too weak to tell whether they are paired: {against}."
+        if self.lags:
+            where = "; ".join(
+                f"from row {row} on, row i belongs to row i {'−' if lag < 0 else '+'} {abs(lag)} of the other side"
+                if lag
+                else f"from row {row} on they are in step"
+                for row, lag in self.lags[:3]
+            )
+            more = f"; and {len(self.lags) - 3} more" if len(self.lags) > 3 else ""
+            return f"The {self.n_pairs} anchors do not look paired, one side is shifted: {where}{more}."
         if not self.looks_paired:
             return f"The {self.n_pairs} anchors do not look paired: {against}."
         if self.suspects:
@@ -139,6 +169,9 @@ def check_pairing(
     agree; otherwise the state is "cannot tell". Wide rows are first projected on the 256 leading directions of their
     own side. Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
+    Where the order of the rows means something, a file that is off by one has a link to its partner's neighbors. So
+    rows nearby are compared too, in the order given: see ``find_lags``.
+
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
     check_seed(random_state)
@@ -171,6 +204,11 @@ def check_pairing(
         state = "cannot tell"
     rows, probability = np.empty(0, int), np.empty(0)
     share = 1.0 if state == "not paired" else float("nan")
+    lags = find_lags(source.rows, target.rows) if n >= _FEWEST_IN_ORDER else []
+    if lags:
+        paired, state = False, "shifted"
+        ends = [*(row for row, _ in lags[1:]), n]
+        share = sum(end - row for (row, lag), end in zip(lags, ends, strict=True) if lag) / n
     if paired:
         rows, probability = find_wrong_pairs(source.directions, target.directions, rng)
         share = len(rows) / n
@@ -186,6 +224,7 @@ def check_pairing(
         suspects=tuple(names[rows].tolist()),
         suspect_probability=tuple(float(p) for p in probability),
         state=state,
+        lags=tuple(lags),
     )
 
 

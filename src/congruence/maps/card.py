@@ -123,9 +123,11 @@ def _pairing(report: Mapping[str, Any]) -> list[str]:
     """Return a line on whether the pairs look paired, with the result for random pairs as a control."""
     if report["state"] == "too few":
         return ["Pairing: too few pairs to tell whether they belong together."]
-    verdict = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
-        report["state"], "cannot tell whether the pairs belong together"
-    )
+    verdict = {
+        "paired": "the pairs belong together",
+        "not paired": "THE PAIRS DO NOT LOOK PAIRED",
+        "shifted": "ONE SIDE IS SHIFTED",
+    }.get(report["state"], "cannot tell whether the pairs belong together")
     compared = (
         f"mean cosine of pairs left out {report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
     )

@@ -160,7 +160,7 @@ def fit(
     if identical:
         scores["identical_rows"], scores["identical_groups"] = identical["rows"], identical["groups"]
     if check:
-        report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
+        report = check_pairing(pairs.source.vectors, pairs.target.vectors, ids=pairs.ids)  # in the order of the files
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
         if report.decided:

@@ -171,8 +171,7 @@ def judge(
             "collect",
             curve.n,
             f"collect {curve.n} anchors again",
-            f"the anchors of the two models are no better paired than rows at random (p = {pairing.p_value:.2g}). "
-            "Check that both files list the same items in the same order, or pass ids.",
+            f"{pairing.sentence} Check that both files list the same items in the same order, or pass ids.",
             {"collect": 1.0},
         )
 

@@ -1,0 +1,97 @@
+import re
+
+import numpy as np
+import pytest
+
+from congruence.compare.pairing import check_pairing, warn_pairing
+from congruence.errors import UnpairedError
+
+
+@pytest.fixture
+def names(lvis):
+    return lvis["text_openai_vitb32"], lvis["text_eva02_b16"]  # sorted by name
+
+
+@pytest.mark.parametrize("lag", [1, -1, 7, -30])
+@pytest.mark.parametrize("n", [100, 600])
+@pytest.mark.parametrize("sort", [True, False])
+def test_a_file_that_is_off_is_found_with_its_lag(names, lag, n, sort):
+    X, Y = names
+    if not sort:
+        order = np.random.default_rng(0).permutation(len(X))
+        X, Y = X[order], Y[order]
+    first = max(lag, 0), max(-lag, 0)
+    if n == 100 and abs(lag) > n // 4:
+        pytest.skip("searched up to a quarter of the rows")
+    report = check_pairing(X[first[0] : first[0] + n], Y[first[1] : first[1] + n])
+    assert report.state == "shifted"
+    assert report.lags[-1][1] == lag
+    assert report.lags[-1][0] <= abs(lag)
+    assert report.share_wrong > 0.9
+    assert not report.looks_paired
+    assert report.decided
+    pairs = report.realigned()
+    assert np.mean(pairs[:, 0] + first[0] == pairs[:, 1] + first[1]) > 0.98
+    assert len(pairs) >= n - abs(lag) - 2
+    with pytest.raises(UnpairedError, match=re.escape(f"{'+' if lag > 0 else '−'} {abs(lag)} of the other side")):
+        warn_pairing(report, strict=True)
+
+
+@pytest.mark.parametrize(
+    "columns", [("text_openai_vitb32", "text_eva02_b16"), ("image_openai_vitb32_avg5", "text_eva02_b16")]
+)
+def test_a_row_lost_on_each_side(lvis, columns):
+    X, Y = (lvis[name][:601] for name in columns)
+    report = check_pairing(np.delete(X, 40, axis=0), np.delete(Y, 555, axis=0))
+    assert report.state == "shifted"
+    (begin, one), (end, zero) = report.lags
+    assert (one, zero) == (1, 0)
+    assert abs(begin - 40) <= 3
+    assert abs(end - 555) <= 3
+    assert report.share_wrong == pytest.approx(515 / 600, abs=0.02)
+
+
+def test_photos_in_class_folders(shared):
+    with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
+        order = np.argsort(data["label"], kind="stable")
+        X, Y = (data[name][order].astype(np.float32) for name in ("image_effnet_lite0", "image_mobilenet_v2"))
+    assert check_pairing(X, Y).state == "paired"
+    ((begin, lag),) = check_pairing(X[1:], Y[:-1]).lags
+    assert (begin <= 2, lag) == (True, 1)
+
+
+def make(kind, X, Y, rng, n):
+    if kind == "copies":
+        rows = np.repeat(np.arange(n), rng.integers(1, 10, n))[:n]
+        return X[rows], Y[rows]
+    if kind == "near copies":
+        rows = np.repeat(np.arange(n), 12)[:n]
+        return [Z[rows] + 0.1 * Z.std() * rng.standard_normal((n, Z.shape[1])) for Z in (X, Y)]
+    if kind == "six items":
+        rows = np.repeat(np.arange(6), -(-n // 6))[:n]
+        return [Z[rows] + 0.05 * Z.std() * rng.standard_normal((n, Z.shape[1])) for Z in (X, Y)]
+    if kind == "noisy":
+        return [Z[:n] + 0.7 * Z.std() * rng.standard_normal((n, Z.shape[1])) for Z in (X, Y)]
+    if kind == "periodic":
+        rows = np.arange(n) % 40
+        return [Z[rows] + 0.3 * Z.std() * rng.standard_normal((n, Z.shape[1])) for Z in (X, Y)]
+    return X[:n], Y[:n]
+
+
+@pytest.mark.parametrize("kind", ["plain", "copies", "near copies", "six items", "noisy", "periodic"])
+def test_true_pairs_in_any_order_are_not_accused(names, kind):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        start = int(rng.integers(0, 700))
+        X, Y = make(kind, *(Z[start:] for Z in names), rng, int(rng.choice([60, 150, 400])))
+        assert check_pairing(X, Y, permutations=99).state != "shifted"
+
+
+def test_long_files_are_compared_in_stretches(shared):
+    with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
+        X, Y = (data[name].astype(np.float32) for name in ("image_effnet_lite0", "image_mobilenet_v2"))
+    report = check_pairing(np.delete(X, 4000, axis=0), Y[:-1])
+    ((begin, lag),) = report.lags
+    assert lag == 1
+    assert 3000 < begin <= 5000  # between stretches it is not known better
+    assert check_pairing(X, Y).state == "paired"
