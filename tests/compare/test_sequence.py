@@ -55,7 +55,9 @@ def test_photos_in_class_folders(shared):
     with np.load(shared("caltech101_unimodal.npz"), allow_pickle=False) as data:
         order = np.argsort(data["label"], kind="stable")
         X, Y = (data[name][order].astype(np.float32) for name in ("image_effnet_lite0", "image_mobilenet_v2"))
-    assert check_pairing(X, Y).state == "paired"
+    whole = check_pairing(X, Y)
+    assert whole.state == "paired"
+    assert (whole.realigned() == np.arange(len(X))[:, None]).all()
     ((begin, lag),) = check_pairing(X[1:], Y[:-1]).lags
     assert (begin <= 2, lag) == (True, 1)
 
@@ -94,4 +96,6 @@ def test_long_files_are_compared_in_stretches(shared):
     ((begin, lag),) = report.lags
     assert lag == 1
     assert 3000 < begin <= 5000  # between stretches it is not known better
-    assert check_pairing(X, Y).state == "paired"
+    whole = check_pairing(X, Y)
+    assert whole.state == "paired"
+    assert (whole.realigned() == np.arange(len(X))[:, None]).all()

@@ -89,7 +89,8 @@ class PairingReport:
         """
         rows = np.arange(self.n_pairs)
         lag, length = np.zeros((2, self.n_pairs), int)
-        for (first, step), (end, _) in zip(self.lags, [*self.lags[1:], (self.n_pairs, 0)], strict=True):
+        ends = [*(row for row, _ in self.lags[1:]), self.n_pairs]
+        for (first, step), end in zip(self.lags, ends, strict=False):  # without lags there is an end and no beginning
             lag[first:end], length[first:end] = step, end - first
         rows = rows[np.argsort(-length, kind="stable")]
         rows = rows[(rows + lag[rows] >= 0) & (rows + lag[rows] < self.n_pairs)]

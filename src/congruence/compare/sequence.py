@@ -25,8 +25,8 @@ _CHANGE = 12.0
 #: Probability that other lags look better than none by chance, on coordinates by which they were not chosen.
 _LEVEL = 1e-3
 
-#: Distinct items, as their variance has directions, of which rows out of step must have at least this many.
-_FEWEST_ITEMS = 4
+#: Directions (as the participation ratio counts them) over which rows out of step must spread.
+_FEWEST_DIRECTIONS = 5
 
 _FOLDS = 5
 
@@ -143,14 +143,14 @@ def _chance(table: np.ndarray, path: np.ndarray, window: int, X: np.ndarray) -> 
     gain = table[moved, path[moved] + window] - table[moved, window]
     if len(gain) < max(10, len(path) / 20) or gain.mean() <= 0:
         return 1.0
-    # A file of copies has fewer items than rows. Neighbors then gain alike (the variance of a first-order process), and
-    # the rows have few directions.
+    # What differs between two items is no evidence about files of copies of them.
+    spectrum = np.linalg.svd(X[moved], compute_uv=False) ** 2
+    if spectrum.sum() ** 2 < _FEWEST_DIRECTIONS * (spectrum**2).sum():
+        return 1.0
+    # Neighbors in a file of near-copies gain alike: there are fewer items than rows (a first-order process).
     centered = gain - gain.mean()
     alike = float(np.clip(centered[1:] @ centered[:-1] / max(centered @ centered, 1e-300), 0, 0.98))
-    spectrum = np.linalg.svd(X[moved], compute_uv=False) ** 2
-    items = min(len(gain) * (1 - alike) / (1 + alike), spectrum.sum() ** 2 / max((spectrum**2).sum(), 1e-300))
-    if items < _FEWEST_ITEMS:
-        return 1.0
+    items = max(len(gain) * (1 - alike) / (1 + alike), 3.0)
     # With t = √df · tan φ, Student's density is that of cos φ to the power df − 1: no need to import SciPy for it.
     angle = np.arctan2(gain.mean() * np.sqrt(items), max(gain.std(), 1e-12) * np.sqrt(items - 1))
     angles = np.linspace(-np.pi / 2, np.pi / 2, 20001)
