@@ -239,7 +239,8 @@ def _root(
 
     Reports go to standard output (as JSON with --json), progress and messages to standard error; NO_COLOR=1 turns off
     colors. Exit codes: 0 success; 1 done, and the answer is no (check, lab doctor and lab drift: only with
-    --exit-code); 2 invalid input or a failure of the machine, said in one sentence with what to type; 70 a bug. For tab completion, run: congruence --install-completion
+    --exit-code); 2 invalid input or a failure of the machine, said in one sentence with what to type; 70 a bug. For
+    tab completion, run: congruence --install-completion
     """
 
 
