@@ -181,10 +181,10 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         vectors, column = split_ids(self.vectors)
-        raw_ids = next((given for given in (self.ids, column) if given is not None), None)
+        raw_ids: Ids | None = column if self.ids is None else self.ids
         raw_ids = index_ids(vectors) if raw_ids is None else raw_ids
         has_ids = raw_ids is not None
-        ids = as_ids(raw_ids) if has_ids else None
+        ids = None if raw_ids is None else as_ids(raw_ids)
         X = as_matrix(vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
             ids = np.arange(len(X))
@@ -575,8 +575,10 @@ def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
     are in a different order.
     """
     X, Y = read_once(X), read_once(Y)
-    ids = [(one.ids if one.has_ids else None) if isinstance(one, Embeddings) else split_ids(one)[1] for one in (X, Y)]
-    if ids[0] is not None and ids[1] is not None and not same_ids(*map(as_ids, ids)):
+    ours, theirs = (
+        (one.ids if one.has_ids else None) if isinstance(one, Embeddings) else split_ids(one)[1] for one in (X, Y)
+    )
+    if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
             "Got rows whose ids are not the same in the same order; expected rows paired by position.",
             "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
