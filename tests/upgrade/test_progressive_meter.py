@@ -243,7 +243,7 @@ def test_the_forecast_says_where_it_cannot_win():
     rng = np.random.default_rng(0)
     assert ahead_of(rng.random(100) < 0.1, order).verdict == "re-embed everything"
     unsure = ahead_of(np.ones(5), order[:5])
-    assert unsure.verdict == "measure first"
+    assert unsure.verdict == "no forecast yet"
     assert len(str(unsure).splitlines()) == 1  # no forecast by rows that are too few for a verdict
     assert ahead_of(np.ones(100), order).verdict == "done"
     worse = ahead_of(np.ones(100), order, metric="accuracy", better=(0.9, 0.85))
@@ -253,7 +253,7 @@ def test_the_forecast_says_where_it_cannot_win():
 
 def test_bad_input_of_a_forecast():
     _, plan = start(0)
-    assert plan.forecast().verdict == "measure first"
+    assert plan.forecast().verdict == "no forecast yet"
     for given in ({"rate": 0}, {"price": -1}, {"target": 0}, {"metric": "speed"}):
         with pytest.raises(ParameterError, match=next(iter(given))):
             plan.forecast(**given)

@@ -24,6 +24,16 @@ class Estimate(PlainData):
     high: float
     n: int
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval, unless it says nothing: the value is known, or the interval has all that a score can be."""
+        return None if self.low == self.high or (self.low <= 0 and self.high >= 1) else (self.low, self.high)
+
+    def __str__(self) -> str:
+        low, high = self.interval or (None, None)
+        ends = "" if low is None else f" ({low:.3f} or more)" if high == math.inf else f" ({low:.3f} … {high:.3f})"
+        return f"{self.value:.3f}{ends}"
+
 
 TAIL = 0.025  # probability that the true value lies below the interval, and that it lies above
 
@@ -184,7 +194,7 @@ class Reading(PlainData):
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], **parts)
 
     def __str__(self) -> str:
-        cells = [f"{name} {part.value:.3f} ({part.low:.3f} … {part.high:.3f})" for name, part in self.store.items()]
+        cells = [f"{name} {part}" for name, part in self.store.items()]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
