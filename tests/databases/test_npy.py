@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow, make_rows
+from failing_files import FailingFiles
 
 from congruence.databases import open_database
 from congruence.errors import MigrationError
 from congruence.upgrade.migrate import Migration
 
 
-class TestNpy(DatabaseContract):
+class TestNpy(FailingFiles, DatabaseContract):
     rows_without = False
     has_columns = False
     needed = (".vectors.npy.congruence", ".vectors.npy.congruence-begun", ".vectors.npy.congruence-dropped")
