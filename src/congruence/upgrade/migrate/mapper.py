@@ -130,7 +130,7 @@ class RowMapper:
 
     def _mapped(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
-        vectors = self.rows(vectors)
+        stored, vectors = vectors, self.rows(vectors)
         if modalities is None or self.modality is not None:
             out = self._function(self.modality)(vectors)
         else:
@@ -153,7 +153,7 @@ class RowMapper:
         out = np.asarray(out, np.float32)
         if self.unit:
             out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
-        return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
+        return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
 
 
 def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None:
