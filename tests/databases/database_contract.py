@@ -783,6 +783,71 @@ class DatabaseContract:
             migration.drop_old()
         assert {one: kept for one, kept in self.user_rows(where).items() if one != changed} == after
 
+    @pytest.mark.parametrize("moment", ["before the switch", "after a rollback", "after a discard"])
+    def test_no_row_keeps_the_new_models_vector_of_earlier_content(self, tmp_path, moment):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where, row = self.make(tmp_path, ids, vectors, others), {str(one): k for k, one in enumerate(ids)}
+        mapping, mapped = self.rotated(vectors)
+        own = mapped + np.random.default_rng(4).normal(size=mapped.shape).astype(np.float32) / 8
+        own /= np.linalg.norm(own, axis=1, keepdims=True)
+        content, encoded = np.arange(N), []
+
+        def encode(names, content=content):
+            encoded.extend(names)
+            return own[content[[row[name] for name in names]]]
+
+        def change(changed):
+            for k, other in changed.items():
+                self.user_change(where, ids[k], vectors[other], {name: values[k] for name, values in others.items()})
+                content[k] = other
+
+        def check(native):
+            """Check which rows are of the new model, and that the others are mapped, by their content."""
+            found = self.user_rows(where)
+            rows = np.array([np.frombuffer(found[one].vector, np.float32) for one in ids])
+            np.testing.assert_allclose(rows[native], own[content[native]], atol=3e-5)
+            others = np.setdiff1d(np.arange(N), native)
+            assert ((rows * mapped[content]).sum(axis=1)[others] > 0.9).all()
+            assert (np.abs(rows - own[content]).max(axis=1)[others] > 1e-3).all()
+
+        with self.migrating(where, tmp_path, mapping) as migration:
+            writers = migration.database.capabilities.concurrent_writes
+            if not writers and moment != "after a discard":
+                pytest.skip("every step refuses a file that was changed since the run")
+            migration.run()
+            reembed(migration, encode, size=100)
+            assert migration.verify().passed
+            if moment == "after a rollback":
+                migration.switch()
+                migration.rollback()
+            if moment == "after a discard":
+                migration.discard()
+        change({3: 9, 4: 5, 5: 4})  # among them two that change places, so that the table's sum stays
+        same = np.setdiff1d(np.arange(N), [3, 4, 5])
+        with self.migrating(where, tmp_path, mapping) as migration:
+            if moment == "after a discard":
+                migration.run()
+            else:
+                assert migration.verify().wrong == 3
+                migration.run(resume=True)
+            assert migration.verify().passed
+            migration.switch()
+        if moment != "after a discard":
+            check(same)
+        for encoder in (lambda names: encode(names, np.arange(N)), encode):  # first as from a file of earlier content
+            with self.migrating(where, tmp_path, mapping) as migration:
+                migration.rollback()
+                encoded.clear()
+                reembed(migration, encoder, size=100)
+                assert {row[name] for name in encoded} == {3, 4, 5}
+                assert migration.verify().passed
+                if writers and encoder is encode:
+                    change({6: 8})
+                migration.switch()
+            if encoder is not encode:
+                check(same)
+        check(np.setdiff1d(np.arange(N), [6] if writers else []))
+
     def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
         where, ids, vectors, others = made
         with self.open(where) as database:

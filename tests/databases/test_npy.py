@@ -37,6 +37,11 @@ class TestNpy(FailingFiles, DatabaseContract):
         ids = np.load(Path(where).parent / "ids.npy").tolist()
         return {one: UserRow(row.tobytes(), {}) for one, row in zip(ids, np.load(where), strict=True)}
 
+    def user_change(self, where, one, vector, others):
+        rows = np.load(where)
+        rows[np.load(Path(where).parent / "ids.npy").tolist().index(one)] = vector
+        np.save(where, rows)
+
 
 def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):
     vectors = make_rows("int")[1]
