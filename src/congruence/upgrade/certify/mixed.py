@@ -19,7 +19,7 @@ from congruence.upgrade.certify.scoring import ComparedSide, influence_of, read,
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
-from congruence.upgrade.progressive.refit import FEWEST, Refit
+from congruence.upgrade.progressive.refit import FEWEST, Known, Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
 
 _MOST = 500  # most items that a refit is made on here: its time grows with their cube
@@ -51,7 +51,8 @@ def refit_unseen(
             # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an
             # item of their own.
             every, choose = np.ones(len(rows), bool), k == part.min() and size == sizes[0]
-            kind = refit.fit(old[rows], new[rows], every.astype(float), every, kind, choose=choose, mapped=mapped[rows])
+            known = Known(old[rows], new[rows], every.astype(float), every, mapped[rows])
+            kind = refit.fit([known], len(rows), kind, choose=choose)
             out[size][test] = refit.transform(old[test], kind, mapped[test])
     return out
 
