@@ -227,11 +227,11 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
     """Return a plan's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
-    facts: tuple[TextFacts, ...] = ()
+    facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:
         name = "entropy"
         scale = Scale.of(mapped, texts.new)
         facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
-    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *facts)
+    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, facts[0], facts[1])
     return name, ORDERS[name](view)

@@ -92,7 +92,8 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     try:
         among, modality, facts = config["among"], config["modality"], config["facts"]
         inputs = read_part(path / inputs_of(facts["inputs"]))
-        names = unpack(*(inputs[f"ids{part}"] for part in PACKED), str(path))
+        texts_of_ids, offsets = (inputs[f"ids{part}"] for part in PACKED)
+        names = unpack(texts_of_ids, offsets, str(path))
         known: dict[str, Any] = {"ids": names, "state": (arrays, facts), "folder": path, "among": among}
         texts = None
         if "old" in inputs:

@@ -338,7 +338,7 @@ class Progressive:
                 read_facts(mapped, self.texts.new, scale, self.n_neighbors),
             )
         surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
-        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, *facts, rows)
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows)
 
     def _score(self, view: View) -> np.ndarray:
         """Return the scores of a view's rows by the order, weighted."""
@@ -396,7 +396,7 @@ class Progressive:
         """Refit the map if there are enough further rows; return whether it moves rows noticeably, and is used."""
         states, native = self._row_states, self.new_vectors.rows[self._shown()]
         random = states.role[native] == LEARN
-        choose = np.count_nonzero(random) >= FEWEST_CHOOSING
+        choose = bool(np.count_nonzero(random) >= FEWEST_CHOOSING)
         if not len(native) or (len(native) < GROWTH * self._fitted_at and choose == self._chosen):
             return False
         self._fitted_at, self._chosen = len(native), choose
@@ -534,6 +534,7 @@ class Progressive:
         if len(waits) > POOL:
             waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
         view = self._view(1, waits, measured)
+        assert view.rows is not None
         scores, places = self._score(view), [np.searchsorted(view.rows, rows) for rows in (waits, measured)]
         ahead = 1 - ranks(*(scores[some] for some in places))
         loss = values[metric]
@@ -759,7 +760,7 @@ def open_store(old: RowsLike | Source | RowsByNumber) -> Store:
         rows = np.ascontiguousarray(block, np.float32)
         check_rows(rows, "old", ids=RowNames(part, start), allow_zero_rows=allow_zero_rows)
         total += float(np.einsum("ij,ij->", rows, rows, dtype=np.float64))
-        digest.update(rows)
+        digest.update(rows.data)
         parts += [] if part is None else [part]
         start += len(rows)
     return Store(source, as_ids(pa.concat_arrays(parts)) if parts else ids, total / source.n, digest)

@@ -218,7 +218,8 @@ class Refit:
         chosen = last
         if drawn >= FEWEST_CHOOSING:
             by_fold = [self.candidates(partial(training.ridge, without=k)) for k in range(FOLDS)]
-            chosen = self.decide(np.concatenate([self.compare(*test, by_fold[k]) for k, *test in tests], axis=2))
+            scores = [self.compare(parts, Y, by_fold[k]) for k, parts, Y in tests]
+            chosen = self.decide(np.concatenate(scores, axis=2))
         return self.solved(chosen, training.ridge)
 
     def solved(self, chosen: Correction, solve: Solver) -> Correction:
