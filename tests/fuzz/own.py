@@ -357,7 +357,7 @@ def write_saved_plan(rng: random.Random, folder: Path) -> Path:
 
 def read_saved_plan(path: Path) -> None:
     mapping, old, new = _saved_plan()
-    plan = Progressive.load(path, mapping, old, stream=True)
+    plan = Progressive.load(path, mapping, old)
     assert np.isfinite(plan.store()).all()
     ids = next(plan.batches(4))
     plan.update(ids, new[ids])

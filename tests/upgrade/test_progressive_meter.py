@@ -120,7 +120,7 @@ def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
-        rows = plan._rows()
+        rows = plan._scored()
         seen.append(rows.references().tolist())
         assert ("overlap@2" in plan.meter().store) == bool(seen[-1])
     assert seen[0] == []  # 8 rows, and 10 are wanted
@@ -159,7 +159,7 @@ def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
     kept = np.array([0.9, 0.95])
 
     def support(surprise, kept=kept, name="cosine"):
-        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise))
+        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise), {})
         return rows.support(name, kept)
 
     assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import safetensors.numpy
 
 from congruence import persist
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
+from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import Map
 from congruence.upgrade.migrate.journal import PROGRESSIVE, hashes, make_folder
 from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
-from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
+from congruence.upgrade.progressive.state import STATE, Received, inputs_of, read_part
 from congruence.upgrade.progressive.texts import Scale, Texts
 
 KIND = "progressive migration"  # value of ``kind`` in ``config.json``
@@ -38,18 +37,14 @@ class NativeRows:
     digests: np.ndarray  # (m,), of their old vectors (``hashes``) when they were encoded
     new: Received  # their unit vectors, in the same order
     refit: Refit
-    maps: dict[int, Correction]  # by which rows were written, by number; the last is current
-    earlier: np.ndarray  # (e,), ids of rows written by an earlier map
-    slots: np.ndarray  # (e,), number of that map
+    correction: Correction  # the map of the other rows
     among: str | None  # modality of the rows to re-embed
 
     @classmethod
     def of(cls, plan: Progressive, digests: np.ndarray, among: str | None) -> NativeRows:
         """Return the current state of a plan; ``digests`` (n,) are those of all its rows."""
-        written, new = plan.written, plan.new_vectors
-        earlier = np.flatnonzero(written.slot != written.current)
-        ids, slots = plan.ids[earlier], written.slot[earlier]
-        return cls(plan.ids[new.rows], digests[new.rows], new, plan.refit, dict(written.maps), ids, slots, among)
+        new = plan.new_vectors
+        return cls(plan.ids[new.rows], digests[new.rows], new, plan.refit, plan.correction_, among)
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Return the vectors at the given positions of ``ids``, shape (b, d_new)."""
@@ -65,12 +60,9 @@ class NativeRows:
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
             which = np.flatnonzero([name == self.among for name in modalities.to_pylist()])
-        names, current = id_texts(ids.to_pylist()), next(reversed(self.maps))
-        place = id_rows(self.earlier, names[which])
-        slots = np.where(place >= 0, self.slots[place] if len(self.slots) else current, current)
-        for slot in np.unique(slots).tolist():
-            here = which[slots == slot]
-            out[here] = self.refit.transform(np.ascontiguousarray(rows[here]), self.maps[slot])
+        if len(which):
+            out[which] = self.refit.transform(np.ascontiguousarray(rows[which]), self.correction)
+        names = id_texts(ids.to_pylist())
         place = id_rows(self.ids, names)
         native = place >= 0
         native[native] = hashes(ids.filter(pa.array(native)), old[native]) == self.digests[place[native]]
@@ -86,28 +78,21 @@ def save_plan(
     modality: str | None,
     texts: tuple[np.ndarray, np.ndarray] | None,
     *,
-    files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan, with ids, texts and plot data; ``files`` names those written once.
-
-    ``digests`` are those of ``NativeRows``.
-    """
-    files = {} if files is None else files
-    kept = {name for name, file in files.items() if (folder / PROGRESSIVE / file).exists()}
+    """Save what has changed in a plan, with ids, texts and plot data; ``digests`` are those of ``NativeRows``."""
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
     arrays = {"size": np.array([plan.refit.size]), "digests": digests}
-    if plan.texts is not None and texts is not None:
+    if plan.texts is not None:
         arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-        if "texts" not in kept:
-            both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
-            files["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
-    if "ids" not in kept:
-        files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
+    if not (path / inputs_of(plan.inputs)).exists():
+        inputs = {f"ids{part}": array for part, array in pack(id_texts(plan.ids)).items()}
+        inputs |= {} if texts is None else {"old": texts[0], "new": texts[1]}
+        persist.write_folder(path / inputs_of(plan.inputs), inputs, {"kind": "inputs"}, "# Ids and texts\n")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
-    plan.write(path, config, arrays, files)
+    plan.write(path, config, arrays)
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
@@ -118,29 +103,27 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     arrays, config = found
     try:
         among, modality, facts = config["among"], config["modality"], config["facts"]
-        names = id_texts(json.loads(read_piece(path, facts["ids"])))
+        inputs = read_part(path / inputs_of(facts["inputs"]))
+        texts_of_ids, offsets = (inputs[f"ids{part}"] for part in PACKED)
+        names = unpack(texts_of_ids, offsets, str(path))
         known: dict[str, Any] = {"ids": names, "state": (arrays, facts), "folder": path, "among": among}
         texts = None
-        if "texts" in facts:
-            both = safetensors.numpy.load(read_piece(path, facts["texts"]))
+        if "old" in inputs:
             scale = Scale(arrays["texts.mean"], float(arrays["texts.spread"][0]))
-            texts = Texts.of(both["old"], both["new"], scale)
-            known |= {"texts": both["old"], "new_texts": both["new"]}
-        size, slot = float(arrays["size"][0]), arrays["slot"]
-        maps = {int(key): Correction.load(path, name, record) for key, name, record in facts["maps"]}
-        new = Received(len(names), mapping.d_out, keep=False)
+            texts = Texts.of(inputs["old"], inputs["new"], scale)
+            known |= {"texts": inputs["old"], "new_texts": inputs["new"]}
+        size, correction = float(arrays["size"][0]), Correction.restore(arrays, facts["map"])
+        new = Received(len(names), mapping.d_out)
         new.load(path, facts["vectors"])
         digests = arrays["digests"]
         if digests.shape != new.rows.shape or digests.dtype != np.uint64:
             raise ValueError("digests of other rows")
-        if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
-            raise ValueError("rows of maps that do not exist")
         if not (among is None or isinstance(among, str)):
             raise ValueError("a modality that is not a string")
-        earlier = np.flatnonzero(slot != next(reversed(maps)))
         refit = Refit(mapping.for_modality(modality), texts, size)
-        native = NativeRows(names[new.rows], digests, new, refit, maps, names[earlier], slot[earlier], among)
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        native = NativeRows(names[new.rows], digests, new, refit, correction, among)
+        refit.transform(np.zeros((1, mapping.n_features_in_), np.float32), correction)  # raises if it does not fit
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise _damaged(path, type(error).__name__) from error
     return native, known
 

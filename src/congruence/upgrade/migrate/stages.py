@@ -31,7 +31,6 @@ from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
-from congruence.upgrade.progressive.rows import is_on_disk
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
@@ -64,9 +63,8 @@ def reembed(
     """Encode the rows that the map is least sure of with the new model, refit the map, and map the others again.
 
     After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for
-    the others. Rows that the refitted map moves noticeably are written again at once, the others at the end. Search
-    stays available. All state is in the journal's folder: if the process is killed, call the function again to resume;
-    rows already saved are not encoded again.
+    the others, which are written again when the map is refitted. Search stays available. All state is in the journal's
+    folder: if the process is killed, call the function again to resume; rows already saved are not encoded again.
 
     Parameters
     ----------
@@ -124,8 +122,7 @@ def reembed(
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.save()
         tell("updating all rows to match the plan")
-        table.repair()
-        plan, changed = table.plan, False
+        plan, changed = table.plan, table.repair()
         for batch in plan.batches(size, budget=budget, share=share, until=until):
             table.encode(encode, batch, callback)
             fresh = table.known(batch)
@@ -144,11 +141,8 @@ def reembed(
             journal.log(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
-        if changed or len(plan.written.maps) > 1:  # also if the process was killed earlier
-            plan.mark_written()
+        if changed:
             table.save(forecast=True)
-            tell("updating rows that moved little, with the latest map")
-            table.repair()
             migration.retry(migration.database, migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
@@ -201,7 +195,6 @@ class _Table:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
         self.theirs = migration._theirs()
-        self.files: dict[str, str] = {}
         if not facts:  # left over from a migration that was discarded
             names = self.plan.ids[self.known(self.plan.ids)]
             for start in range(0, len(names), ROWS_PER_UPDATE):
@@ -212,7 +205,7 @@ class _Table:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
         native = self.migration.mapper.native = NativeRows.of(self.plan, self.digests, self.among)
         facts = native.digests, self.among, self.modality, self.texts
-        save_plan(self.plan, self.migration.folder, *facts, files=self.files, forecast=forecast)
+        save_plan(self.plan, self.migration.folder, *facts, forecast=forecast)
         self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
 
     def known(self, ids: np.ndarray) -> np.ndarray:
@@ -256,9 +249,9 @@ class _Table:
         if migration.marks is not None:
             migration.marks.write(migration.folder)
 
-    def repair(self) -> None:
-        """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        migration, marks = self.migration, self.migration.marks
+    def repair(self) -> bool:
+        """Write all rows that differ from the plan, after a kill or the first map; return whether there were any."""
+        migration, marks, changed = self.migration, self.migration.marks, False
         for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
             found = replace(migration.passes, engine=None).repair(marks=marks)
             if marks is not None:
@@ -266,6 +259,8 @@ class _Table:
                 marks.write(migration.folder)
             if not found["written"]:
                 break
+            changed = True
+        return changed
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -340,7 +335,7 @@ def _in_order(
     if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
         return ids, digests, old
     ids, digests = ids.take(pa.array(place)), digests[place]
-    if not is_on_disk(old):
+    if not isinstance(old, np.memmap):
         return ids, digests, old[place]
     path = migration.folder / f"ordered-{SCRATCH}"
     with _removed_on_error(path), open(path, "wb") as out:
