@@ -148,6 +148,7 @@ BAD_SHAPES = {
     "empty column": (pa.array([], pa.list_(pa.float32())), "empty column"),
 }
 BAD_DTYPES = {
+    "neither an array nor a table": (object(), "of type object; expected an array, a table"),
     "objects": (np.array([[{}, {}]] * 3), "object array for source"),
     "strings": (["cat", "dog"], "text or bytes"),
     "column of strings": (pd.Series(["cat", "dog"]), "text"),

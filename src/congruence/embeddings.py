@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from congruence._utils.arrays import as_dtype
 from congruence._utils.arrays import has_unit_rows as has_unit_rows
 from congruence._utils.arrays import normalize_rows as normalize_rows
-from congruence._utils.columns import index_ids, split_ids
+from congruence._utils.columns import index_ids, read_once, split_ids
 from congruence._utils.display import as_html, as_text, visible
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._utils.optional import require
@@ -140,7 +140,7 @@ class Embeddings:
     vectors : array_like, shape (n, d)
         float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never
         modified. A list of arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns
-        are accepted too.
+        are accepted too; a column of ids beside the vectors gives the ids.
     ids : sequence of str or int, optional
         One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of
         strings. Two ids are equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas
@@ -180,10 +180,12 @@ class Embeddings:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        raw_ids = index_ids(self.vectors) if self.ids is None else self.ids
+        vectors, column = split_ids(self.vectors)
+        raw_ids: Ids | None = column if self.ids is None else self.ids
+        raw_ids = index_ids(vectors) if raw_ids is None else raw_ids
         has_ids = raw_ids is not None
-        ids = as_ids(raw_ids) if has_ids else None
-        X = as_matrix(self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
+        ids = None if raw_ids is None else as_ids(raw_ids)
+        X = as_matrix(vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
             ids = np.arange(len(X))
         elif len(ids) != len(X):
@@ -568,12 +570,17 @@ def by_modality(
     return {keys[0]: pair[0]}, {keys[1]: pair[1]}
 
 
-def check_order(X: object, Y: object) -> None:
-    """Refuse embeddings whose rows would be paired by position although their ids are in a different order."""
-    if not (isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids):
-        return
-    if not same_ids(X.ids, Y.ids):
+def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
+    """Return both sides, with tables read once; refuse those whose rows would be paired by position although their ids
+    are in a different order.
+    """
+    X, Y = read_once(X), read_once(Y)
+    ours, theirs = (
+        (one.ids if one.has_ids else None) if isinstance(one, Embeddings) else split_ids(one)[1] for one in (X, Y)
+    )
+    if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
-            "Got embeddings whose ids are not the same in the same order; expected rows paired by position.",
+            "Got rows whose ids are not the same in the same order; expected rows paired by position.",
             "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
         )
+    return X, Y

@@ -66,7 +66,7 @@ def write_folder(
     }
     content["numbers_sha256"] = numbers_digest(content)
     path = Path(path)
-    with atomic_path(path, force=force, directory=True, foreign=_why_no_map) as folder:
+    with atomic_path(path, force=force, directory=True, foreign=why_no_map) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -76,15 +76,15 @@ def write_folder(
 
 def check_map_output(path: str | Path, *, force: bool = False) -> None:
     """Check, before any work is done, that ``write_folder`` would accept the path. Raises OutputExistsError."""
-    check_output(path, force=force, directory=True, foreign=_why_no_map)
+    check_output(path, force=force, directory=True, foreign=why_no_map)
 
 
 def find_map(path: str | Path) -> Path:
     """Return the folder of a saved map, or its backup if a process was killed while replacing the map."""
-    return find_copy(Path(path), _why_no_map)
+    return find_copy(Path(path), why_no_map)
 
 
-def _why_no_map(folder: Path) -> str | None:
+def why_no_map(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a map; None if it is a map, of any version and in any state."""
     return why_foreign(folder, "a saved map", CONFIG, FORMAT, lambda name: name in (WEIGHTS, CONFIG, CARD))
 

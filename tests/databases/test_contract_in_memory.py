@@ -1,7 +1,9 @@
 """The contract on a database in memory, which shows tests of the contract that cannot pass, or cannot fail."""
 
+from contextlib import contextmanager
+
 import numpy as np
-from database_contract import DatabaseContract, UserRow
+from database_contract import ERRORS, DatabaseContract, UserRow
 from memory_database import MemoryDatabase, Table
 
 TABLES: dict[str, Table] = {}
@@ -41,6 +43,15 @@ class TestMemory(DatabaseContract):
         table.rows[one] = dict(others)
         if vector is not None:
             (table.new if table.switched else table.old)[one] = np.asarray(vector, np.float32)
+
+    @contextmanager
+    def failing(self, where, database, fault, after):
+        def fail(step):
+            if len(database.calls) > calls + after:
+                raise ERRORS[fault]("the test", "Nothing.")
+
+        database.fail, calls = fail, len(database.calls)
+        yield
 
     def user_delete(self, where, one, **names):
         del TABLES[where].rows[one]

@@ -86,7 +86,6 @@ class TestDuckDB(DatabaseContract):
             "INSERT INTO likes SELECT id FROM items",
             "two columns": "DROP INDEX by_kind; ALTER TABLE items ADD COLUMN second FLOAT[8]; "
             "UPDATE items SET second = embedding",
-            "own name": "DROP INDEX by_kind; ALTER TABLE items ADD COLUMN embedding__congruence_old FLOAT[8]",
         }
         with duckdb.connect(where) as user:
             user.execute(statements[situation])

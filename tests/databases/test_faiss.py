@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow
+from failing_files import FailingFiles
 from lazy_module import LazyModule
 
 from congruence.databases import open_database
@@ -11,7 +12,7 @@ from congruence.errors import DatabaseError, MigrationError, ParameterError, Sha
 faiss = LazyModule("faiss")
 
 
-class TestFaiss(DatabaseContract):
+class TestFaiss(FailingFiles, DatabaseContract):
     id_types = ("int",)
     rows_without = False
     has_columns = False

@@ -61,9 +61,9 @@ class TestLanceDB(DatabaseContract):
         elif situation == "type":
             field = field.with_type(pa.list_(pa.float64(), DIM))
             vectors = vectors.cast(field.type)
-        name = {"two columns": "second", "own name": "embedding__congruence_old"}.get(situation)
         rows = rows.set_column(place, field, vectors)
-        rows = rows if name is None else rows.append_column(name, vectors)
+        if situation == "two columns":
+            rows = rows.append_column("second", vectors)
         lancedb.connect(Path(where).parent).create_table("items", rows, mode="overwrite")
 
     def rules(self, where):

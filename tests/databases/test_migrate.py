@@ -734,3 +734,76 @@ def test_removed_rows_are_counted_where_the_database_failed_between_them(mapping
         )
         assert migration.passes.repair()["removed"] >= 3
     assert set(made.new) == set(made.rows)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Rows of two models of one width, and of a third, and a map that knows the rows of the first two."""
+    rng = np.random.default_rng(5)
+    Z = rng.normal(size=(700, D)) / 2
+    turns = [np.linalg.qr(rng.normal(size=(D, D)))[0] for _ in range(3)]
+    rows = [unit(Z @ turn + 3 * unit(rng.normal(size=(1, D)))) for turn in turns]
+    return rows, congruence.fit(rows[0][:200], rows[1][:200], "orthogonal", modality="image")
+
+
+@pytest.mark.parametrize(("mixed", "stranger"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("when", ["in the first pass", "before the end of the run", "before the switch"])
+def test_rows_that_come_after_the_plan_are_judged_before_they_are_mapped(
+    models, tmp_path, monkeypatch, mixed, when, stranger
+):
+    duckdb = pytest.importorskip("duckdb")
+    rows, mapping = models
+    where = tmp_path / "t.duckdb"
+
+    def write(first, vectors, kind="image"):
+        with duckdb.connect(str(where)) as client:
+            client.execute(f"CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, kind TEXT, v FLOAT[{D}])")
+            values = pa.table(
+                {"id": first + np.arange(len(vectors)), "kind": [kind] * len(vectors), "v": list(vectors)}
+            )
+            client.register("given", values)
+            client.execute("INSERT OR REPLACE INTO t (id, kind, v) SELECT * FROM given")
+
+    def opened():
+        database = open_database(where, rows="kind = 'image'" if mixed else None)
+        return Migration(database, mapping, journal=tmp_path / "journal", modality="image")
+
+    write(0, rows[0][200:500])
+    if mixed:
+        write(5000, rows[0][500:600], "text")
+    with opened() as migration, monkeypatch.context() as patch:
+        if when == "in the first pass":
+            patch.setattr(passes, "rows_per_block", lambda dim: 100)
+            real, calls = migration.database.write, []
+
+            def killed(*arguments):
+                if calls:
+                    raise KeyboardInterrupt
+                calls.append(real(*arguments))
+
+            database = migration.database.without_condition()
+            patch.setattr(type(database), "write", lambda self, *arguments: killed(*arguments))
+            with pytest.raises(KeyboardInterrupt):
+                migration.run(mixed=mixed)
+        else:
+            migration.run(mixed=mixed)
+        if when == "before the switch":
+            assert migration.verify().passed
+    write(1000, rows[stranger][200:260])
+    write(0, rows[stranger][300:310])
+    for _ in range(2):  # a refusal stays one
+        with opened() as migration, pytest.raises(errors.SpaceMismatchError, match="added or changed .*do not all fit"):
+            migration.switch() if when == "before the switch" else migration.run(resume=True)
+        with opened() as migration:
+            assert migration.database.stage() is Stage.PREPARED
+            found = migration.database.fetch(pa.array(range(1000, 1060)), "new")
+            assert not len(found.ids)
+    write(1000, rows[0][600:660])
+    write(0, rows[0][300:310])
+    if stranger == 2:  # of an unknown model, which is mapped if that is allowed
+        write(2000, rows[2][200:260])
+    with opened() as migration:
+        migration.run(resume=True, allow_unknown=stranger == 2)
+        assert migration.verify().passed
+        migration.switch()
+        assert migration.database.count("new") == 300 + 60 + 60 * (stranger == 2) + 100 * mixed

@@ -157,6 +157,49 @@ def test_two_migrations_of_one_database_are_told_apart(run, made, tmp_path):
     assert next_command(done) == ["switch", "--journal", "my b"]
 
 
+def test_every_printed_command_finds_its_journal_among_others(here, mapping, tmp_path):  # noqa: F811
+    """Two columns of one table, each with its own default journal."""
+    duckdb = pytest.importorskip("duckdb")
+    mapping.save(tmp_path / "map")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as client:
+        client.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, a FLOAT[{D}], b FLOAT[{D}])")
+        rows = pairs("image", N, 3)[0].tolist()
+        client.executemany("INSERT INTO t VALUES (?, ?, ?)", [(k, row, row) for k, row in enumerate(rows)])
+
+    def follow(*words):
+        """Run a command, and return the command that it prints, on standard error if it fails."""
+        done = here("migrate", "t.duckdb", *words)
+        lines = [line for line in (done.out + done.err).splitlines() if "congruence migrate t.duckdb" in line]
+        return done, shlex.split(lines[-1].rpartition("congruence migrate t.duckdb ")[2].partition(" first.")[0])
+
+    begin = ("--map", "map", "--modality", "image")
+    for column in "ab":
+        planned, words = follow("plan", *begin, "--column", column)
+        planned.ends(0)
+        run, following = follow(*words, "--yes")
+        run.ends(0)
+    journals = sorted(path.name for path in tmp_path.glob("migration-*"))
+    assert following[:2] == ["switch", "--journal"]
+    for journal in journals:
+        refused, words = follow("drop-old", "--yes", "--journal", journal)
+        refused.refused()
+        done, words = follow(*words)
+        done.ends(0)
+        assert words == ["finish", "--journal", journal]
+        refused, words = follow("discard", "--yes", "--journal", journal)
+        refused.refused()
+        done, words = follow(*words)
+        done.ends(0)
+        assert words == ["verify", "--journal", journal]
+    done, words = follow("finish", "--yes", "--journal", journals[0])
+    done.ends(0)
+    column = words[words.index("--column") + 1]
+    again, words = follow("run", *begin, *words[3:], "--yes")
+    again.ends(0)
+    status = json.loads(here("migrate", "t.duckdb", "status", *words[1:], "--json").out)
+    assert status["place"].endswith(column)
+
+
 def test_a_journal_of_another_database_says_which(run, here, made):
     run("run", "--map", "map", "--journal", "j", "--yes").ends(0)
     here("migrate", "other", "switch", "--journal", "j").refused("memory status --journal j")

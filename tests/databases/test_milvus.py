@@ -62,11 +62,11 @@ def row_of(one, vector, kind, title):
     return {"id": one, "embedding": vector, "kind": kind, "title": title, "label": LABELS[number % 5], "words": words}
 
 
-def rows_shown(where, table="items"):
+def rows_shown(where, table="items", column="embedding"):
     client = client_of(where)
     client.load_collection(table)
     found = [dict(one) for one in client.query(table, filter="", output_fields=["*"])]
-    return {one["id"]: UserRow(np.asarray(one.pop("embedding"), np.float32).tobytes(), one) for one in found}
+    return {one["id"]: UserRow(np.asarray(one.pop(column), np.float32).tobytes(), one) for one in found}
 
 
 class TestFile(RenamesContract, DatabaseContract):
@@ -83,11 +83,22 @@ class TestFile(RenamesContract, DatabaseContract):
     def make(self, folder, ids, vectors, others, **names):
         return make_collection(folder, ids, vectors, others)
 
-    def user_rows(self, where, **names):
-        return rows_shown(where)
+    def user_rows(self, where, *, column="embedding", **names):
+        return rows_shown(where, column=column)
 
     def give(self, where, situation):
-        self.create(where, "items__congruence_old")
+        client = client_of(where)
+        rows = [dict(one) for one in client.query("items", filter="", output_fields=["*"])]
+        schema = client.create_schema(enable_dynamic_field=True)
+        schema.add_field("id", pymilvus.DataType.INT64, is_primary=True)
+        index = client.prepare_index_params()
+        for name in ("embedding", "second"):
+            schema.add_field(name, pymilvus.DataType.FLOAT_VECTOR, dim=DIM)
+            index.add_index(name, index_type="FLAT", metric_type="IP")
+        client.drop_collection("items")
+        client.create_collection("items", schema=schema, index_params=index)
+        vectors = [(row["id"], row["embedding"]) for row in rows]
+        client.insert("items", [{"id": one, "embedding": vector, "second": vector} for one, vector in vectors])
 
     def user_add(self, where, one, vector, others, **names):
         row = row_of(one, vector, others["kind"], others["title"])

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow, make_rows
+from failing_files import FailingFiles
 
 from congruence.databases import open_database
 from congruence.errors import MigrationError
 from congruence.upgrade.migrate import Migration
 
 
-class TestNpy(DatabaseContract):
+class TestNpy(FailingFiles, DatabaseContract):
     rows_without = False
     has_columns = False
     needed = (".vectors.npy.congruence", ".vectors.npy.congruence-begun", ".vectors.npy.congruence-dropped")
@@ -35,6 +36,11 @@ class TestNpy(DatabaseContract):
     def user_rows(self, where, **names):
         ids = np.load(Path(where).parent / "ids.npy").tolist()
         return {one: UserRow(row.tobytes(), {}) for one, row in zip(ids, np.load(where), strict=True)}
+
+    def user_change(self, where, one, vector, others):
+        rows = np.load(where)
+        rows[np.load(Path(where).parent / "ids.npy").tolist().index(one)] = vector
+        np.save(where, rows)
 
 
 def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):

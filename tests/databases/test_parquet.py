@@ -10,6 +10,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow, lists, run
+from failing_files import FailingFiles
 
 from congruence import Space
 from congruence.databases import open_database
@@ -27,8 +28,9 @@ def as_table(ids, vectors, others, column, id_column, missing=()):
     return pa.table({id_column: names, "kind": kinds, column: column_of_vectors, "title": others["title"]})
 
 
-class TestParquet(DatabaseContract):
+class TestParquet(FailingFiles, DatabaseContract):
     id_types = ("int", "text", "uuid")
+    needed = (".photos.parquet.congruence-begun",)
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
         where = folder / "photos.parquet"
@@ -91,6 +93,7 @@ class TestArrowFolder(TestParquet):
     """Two files, of which the second is a stream, and files that are not data."""
 
     id_types = ("text",)
+    needed = (".photos.congruence-begun",)
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
         rows = as_table(ids, vectors, others, column, id_column)

@@ -94,6 +94,24 @@ class TestPgVector(DatabaseContract):
             given = [one, None if vector is None else shown(vector), others["kind"], others["title"]]
             execute(connection, insert + update, names(table, column, id_column), given)
 
+    @contextmanager
+    def failing(self, where, database, fault, after):
+        """After some statements, the server ends our connections, or has no space on its disk."""
+        execute, calls = psycopg.RawCursor.execute, []
+
+        def counted(cursor, statement, *values, **options):
+            calls.append(statement)
+            if len(calls) > after and fault == "full disk":
+                return execute(cursor, "DO $$ BEGIN RAISE disk_full; END $$")
+            if len(calls) > after:
+                with psycopg.connect(where, autocommit=True) as other:
+                    other.execute("SELECT pg_terminate_backend(%s, 9000)", [cursor.connection.info.backend_pid])
+            return execute(cursor, statement, *values, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(psycopg.RawCursor, "execute", counted)
+            yield
+
     needed = (
         "embedding__congruence_new",
         "embedding__congruence_old",
@@ -120,7 +138,6 @@ class TestPgVector(DatabaseContract):
             "foreign key": "CREATE TABLE likes (item bigint REFERENCES items ON DELETE CASCADE); "
             "INSERT INTO likes SELECT id FROM items",
             "two columns": f"ALTER TABLE items ADD COLUMN second vector({DIM}); UPDATE items SET second = embedding",
-            "own name": f"ALTER TABLE items ADD COLUMN embedding__congruence_old vector({DIM})",
         }
         with connect(where) as connection:
             for statement in statements[situation].split("; "):

@@ -101,23 +101,19 @@ class Contract(DatabaseContract):
     def give(self, where, situation):
         client = self.client(where)
         config = models.VectorParams(size=DIM, distance=models.Distance.COSINE)
-        if situation == "own name":
-            client.create_collection("items_v1__congruence_new", vectors_config=config)
-        else:
-            records, _ = client.scroll("items", limit=10_000, with_payload=True, with_vectors=True)
-            client.create_collection("named", vectors_config={"embedding": config, "second": config})
-            client.upsert(
-                "named",
-                [
-                    models.PointStruct(
-                        id=one.id, payload=one.payload, vector={"embedding": one.vector, "second": one.vector}
-                    )
-                    for one in records
-                ],
-            )
-            unnamed = models.DeleteAlias(alias_name="items")
-            client.update_collection_aliases([models.DeleteAliasOperation(delete_alias=unnamed)])
-            alias(client, "items", "named")
+        records, _ = client.scroll("items", limit=10_000, with_payload=True, with_vectors=True)
+        client.create_collection("named", vectors_config={"embedding": config, "second": config})
+        client.upsert(
+            "named",
+            [
+                models.PointStruct(
+                    id=one.id, payload=one.payload, vector={"embedding": one.vector, "second": one.vector}
+                )
+                for one in records
+            ],
+        )
+        unalias(client, "items")
+        alias(client, "items", "named")
         client.close()
 
     def user_delete(self, where, one, *, table="items", id_column=None):

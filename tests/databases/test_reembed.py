@@ -397,7 +397,7 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     more = ("--encode", "new.npz", "--modality", "image", "--share", 0.3, "--set", "plot=p.svg")
     done = run("reembed", *more, *rates).ends(0)
     assert "10.0 % re-embedded: " in done.err
-    for words in ("30.0 % re-embedded: ", "measure first: "):
+    for words in ("30.0 % re-embedded: ", "no forecast yet: "):
         assert words in done.out
     assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000

@@ -15,7 +15,6 @@ from congruence.databases import open_database
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.migrate import Migration, stages
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.progressive import refit, state
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +48,6 @@ def go(folder, at, seen):
     truth = np.load(folder / "truth.npy")
     stages.IN_MEMORY, stages.CHUNK = 0, CHUNK
     Journal.write = watched(Journal.write)
-    state.write_piece = refit.write_piece = watched(state.write_piece)
     persist.write_folder = watched(persist.write_folder)
     database = open_database(folder / "photos.duckdb")
     database.write = watched(database.write)

@@ -56,14 +56,12 @@ class TestSQLite(DatabaseContract):
         return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
 
     def give(self, where, situation):
-        statements = {
-            "two columns": "CREATE TABLE kept AS SELECT id, embedding, embedding, kind, title FROM items; "
-            "DROP TABLE items; CREATE VIRTUAL TABLE items USING vec0(id integer PRIMARY KEY, embedding float[8], "
-            "second float[8], kind text, +title text); INSERT INTO items SELECT * FROM kept",
-            "own name": "CREATE VIRTUAL TABLE items__congruence_old USING vec0(embedding float[8])",
-        }
         with closing(connect(where)) as connection:
-            connection.executescript(statements[situation])
+            connection.executescript(
+                "CREATE TABLE kept AS SELECT id, embedding, embedding, kind, title FROM items; "
+                "DROP TABLE items; CREATE VIRTUAL TABLE items USING vec0(id integer PRIMARY KEY, embedding float[8], "
+                "second float[8], kind text, +title text); INSERT INTO items SELECT * FROM kept"
+            )
 
     def user_add(self, where, one, vector, others, **names):
         self.user_delete(where, one)

@@ -327,7 +327,7 @@ def write_plan(rng: random.Random, folder: Path) -> Path:
     plan = Progressive(mapping, rows, **given)
     for ids in plan.batches(6, budget=12):
         plan.update(ids, draw.normal(size=(len(ids), D_TARGET)))
-    save_plan(plan, folder, None, None, texts if given else None)
+    save_plan(plan, folder, np.zeros(12, np.uint64), None, None, texts if given else None)
     return folder / "progressive"
 
 
@@ -335,7 +335,8 @@ def read_plan(path: Path) -> None:
     found = read_native(path.parent, _fitted("orthogonal"))
     if found is not None:
         ids = pa.array(["item-3", "item-4", "another"])
-        out = found[0].replace(ids, np.ones((3, D_SOURCE), np.float32), None, np.zeros((3, D_TARGET), np.float32))
+        rows, out = np.ones((3, D_SOURCE), np.float32), np.zeros((3, D_TARGET), np.float32)
+        found[0].replace(ids, rows, rows, None, out)
         assert out.shape == (3, D_TARGET)
 
 
@@ -356,7 +357,7 @@ def write_saved_plan(rng: random.Random, folder: Path) -> Path:
 
 def read_saved_plan(path: Path) -> None:
     mapping, old, new = _saved_plan()
-    plan = Progressive.load(path, mapping, old, stream=True)
+    plan = Progressive.load(path, mapping, old)
     assert np.isfinite(plan.store()).all()
     ids = next(plan.batches(4))
     plan.update(ids, new[ids])

@@ -31,7 +31,7 @@ def test_models_data_date_and_seed_are_named(page):
 
 
 def test_what_to_do_comes_first_and_theorems_are_folded(page):
-    order = [page.index(words) for words in ("<strong>Next:</strong>", "recall@1", "<details>", "Thm C.25")]
+    order = [page.index(words) for words in ("<strong>Next:</strong>", "recall@1", "<details>", "Assumption 5.2")]
     assert order == sorted(order)
     assert "<details open" not in page
 

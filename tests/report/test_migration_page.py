@@ -119,7 +119,7 @@ def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journ
     assert read_reembedding(folder) is None
     assert "Re-embedding" not in render_migration(read_migration(folder))
     made, texts = plan
-    save_plan(made, folder, None, None, texts, forecast=forecast)
+    save_plan(made, folder, np.zeros(100, np.uint64), None, None, texts, forecast=forecast)
     found = read_reembedding(folder)
     assert [one["n_embedded"] for one in found["stages"]] == [50, 100]
     picture = made.picture(forecast=forecast)
@@ -146,7 +146,7 @@ def test_a_first_stage_of_which_little_is_known_is_drawn_too(journal, plan, tmp_
     made = Progressive(p.refit.mapping, p._old, texts=old, new_texts=new)
     made.update([0, 1], np.eye(12)[:2])  # none of them random: nothing is measured
     journal.write(tmp_path)
-    save_plan(made, tmp_path, None, None, (old, new))
+    save_plan(made, tmp_path, np.zeros(2, np.uint64), None, None, (old, new))
     page = render_migration(read_migration(tmp_path), reembedding=read_reembedding(tmp_path))
     assert '0.7% <span class="note">2 rows</span>' in page
     assert "nan" not in page.split("</style>")[1].lower()

@@ -1,8 +1,5 @@
 """The first line that a user writes: ``congruence.fit`` on whatever holds the vectors, and what it returns."""
 
-import sys
-import types
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +9,7 @@ from sklearn.model_selection import cross_val_score
 import congruence
 from congruence import Embeddings, OrthogonalMap, Space, load
 from congruence.errors import DegenerateWarning, DtypeError, IdError, ModalityError, ParameterError
-from congruence.metrics import class_retrieval
+from congruence.metrics import class_retrieval, linear_cka
 from congruence.synthetic import rigid_problem
 
 N, D = 40, 6
@@ -42,20 +39,6 @@ class Column:
         return self._column.pop().__arrow_c_stream__(requested_schema)
 
 
-class HuggingFaceData:
-    """What ``fit`` uses of ``datasets.Dataset``: rows are read through its own order of them."""
-
-    def __init__(self, table):
-        self._table = table
-
-    def with_format(self, name):
-        assert name == "arrow"
-        return self
-
-    def __getitem__(self, which):
-        return self._table[which]
-
-
 def frame(rows, ids, name="id"):
     return pd.DataFrame({name: ids, "vector": list(rows)})
 
@@ -68,8 +51,20 @@ def table(rows, ids, name="id"):
     return pa.table({name: pa.array(ids), "vector": pa.array(rows.tolist())})
 
 
+def polars(rows, ids):
+    return pytest.importorskip("polars").DataFrame({"id": list(ids), "vector": rows.tolist()})
+
+
+def hugging_face(rows, ids):
+    """A data set whose rows are read through an order of its own, and come as tensors."""
+    back = pytest.importorskip("datasets").Dataset.from_dict({"id": list(ids)[::-1], "vector": rows.tolist()[::-1]})
+    return back.select(range(len(rows) - 1, -1, -1)).with_format("torch")
+
+
 FORMS = {
     "frame": frame,
+    "beside others": lambda rows, ids: frame(rows, ids).assign(title="same", price=np.arange(len(rows))),
+    "arrow, beside others": lambda rows, ids: table(rows, ids).append_column("title", pa.array(["same"] * len(rows))),
     "upper case": lambda rows, ids: frame(rows, ids, "ID"),
     "another name": lambda rows, ids: frame(rows, ids, "sku"),
     "arrow": table,
@@ -83,22 +78,37 @@ FORMS = {
     "wide, numbered columns": lambda rows, ids: pd.DataFrame(rows).assign(id=ids),
     "wide, beside an index": lambda rows, ids: wide(rows, ids).set_index(np.arange(5, 5 + len(rows))),
     "index": lambda rows, ids: pd.DataFrame(rows, index=ids),
-    "hugging face": lambda rows, ids: HuggingFaceData(table(rows, ids)),
+    "polars": polars,
+    "polars, lazy": lambda rows, ids: polars(rows, ids).lazy(),
+    "hugging face": hugging_face,
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("whole", [False, True])
-def test_tables_pair_by_their_ids_in_any_order(form, whole, monkeypatch):
-    module = types.ModuleType("datasets")
-    module.Dataset = HuggingFaceData
-    monkeypatch.setitem(sys.modules, "datasets", module)
+def test_tables_with_ids_are_rows_wherever_rows_are_taken(form, whole):
     ids = np.arange(N) * 3 if whole else IDS
-    make = FORMS[form]
-    mapping = congruence.fit(make(A, ids), make(B[ORDER], ids[ORDER]))
-    np.testing.assert_allclose(mapping.transform(A), congruence.fit(A, B).transform(A), atol=1e-9)
+    make, options = FORMS[form], {"modality": "text", "center": True}
+    expected = congruence.fit(A, B, "orthogonal", means={"image": (A + 2, None)}, **options)
+    old = lambda: make(A, ids)  # noqa: E731  # some can be read once
+    new, images = make(B[ORDER], ids[ORDER]), make(A + 2, ids)
+    mapping = congruence.fit(old(), new, "orthogonal", means={"image": (images, None)}, **options)
     assert mapping.scores_["paired_by"] == "id"
     assert f"{N} pairs by id" in repr(mapping)
+    for modality in ("text", "image"):
+        np.testing.assert_allclose(mapping.transform(old(), modality), expected.transform(A, modality), atol=1e-9)
+    named = mapping.for_modality("text")
+    np.testing.assert_array_equal(named.transform_target(make(B, ids)), B)
+    assert named.transform_embeddings(old()).ids.tolist() == Embeddings(old()).ids.tolist() == list(ids)
+    assert named.score(old(), make(B, ids)) == 1
+    assert congruence.evaluate(named, old(), make(B[ORDER], ids[ORDER])).rows[0].after > 0.9
+    assert congruence.certify(old(), make(B[ORDER], ids[ORDER])).n_anchors == N
+    own = OrthogonalMap().fit(old(), make(B, ids))
+    np.testing.assert_allclose(own.rotation_, OrthogonalMap().fit(A, B).rotation_, atol=1e-9)
+    if form != "index":  # an index is no column
+        for by_position in (named.score, OrthogonalMap().fit, linear_cka):
+            with pytest.raises(IdError, match="paired by position"):
+                by_position(old(), make(B[ORDER], ids[ORDER]))
 
 
 def test_a_column_of_another_library_is_read_once():

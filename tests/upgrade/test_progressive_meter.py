@@ -120,7 +120,7 @@ def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
-        rows = plan._rows()
+        rows = plan._scored()
         seen.append(rows.references().tolist())
         assert ("overlap@2" in plan.meter().store) == bool(seen[-1])
     assert seen[0] == []  # 8 rows, and 10 are wanted
@@ -159,7 +159,7 @@ def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
     kept = np.array([0.9, 0.95])
 
     def support(surprise, kept=kept, name="cosine"):
-        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise))
+        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise), {})
         return rows.support(name, kept)
 
     assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half
@@ -243,7 +243,7 @@ def test_the_forecast_says_where_it_cannot_win():
     rng = np.random.default_rng(0)
     assert ahead_of(rng.random(100) < 0.1, order).verdict == "re-embed everything"
     unsure = ahead_of(np.ones(5), order[:5])
-    assert unsure.verdict == "measure first"
+    assert unsure.verdict == "no forecast yet"
     assert len(str(unsure).splitlines()) == 1  # no forecast by rows that are too few for a verdict
     assert ahead_of(np.ones(100), order).verdict == "done"
     worse = ahead_of(np.ones(100), order, metric="accuracy", better=(0.9, 0.85))
@@ -253,7 +253,7 @@ def test_the_forecast_says_where_it_cannot_win():
 
 def test_bad_input_of_a_forecast():
     _, plan = start(0)
-    assert plan.forecast().verdict == "measure first"
+    assert plan.forecast().verdict == "no forecast yet"
     for given in ({"rate": 0}, {"price": -1}, {"target": 0}, {"metric": "speed"}):
         with pytest.raises(ParameterError, match=next(iter(given))):
             plan.forecast(**given)

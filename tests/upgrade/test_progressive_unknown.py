@@ -9,7 +9,7 @@ from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.progressive import read_texts
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Refit
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
 from congruence.upgrade.progressive.state import LEARN
 from congruence.upgrade.progressive.texts import Gate
 
@@ -77,7 +77,8 @@ def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(ph
     weights = np.where(random, min(3.0, (len(plan) - states.due.sum()) / random.sum()), 1.0)
     refit = Refit(plan.refit.mapping, None, plan.refit.size)
     last = replace(refit.first(), ridge=plan.correction_.ridge)
-    one = refit.fit(plan._old[native], plan.new_vectors.take(native).astype(float), weights, random, last, choose=False)
+    known = Known(plan._rows(native), plan.new_vectors.take(native).astype(float), weights, random)
+    one = refit.fit([known], len(native), last, choose=False)
     np.testing.assert_allclose(plan.transform(rows), refit.transform(rows, one), atol=1e-3)
 
 
@@ -113,11 +114,10 @@ def test_random_rows_close_the_gate_only_where_that_is_sure():
     assert (chosen.kind, chosen.gate) == ("plain", None)
 
 
-def test_a_gated_plan_is_the_same_as_a_stream_and_after_a_pause(photos, tmp_path, monkeypatch):
+def test_a_gated_plan_is_the_same_as_a_stream_and_after_a_pause(photos, tmp_path):
     memory = go(photos.plan(KNOWN), photos, 0.2)
     assert memory.correction_.kind == "gated"
     np.save(tmp_path / "old.npy", photos.old.astype(np.float32))
-    monkeypatch.setattr("congruence.upgrade.progressive.rows.BLOCK_BYTES", 1 << 20)
     disk = Classes()
     disk.old = np.load(tmp_path / "old.npy", mmap_mode="r")
     stream = go(disk.plan(KNOWN), photos, 0.2)

@@ -27,7 +27,8 @@ def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
     Accepts arrays, tensors, nested lists, lists or object arrays of vectors; pandas, polars or Arrow columns of lists,
-    and tables of numeric columns or of one column of lists. Memory is shared where possible; bfloat16 becomes float32.
+    and tables of numeric columns or of one column of lists, where a column of ids is left out (``split_ids``). Memory
+    is shared where possible; bfloat16 becomes float32.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -35,7 +36,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
         refuse_sparse(X, name)
         return to_numpy(X)
     refuse_sparse(X, name)
-    X = _read_once(X)
+    X, _ = split_ids(X)
     pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
     if pandas is not None and isinstance(X, pandas.DataFrame):
         return _frame(pandas, X, name)
@@ -59,7 +60,13 @@ def to_rows(X: object, name: str) -> np.ndarray:
         return _stack(list(X), name)
     if not hasattr(X, "__array__") and hasattr(X, "to_numpy"):
         return _array(np.asarray(X.to_numpy()), name)
-    return _array(to_numpy(X), name)
+    rows = _array(to_numpy(X), name)
+    if rows.dtype == object and rows.ndim == 0:  # of no kind that NumPy knows, such as a data set that is streamed
+        raise DtypeError(
+            f"Got {name} of type {type(X).__name__}; expected an array, a table or a list of vectors.",
+            "Load its rows into memory.",
+        )
+    return rows
 
 
 #: Names of columns of ids, in any case; a table with one of them is a table of rows with ids.
@@ -70,50 +77,59 @@ def split_ids(X: Any) -> tuple[Any, Any]:
     """Return what holds the vectors, and the column of ids of a table; None where there is no such column.
 
     It is the column named as one of ``ID_NAMES``, else the one column of text or integers, without repeats, beside a
-    column of vectors.
+    column of vectors. Beside ids by name, a table may have a column of vectors and others, which are left out.
     """
-    table = _read_once(X)
-    names = list(getattr(table, "columns", ()) if hasattr(table, "dtypes") else getattr(table, "column_names", ()))
-    if len(set(names)) < len(names):
+    table = read_once(X)
+    names = list(getattr(table, "columns", ()) if hasattr(table, "iloc") else getattr(table, "column_names", ()))
+    if len(names) < 2 or len(set(names)) < len(names) or not (hasattr(table, "iloc") or hasattr(table, "schema")):
         return table, None
     named = sorted((name for name in names if str(name).lower() in ID_NAMES), key=lambda name: len(name))
-    if named and len(names) > 1:
-        return _without(table, named[0]), table[named[0]]
-    if len(names) == 2:
-        held = [_is_vectors(table[name]) for name in names]
-        if sum(held) == 1:
-            other = names[held.index(False)]
-            if _could_be_ids(table[other]):
-                return _without(table, other), table[other]
+    vectors = _vector_columns(table)
+    if named:
+        rest = vectors if len(vectors) == 1 else [name for name in names if name != named[0]]
+        return _only(table, rest), table[named[0]]
+    if len(names) == 2 and len(vectors) == 1:
+        other = names[names[0] == vectors[0]]
+        if _could_be_ids(table[other]):
+            return _only(table, vectors), table[other]
     return table, None
 
 
-def _read_once(X: Any) -> Any:
+def read_once(X: Any) -> Any:
     """Return a table or a column of another library as one of Arrow, and everything else as it is."""
     if isinstance(X, np.ndarray) or is_tensor(X):
         return X
-    pandas, arrow, datasets = (sys.modules.get(name) for name in ("pandas", "pyarrow", "datasets"))
+    pandas, arrow, datasets, polars = (sys.modules.get(name) for name in ("pandas", "pyarrow", "datasets", "polars"))
     if pandas is not None and isinstance(X, (pandas.DataFrame, pandas.Series)):
         return X
     if arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch, arrow.Array, arrow.ChunkedArray)):
         return X
     if datasets is not None and isinstance(X, datasets.Dataset):
         return X.with_format("arrow")[:]
+    if polars is not None and isinstance(X, polars.LazyFrame):
+        X = X.collect()
     if hasattr(X, "to_arrow"):  # polars
         return X.to_arrow()
     return _from_stream(X) if hasattr(X, "__arrow_c_stream__") else X
 
 
-def _without(table: Any, name: str) -> Any:
-    if hasattr(table, "dtypes"):
-        return table.drop(columns=name)
-    return table.select([other for other in table.column_names if other != name])
+def _only(table: Any, names: list[Any]) -> Any:
+    return table[names] if hasattr(table, "iloc") else table.select(names)
 
 
-def _is_vectors(column: Any) -> bool:
-    if hasattr(column, "dtype"):
-        return len(column) > 0 and _holds_vectors(column)
-    return _is_list(getattr(column.type, "storage_type", column.type))
+def _vector_columns(table: Any) -> list[Any]:
+    """Return the names of the columns of vectors."""
+    if hasattr(table, "iloc"):
+        return [
+            name
+            for name, dtype in table.dtypes.items()
+            if dtype.kind == "O"
+            and (
+                str(dtype).startswith(("list<", "fixed_size_list<", "large_list<"))
+                or (len(table) and _is_vector(table[name].iloc[0]))
+            )
+        ]
+    return [field.name for field in table.schema if _is_list(getattr(field.type, "storage_type", field.type))]
 
 
 def _could_be_ids(column: Any) -> bool:
@@ -214,16 +230,12 @@ def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
         dtype = np.result_type(*(own if kind is None else kind for kind, own in zip(kinds, frame.dtypes, strict=True)))
         dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
         return frame.to_numpy(dtype=dtype, na_value=np.nan)
-    if frame.shape[1] == 1 and len(frame) and _holds_vectors(frame.iloc[:, 0]):
+    vectors = _vector_columns(frame) if frame.columns.is_unique else []
+    if len(vectors) == frame.shape[1] == 1:
         return _series(pandas, frame.iloc[:, 0], name)
-    vectors = [label for label in other if len(frame) and _holds_vectors(frame[label])]
     if not vectors and all(frame[label].dtype == object for label in other):
         return np.asarray(frame)  # numbers kept as objects, or an error about objects
     raise _refuse_columns(other, vectors, name)
-
-
-def _holds_vectors(series: Series) -> bool:
-    return _is_vector(series.iloc[0]) or str(series.dtype).startswith(("list<", "fixed_size_list<", "large_list<"))
 
 
 def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: str) -> DtypeError:
@@ -309,7 +321,7 @@ def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
         return _arrow_column(table.column(0), name)
     other = [field.name for field in table.schema if not numeric(field.type)]
     if other:
-        raise _refuse_columns(other, [field.name for field in table.schema if _is_list(field.type)], name)
+        raise _refuse_columns(other, _vector_columns(table), name)
     if not table.num_columns:
         return np.empty((table.num_rows, 0))
     return np.column_stack([np.asarray(column) for column in table.columns])

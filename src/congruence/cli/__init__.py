@@ -1,6 +1,6 @@
 """The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74
+Exit codes: 0 success; 1 the answer is no; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74
 standard output cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See
 docs/reliability.md.
 """
@@ -238,8 +238,9 @@ def _root(
     Example: congruence demo
 
     Reports go to standard output (as JSON with --json), progress and messages to standard error; NO_COLOR=1 turns off
-    colors. Exit codes: 0 success; 1 a negative verdict or check; 2 invalid input or a failure of the machine, said in
-    one sentence with what to type; 70 a bug. For tab completion, run: congruence --install-completion
+    colors. Exit codes: 0 success; 1 done, and the answer is no (check, lab doctor and lab drift: only with
+    --exit-code); 2 invalid input or a failure of the machine, said in one sentence with what to type; 70 a bug. For
+    tab completion, run: congruence --install-completion
     """
 
 

@@ -418,4 +418,4 @@ def _print_costs(certificate: Certificate) -> None:
 
 def _cell(estimate: Estimate | None) -> str:
     """Format a score with its interval; an unknown score is a dash."""
-    return "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
+    return "–" if estimate is None else str(estimate)

@@ -19,7 +19,7 @@ from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.compare.sequence import find_lags
-from congruence.embeddings import check_order
+from congruence.embeddings import in_order
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
@@ -178,7 +178,7 @@ def check_pairing(
     check_seed(random_state)
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
-    check_order(X, Y)
+    X, Y = in_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")

@@ -48,7 +48,7 @@ def find_lags(X: np.ndarray, Y: np.ndarray) -> list[tuple[int, int]]:
         starts = np.linspace(0, n - _ROWS // _STRETCHES, _STRETCHES).astype(int)
         rows = (starts[:, None] + np.arange(_ROWS // _STRETCHES)).ravel()
     X, Y = _principal(X, rows), _principal(Y, rows)
-    common = int(lags[np.argmax([_likeness(X, Y, rows, lag) for lag in lags])])
+    common = int(lags[np.argmax([_likeness(X, Y, rows, int(lag)) for lag in lags])])
     given = _evidence(X, Y, rows, np.zeros(len(rows), int), lags)
     best, found = -np.inf, np.zeros(len(rows), int)
     for start in {0, common}:

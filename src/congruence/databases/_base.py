@@ -460,11 +460,11 @@ class Database(ABC):
 
     @abstractmethod
     def _show_new(self) -> None:
-        """Make readers see the new vectors; they see the old ones, or a switch or rollback was interrupted."""
+        """Make readers see the new vectors; they see the old ones."""
 
     @abstractmethod
     def _show_old(self) -> None:
-        """Make readers see the old vectors; they see the new ones, or a switch or rollback was interrupted."""
+        """Make readers see the old vectors; they see the new ones."""
 
     @abstractmethod
     def _remove_old(self) -> None:
@@ -476,7 +476,7 @@ class Database(ABC):
 
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a function that reads the state and changes it: in a transaction, or again after a conflict."""
-        return change()
+        return self._call(change)
 
     def _complete(self) -> None:
         """Complete what ``prepare`` made, which a kill may have interrupted."""
@@ -494,10 +494,6 @@ class Database(ABC):
     def _losing(self) -> int:
         """Return how many of the rows that readers see after the switch have an old vector and no new one."""
         return self._missing()
-
-    def _interrupted(self) -> bool:
-        """Return whether a switch or rollback was interrupted, and has to be completed."""
-        return False
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the column, table, collection or file for the new vectors, next to the old ones.
@@ -530,7 +526,6 @@ class Database(ABC):
             if stage is Stage.PREPARED:
                 self._complete()
                 refusals.check_missing(max(self._missing(), 0), self._subject)
-            if stage is Stage.PREPARED or self._interrupted():
                 self._show_new()
 
         self._change(show)
@@ -540,7 +535,7 @@ class Database(ABC):
         self.flush()
 
         def show() -> None:
-            if self.stage() is Stage.SWITCHED or self._interrupted():
+            if self.stage() is Stage.SWITCHED:
                 self._show_old()
 
         self._change(show)
@@ -553,8 +548,7 @@ class Database(ABC):
         self.flush()
 
         def remove() -> None:
-            unswitched = self.stage() is not Stage.SWITCHED or self._interrupted()
-            refusals.refuse_unswitched(unswitched, self._subject)
+            refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._subject)
             refusals.check_losing(self._losing(), self._subject)
             self._remove_old()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -25,16 +26,13 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
 )
-from congruence.errors import DatabaseError
+from congruence.errors import CongruenceError, DatabaseError
 
 #: Number of queries per request.
 _QUERIES = 64
 
-#: Suffix of the new collection while a rollback renames both: it tells that apart from an interrupted switch.
-BACK = "__congruence_back"
-
 #: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
-ROLE = re.compile(r"__congruence_(?:old|back|new(\d*))$")
+ROLE = re.compile(r"__congruence_(?:old|new(\d*))$")
 
 
 @dataclass(frozen=True)
@@ -44,25 +42,18 @@ class Collections:
     old: str
     new: str  # if it does not exist, the name under which it is created
     exists: bool = False  # whether the new collection exists
-    switched: bool = False  # whether readers see the new vectors, or a rollback by renames was interrupted
-    interrupted: bool = False  # whether a kill left renames undone
+    switched: bool = False  # whether readers see the new vectors
     alias: bool = False  # whether the name that readers use is an alias, not a collection's own name
     mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
 
     @classmethod
     def named(cls, table: str, names: Collection[str]) -> Collections | None:
         """Find the collections by their names, where the switch renames them; None if there is no old one."""
-        renamed = table + OLD in names
-        if renamed and table in names:
-            return cls(table + OLD, table, exists=True, switched=True)
-        old = table + OLD if renamed else table
-        if old not in names:
+        if table not in names:
             return None
-        new = next((name for name in (table + NEW, table + BACK) if name in names), None)
-        if renamed and new is None:
-            return None  # no step of a migration leaves the old collection alone under this name
-        back = new == table + BACK
-        return cls(old, new or table + NEW, new is not None, switched=renamed and back, interrupted=renamed or back)
+        if table + OLD in names:
+            return cls(table + OLD, table, exists=True, switched=True)
+        return cls(table, table + NEW, table + NEW in names)
 
     @classmethod
     def behind(cls, target: str, names: Collection[str], mark_of: Callable[[str], Mapping[str, Any]]) -> Collections:
@@ -91,9 +82,9 @@ def only_table(names: Collection[str], aliases: Mapping[str, str], place: object
 class CollectionDatabase(Database):
     """A database whose new vectors are in a second collection or table, with copies of the rows' other fields.
 
-    The switch moves an alias, or renames the old collection to ``…__congruence_old`` and the new one to its name. After
-    a kill between the renames, the state is recognized by the names, and the next switch, rollback or discard
-    completes it. A backend reads and writes rows as records of its client, with all their fields if ``whole``, else
+    The switch moves an alias, or renames the old collection to ``…__congruence_old`` and the new one to its name. If
+    the process is killed between the renames, the old one gets its name back when the database is next opened. A
+    backend reads and writes rows as records of its client, with all their fields if ``whole``, else
     with those of a block.
     """
 
@@ -128,6 +119,17 @@ class CollectionDatabase(Database):
     def _rename(self, collection: str, name: str) -> None:
         """Rename a collection; where readers may use its own name."""
         raise NotImplementedError
+
+    def _find_named(self, names: Collection[str]) -> Collections | None:
+        """Find the collections by their names, where the switch renames them; None if there is no old one.
+
+        If a switch or rollback was interrupted between its renames, readers get the old collection back.
+        """
+        old, new = self._table + OLD, self._table + NEW
+        if self._table not in names and old in names and new in names and self._mark_of(new):
+            self._rename(old, self._table)
+            names = {*names, self._table} - {old}
+        return Collections.named(self._table, names)
 
     def _aliases(self) -> Mapping[str, str]:
         """Return the collection of each alias."""
@@ -165,16 +167,13 @@ class CollectionDatabase(Database):
         place = self._place()
         return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
 
-    def _interrupted(self) -> bool:
-        return self._find().interrupted
-
     def _made(self) -> NewVectors:
         mark = self._place().mark
         return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
 
     def check(self, new: NewVectors) -> None:
         place, aliases = self._place(), self._aliases()
-        names = {place.new} if place.alias else {place.new, self._table + OLD, self._table + BACK}
+        names = {place.new} if place.alias else {place.new, self._table + OLD}
         for name in sorted(names & aliases.keys()):
             raise refusals.not_ours(name)
         refusals.check_length(place.old, names, self.longest_name)
@@ -193,31 +192,27 @@ class CollectionDatabase(Database):
 
     def _show_new(self) -> None:
         place, table = self._place(), self._table
-        new = place.new
         if place.alias:
-            self._move_alias(new)
-            return
-        if place.old == table:
-            if new != table + NEW:  # left by an interrupted rollback
-                self._rename(new, table + NEW)
-                new = table + NEW
-            self._rename(table, table + OLD)
-        self._rename(new, table)
+            self._move_alias(place.new)
+        else:
+            self._exchange({table: table + OLD, place.new: table})
 
     def _show_old(self) -> None:
         place, table = self._place(), self._table
-        new = place.new
         if place.alias:
-            if place.switched:
-                self._move_alias(place.old)
-            return
-        if place.old != table:
-            if new == table:
-                new = table + BACK
-                self._rename(table, new)
-            self._rename(place.old, table)
-        if new == table + BACK:
-            self._rename(new, table + NEW)
+            self._move_alias(place.old)
+        else:
+            self._exchange({table: table + NEW, place.old: table})
+
+    def _exchange(self, names: Mapping[str, str]) -> None:
+        """Rename two collections, the one that readers use first; after an error in between, it gets its name back."""
+        try:
+            for collection, name in names.items():
+                self._rename(collection, name)
+        except BaseException:
+            with suppress(CongruenceError):
+                self._find()
+            raise
 
     def _remove_old(self) -> None:
         place = self._place()
@@ -226,8 +221,6 @@ class CollectionDatabase(Database):
         self._unmark(place.new)
 
     def _remove_new(self) -> None:
-        if self._interrupted():
-            self._show_old()
         new = self._place().new
         refusals.check_aliases(self._aliases_of(new), new)
         self._drop(new)

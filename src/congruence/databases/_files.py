@@ -45,6 +45,7 @@ from congruence.databases._base import (
     free_bytes,
 )
 from congruence.errors import (
+    CongruenceError,
     CorruptFileError,
     DtypeError,
     FileError,
@@ -128,6 +129,11 @@ class FileDatabase(Database):
         self._new: RowVectors | None = None
         self._counted: int | None = None
         self._options: dict[str, str] = {}
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        if not isinstance(error, OSError):
+            return None
+        return StorageError(describe_refusal(error, f"from the disk at {error.filename or self._shown}"))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open files; another process with access to the same files opens them again."""
@@ -392,6 +398,10 @@ class FileDatabase(Database):
 
     def build_index(self) -> str | None:
         """Write the complete new file to the hidden folder, so that the switch only exchanges names."""
+        self._call(self._complete_new_file)
+        return self._describe_index()
+
+    def _complete_new_file(self) -> None:
         if self._stage is Stage.PREPARED:
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
@@ -402,7 +412,6 @@ class FileDatabase(Database):
                 self._build(new)
                 record.built = fingerprint(self._place.other)
                 self._place.keep(record)
-        return self._describe_index()
 
     def _describe_index(self) -> str | None:
         return None

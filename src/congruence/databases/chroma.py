@@ -33,7 +33,7 @@ from congruence.databases._base import (
     texts,
     with_key,
 )
-from congruence.databases._collections import BACK, CollectionDatabase, Collections, only_table
+from congruence.databases._collections import CollectionDatabase, Collections, only_table
 from congruence.errors import CongruenceError, DatabaseError, FileError
 
 #: Environment variable with the server's token, which is not allowed in an address.
@@ -53,9 +53,7 @@ class Chroma(CollectionDatabase):
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
     documents, metadata and URIs. ``switch`` renames the old collection to ``…__congruence_old`` and the new one to
-    its name; in between, readers find no collection. After a kill there, ``stage`` recognizes the state by the
-    names, and the next ``switch`` or ``rollback`` completes it. Readers must look up the collection by name
-    again.
+    its name; in between, readers find no collection. Readers must look up the collection by name again.
 
     The address is ``chroma:///path``, which only one process may have open, or ``chroma+http://host:8000``, with
     ``?tenant=…&database=…`` if need be and the token in the environment variable ``CHROMA_API_KEY``. ``rows`` is a
@@ -130,9 +128,9 @@ class Chroma(CollectionDatabase):
             raise
 
     def _find(self) -> Collections:
-        found = {self._table + role: self._named(self._table + role) for role in ("", OLD, NEW, BACK)}
+        found = {self._table + role: self._named(self._table + role) for role in ("", OLD, NEW)}
         self._found = {name: collection for name, collection in found.items() if collection is not None}
-        place = Collections.named(self._table, self._found)
+        place = self._find_named(self._found)
         if place is None:
             refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
             raise AssertionError

@@ -45,6 +45,7 @@ from congruence.databases._columns import ColumnDatabase
 from congruence.errors import (
     CongruenceError,
     DatabaseError,
+    DatabaseUnavailableError,
     FileError,
     MigrationError,
     ParameterError,
@@ -467,9 +468,9 @@ class DuckDB(ColumnDatabase):
             self._rename(OLD, NEW)
             self._rename(NEW, OLD)
             self._drop(self._column + OLD)
-        except MigrationError:
-            raise
-        except CongruenceError as error:
+        except DatabaseError as error:
+            if isinstance(error, DatabaseUnavailableError):
+                raise
             return [f"columns that DuckDB does not rename or drop ({error.__cause__ or error})"]
         finally:
             self._rehearsing = False

@@ -90,6 +90,10 @@ _DAMAGE = re.compile(
 _T = TypeVar("_T")
 
 
+class _Conflict(DatabaseUnavailableError):
+    """Another client has committed first."""
+
+
 class LanceDB(ColumnDatabase):
     """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
@@ -399,7 +403,7 @@ class LanceDB(ColumnDatabase):
             try:
                 with self._errors():
                     return change()
-            except DatabaseUnavailableError:
+            except _Conflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(min(0.02 * 2**attempt, 1))
@@ -764,7 +768,7 @@ def _translate(error: Exception, place: LanceLocation, where: str | None) -> Con
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
         return refusals.bad_condition(where, reason, "LanceDB's SQL")
     if _CONFLICT.search(text):
-        return DatabaseUnavailableError(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
+        return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
     return refusals.damaged(place, reason) if _DAMAGE.search(text) else refusals.rejected(place, reason)

@@ -93,8 +93,7 @@ class Milvus(CollectionDatabase):
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
     properties, and copies of all other fields. If readers use an alias, ``switch`` moves it atomically. If not, it
     renames the old collection to ``…__congruence_old`` and the new one to its name; in between, readers find no
-    collection. After a kill there, ``stage`` recognizes the state by the names, and the next ``switch`` or
-    ``rollback`` completes it.
+    collection.
 
     The address is ``milvus:///path/file.db``, which only one process may have open, or ``milvus+http://host:19530``,
     with ``?database=…`` if need be and the token in the environment variable ``MILVUS_TOKEN``. ``rows`` is a trusted
@@ -228,7 +227,7 @@ class Milvus(CollectionDatabase):
         if aliases.get(table) in names:
             place: Collections | None = Collections.behind(aliases[table], names, self._mark_of)
         else:
-            place = Collections.named(table, names)
+            place = self._find_named(names)
         if place is None:
             refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
             raise AssertionError
@@ -244,6 +243,7 @@ class Milvus(CollectionDatabase):
 
     def _rename(self, collection: str, name: str) -> None:
         self._ask("rename_collection", collection, name)
+        self._load(name)  # Milvus Lite drops a collection from memory when it renames it
 
     def _move_alias(self, collection: str) -> None:
         self._ask("alter_alias", collection_name=collection, alias=self._table)
@@ -448,10 +448,8 @@ class Milvus(CollectionDatabase):
         place = self._place()
         metric, index = self._describe_index(place.old, self._schema.column)
         description = self._ask("describe_collection", place.old)
-        # The name must be the same before and after the switch.
-        name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
-            place=f"{self._address.shown} {name}",
+            place=f"{self._address.shown} {self._table}",
             rows=self._count(place.old),
             dim=self._schema.dim,
             distance=_DISTANCES.get(str(metric)),
@@ -502,12 +500,10 @@ class Milvus(CollectionDatabase):
     def _show_new(self) -> None:
         self._load(self._place().new)
         super()._show_new()
-        self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it
 
     def _show_old(self) -> None:
         self._load(self._place().old)
         super()._show_old()
-        self._load(self._table)
 
     def close(self) -> None:
         """Close the connection to a server. A file stays open until the process ends: all clients share it."""

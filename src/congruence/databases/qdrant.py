@@ -381,9 +381,8 @@ class Qdrant(CollectionDatabase):
         info = self._info_of(place.old)
         config, params = info.config, self._params(info)
         rows = self._count(place.old)
-        alias = f" (read as {self._table})" if place.alias else ""
         return DatabaseInfo(
-            place=f"{self._address.shown} {place.old}{alias}",
+            place=f"{self._address.shown} {self._table}",
             rows=rows,
             rows_without=self._count_of(place.old, self._rows) - rows,
             dim=params.size,

@@ -138,7 +138,7 @@ class SQLite(CollectionDatabase):
 
     def _find(self) -> Collections:
         names = self._statements()
-        place = Collections.named(self._table, names)
+        place = self._find_named(names)
         if place is None:
             refusals.check_name(self._table, names, self._path, "table")
             raise AssertionError

@@ -17,6 +17,7 @@ from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
+from congruence.io.arrays import ArraySource, RowsByNumber
 from congruence.io.formats import (
     FORMATS,
     find_column_format,
@@ -41,6 +42,8 @@ __all__ = [
     "BATCH",
     "FORMATS",
     "SPACE_KEY",
+    "ArraySource",
+    "RowsByNumber",
     "Sink",
     "Source",
     "StreamedRows",

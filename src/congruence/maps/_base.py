@@ -36,9 +36,9 @@ from congruence.embeddings import (
     Embeddings,
     Space,
     as_embeddings,
-    check_order,
     check_space,
     has_unit_rows,
+    in_order,
     normalize_rows,
 )
 from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
@@ -184,7 +184,7 @@ class Map(ABC):
 
         A map with means of several modalities needs ``Embeddings`` that declare one, or ``for_modality``.
         """
-        check_order(X, y)
+        X, y = in_order(X, y)
         mapped = self._for_rows(X, None)
         ours = normalize_rows(to_numpy(mapped._compute(mapped._map, mapped._check_source(X), X, "X")))
         theirs = normalize_rows(to_numpy(mapped.transform_target(y)))
@@ -264,7 +264,7 @@ class Map(ABC):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return paired rows and weights, checked; store (or compare) the number and names of the columns."""
         Y = self._require_target(Y)
-        check_order(X, Y)
+        X, Y = in_order(X, Y)
         A = as_matrix(X, "X", numeric_objects=True)
         B = as_target(Y)
         check_same_rows(len(A), len(B), "X", "Y")

@@ -12,7 +12,7 @@ from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, check_scale
-from congruence.embeddings import check_order
+from congruence.embeddings import in_order
 from congruence.errors import DtypeError, InputError, ShapeError
 
 #: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side
@@ -80,7 +80,7 @@ class Metric:
 
 def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
     """Validate two matrices of equal shape whose rows are paired by position."""
-    check_order(X, Y)
+    X, Y = in_order(X, Y)
     A, B = (as_matrix(side, name, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_same_width(A, B)
@@ -93,7 +93,7 @@ def native_pair(
     """Validate two matrices with paired rows and any widths, and return their array namespace and them; a torch tensor
     stays one, on its device and in its graph.
     """
-    check_order(X, Y)
+    X, Y = in_order(X, Y)
     A: Array
     B: Array
     A, B = (as_native(side, name, min_rows=min_rows) for side, name in zip((X, Y), names, strict=True))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from congruence._utils.columns import to_rows
+from congruence._utils.columns import read_once, to_rows
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
@@ -255,6 +255,7 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
     """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
 
     def read(rows: RowsLike, name: str) -> Embeddings | np.ndarray:
+        rows = read_once(rows)
         if not isinstance(rows, Embeddings) and (vector := to_rows(rows, name)).ndim == 1:
             return as_matrix(vector[None], name, allow_zero_rows=True)[0]
         given = as_embeddings(rows, name)

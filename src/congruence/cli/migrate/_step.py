@@ -67,7 +67,7 @@ class Step:
 
     def command(self, action: str, *words: str) -> str:
         """Return the shell command of another step."""
-        return _command(self.url, self.journal, action, *words)
+        return _command(self.url, self.journal, self.migration.folder, action, *words)
 
     def next(self) -> str | None:
         """Return the command of the next step, by the state; None if nothing is left to do."""
@@ -75,7 +75,11 @@ class Step:
 
         journal, migration = self.migration.journal, self.migration
         if journal is None:
-            return self.command("run", "--from", "FOLDER")
+            words = ["--mixed"] * ("mixed" in self.kept)
+            for name in (name for name in FINDING if name in self.kept):
+                setting = name in ("ids", "rows")
+                words += ["--set", f"{name}={self.kept[name]}"] if setting else [_flag(name), self.kept[name]]
+            return self.command("run", "--from", "FOLDER", *words)
         late = migration.database.capabilities.writes_after_switch
         if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
             return self.command("reembed", "--encode", "FILE")  # as the certificate advises
@@ -113,7 +117,14 @@ class Step:
             say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
 
 
-def _command(url: str, journal: str | None, action: str, *words: str) -> str:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _command(url: str, journal: str | None, folder: Path, action: str, *words: str) -> str:
+    """Return the shell command of a step that finds this journal, also where there are others."""
+    if journal is None and any(other != folder for other, _ in _journals_here(url, {})):
+        journal = str(folder)
     return shell_command(url, action, *words, *(["--journal", journal] if journal else []))
 
 
@@ -139,31 +150,31 @@ def opened(
     values = {**kept, **{name: value for name, value in given.items() if value is not None}}
     retry = Retry()
     retry.log = say_error
-    database = open_asking(url, **{name: values.get(name) for name in FINDING})
-    with closing(database), _as_commands(url, journal):
+    with closing(open_asking(url, **{name: values.get(name) for name in FINDING})) as database:
         info = retry(database, database.info)
         if folder is None:
             folder = default_folder(info.place)
             kept = _read_kept(folder)
-        begun = Journal.read(folder)
-        if begun is None and begin is None:
-            raise MigrationError(
-                f"No migration of this database has begun, or its journal is not in {folder}.",
-                f"Begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
-            )
-        arguments = {} if begin is None else begin(info, begun)
-        if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:
-            raise MigrationError(
-                f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
-                "Remove that folder, or pass --journal with another one.",
-            )
-        engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
-        migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
-        yield Step(migration, url, journal, kept)
+        with _as_commands(url, journal, folder):
+            begun = Journal.read(folder)
+            if begun is None and begin is None:
+                raise MigrationError(
+                    f"No migration of this database has begun, or its journal is not in {folder}.",
+                    f"Begin with: {_command(url, journal, folder, 'run', '--from', 'FOLDER')}",
+                )
+            arguments = {} if begin is None else begin(info, begun)
+            if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:
+                raise MigrationError(
+                    f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
+                    "Remove that folder, or pass --journal with another one.",
+                )
+            engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
+            migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
+            yield Step(migration, url, journal, kept)
 
 
 @contextmanager
-def _as_commands(url: str, journal: str | None) -> Iterator[None]:
+def _as_commands(url: str, journal: str | None, folder: Path) -> Iterator[None]:
     """Write the steps that an error of the library names as commands."""
     try:
         yield
@@ -171,7 +182,7 @@ def _as_commands(url: str, journal: str | None) -> Iterator[None]:
 
         def spelled(text: str) -> str:
             text = text.replace("pass `resume=True`", "repeat the command").replace("`resume=True`", "`run`")
-            return _STEP.sub(lambda found: _command(url, journal, found[1].replace("_", "-")), text)
+            return _STEP.sub(lambda found: _command(url, journal, folder, found[1].replace("_", "-")), text)
 
         error.problem, error.fix = spelled(error.problem), tuple(map(spelled, error.fix))
         raise
@@ -186,11 +197,9 @@ def _identity(url: str) -> str:
 
 
 def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tuple[Path | None, dict[str, str]]:
-    """Return the folder of a database's journal, and what is kept there: of the folder that is named, or else of those
-    in the current folder the one with this address and these options, that has not ended.
+    """Return the folder of a database's journal, and what is kept there: the one that is named, or the only one here
+    with these options.
     """
-    from congruence.upgrade.migrate.journal import Journal
-
     if journal is not None:
         kept, own = _read_kept(Path(journal)), _identity(url)
         if kept.get("url", own) != own:
@@ -199,6 +208,22 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
                 f"Type: {shell_command(kept['url'], 'status', '--journal', journal)}",
             )
         return Path(journal), kept
+    found = _journals_here(url, given)
+    if len(found) > 1:
+        names = [str(folder) for folder, _ in found]
+        raise ParameterError(
+            f"{len(found)} migrations of this database are here: {', '.join(names)}.",
+            f"Pass --journal {shlex.quote(names[0])}, for example.",
+        )
+    return found[0] if found else (None, {})
+
+
+def _journals_here(url: str, given: Mapping[str, Any]) -> list[tuple[Path, dict[str, str]]]:
+    """Return the journals of an address in the current folder, and what is kept there: of those with these options the
+    ones that have not ended, or else the first.
+    """
+    from congruence.upgrade.migrate.journal import Journal
+
     found = []
     for folder in sorted(path for path in Path().iterdir() if os.path.isfile(path / "journal.json")):
         kept = _read_kept(folder)
@@ -209,13 +234,7 @@ def _find_journal(url: str, journal: str | None, given: Mapping[str, Any]) -> tu
         journals = [Journal.read(folder) for folder, _ in found]
         ended = [journal is not None and journal.state == "dropped" for journal in journals]
         found = [one for one, over in zip(found, ended, strict=True) if not over] or found[:1]
-    if len(found) > 1:
-        names = [str(folder) for folder, _ in found]
-        raise ParameterError(
-            f"{len(found)} migrations of this database are here: {', '.join(names)}.",
-            f"Pass --journal {shlex.quote(names[0])}, for example.",
-        )
-    return found[0] if found else (None, {})
+    return found
 
 
 def _read_kept(folder: Path) -> dict[str, str]:

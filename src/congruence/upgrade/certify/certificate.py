@@ -54,7 +54,7 @@ class Certificate(PlainData):
     cosines: dict[str, Estimate]  # of mapped and target rows, by modality
     curve: dict[str, Any]  # held-out score by number of anchors, with its power law
     cosine_curve: dict[str, Any]  # the same of the cosine
-    gains: list[dict[str, float]]  # expected and most, by number of further anchors
+    gains: list[dict[str, Any]]  # expected and most, by number of further anchors
     pairing: dict[str, object]  # result of check_pairing
     covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
     controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
@@ -84,7 +84,10 @@ class Certificate(PlainData):
         from congruence.plotting import draw_strategies
 
         task = self.task if task is None else check_choice(task, self.strategies, "task")
-        strategies = {name: (score.value, score.low, score.high) for name, score in self.strategies[task].items()}
+        strategies = {
+            name: (score.value, *(score.interval or (score.value, score.value)))
+            for name, score in self.strategies[task].items()
+        }
         return draw_strategies(
             {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}, ax, annotate=annotate
         )
@@ -113,7 +116,7 @@ class Certificate(PlainData):
         sure = self.verdict.confidence.get(self.verdict.action, 0.0)
         facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
         for strategy, score in self.strategies[self.task].items():
-            facts[strategy] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+            facts[strategy] = f"{self.task} {score}"
         facts["measured on"] = (
             f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
         )

@@ -113,17 +113,15 @@ def curve_of(measured: Measured, name: str, n: int, level: float) -> LearningCur
     return curve.lifted(level - curve.at(n))
 
 
-def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, float]]:
-    """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
+def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, Any]]:
+    """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound; None
+    for one that says nothing, since no score exceeds 1.
+    """
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
-    room = max(0.0, 1.0 - curve.at(curve.n))  # no score exceeds 1
-    return [
-        {
-            "more": more,
-            "score": min(curve.gain(more), room),
-            "score_at_most": min(curve.most(more), room),
-            "cosine": cosine_curve.gain(more),
-            "cosine_at_most": cosine_curve.most(more),
-        }
-        for more in steps
-    ]
+    out: list[dict[str, Any]] = []
+    for more in steps:
+        out.append({"more": more})
+        for name, one in (("score", curve), ("cosine", cosine_curve)):
+            room, most = max(0.0, 1.0 - one.at(one.n)), one.most(more)
+            out[-1] |= {name: min(one.gain(more), room), f"{name}_at_most": most if most < room else None}
+    return out

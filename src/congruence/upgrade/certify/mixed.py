@@ -19,7 +19,7 @@ from congruence.upgrade.certify.scoring import ComparedSide, influence_of, read,
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
-from congruence.upgrade.progressive.refit import FEWEST, Refit
+from congruence.upgrade.progressive.refit import FEWEST, Known, Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
 
 _MOST = 500  # most items that a refit is made on here: its time grows with their cube
@@ -51,7 +51,8 @@ def refit_unseen(
             # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an
             # item of their own.
             every, choose = np.ones(len(rows), bool), k == part.min() and size == sizes[0]
-            kind = refit.fit(old[rows], new[rows], every.astype(float), every, kind, choose=choose, mapped=mapped[rows])
+            known = Known(old[rows], new[rows], every.astype(float), every, mapped[rows])
+            kind = refit.fit([known], len(rows), kind, choose=choose)
             out[size][test] = refit.transform(old[test], kind, mapped[test])
     return out
 
@@ -226,11 +227,11 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
     """Return a plan's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
-    facts: tuple[TextFacts, ...] = ()
+    facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:
         name = "entropy"
         scale = Scale.of(mapped, texts.new)
         facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
-    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *facts)
+    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, facts[0], facts[1])
     return name, ORDERS[name](view)

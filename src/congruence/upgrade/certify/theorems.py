@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import InputError
 from congruence.maps import OrthogonalMap
 from congruence.theory import (
-    Bound,
     KernelAgreement,
     anchor_map,
     anchors_needed,
@@ -37,7 +37,8 @@ _MOST_KAPPA = 600
 def theory_entries(
     tables: PairedTables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
 ) -> list[dict[str, Any]]:
-    """Evaluate the theorems' conditions on the anchors, for a rotation about the means fitted on all of them.
+    """Evaluate the theorems' conditions on the anchors, for a rotation about the means fitted on all of them. What says
+    nothing about these anchors is left out: bounds that any map keeps, and theorems whose conditions fail.
 
     ``full`` also computes κ; ``instead`` is the certified map, in words, if it is another one. The theorems are about
     unit rows, and map from the narrower model to the wider one, so a narrower target is exchanged with the source.
@@ -84,21 +85,17 @@ def theory_entries(
         entries.append(_agreement(agreement, "image–text similarities", theorem))
     spanning, constant = _spanning(F, tables.store_modality, random_state, full)
     entries.append(spanning)
-    try:
-        A = anchor_map(G, G_other)
-    except InputError:
-        words = (
-            f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of the wider "
-            f"model; these {len(G)} do not."
-        )
-        entries.append(_entry("Thm 5.3", "the linear map", words))
-    else:
-        entries.append(_bound(linear_bound(F, G, F_other, G_other)))
-        if constant is not None:
-            entries.append(_bound(orthogonal_bound(F, F_other, A.matrix, constant)))
     Q = polar_rotation(rotation).rotation
-    entries.append(_bound(text_bound(F, G, F_other, G_other, Q)))
-    entries.append(_bound(projected_text_bound(F, G, F_other, G_other, Q)))
+    bounds = [text_bound(F, G, F_other, G_other, Q), projected_text_bound(F, G, F_other, G_other, Q)]
+    with suppress(InputError):  # Thm 5.3 needs texts that span the wider model's dimensions
+        A = anchor_map(G, G_other)
+        bounds.insert(0, linear_bound(F, G, F_other, G_other))
+        if constant is not None:
+            bounds.insert(1, orthogonal_bound(F, F_other, A.matrix, constant))
+    for bound in bounds:
+        if not bound.vacuous:
+            words = bound.in_words()
+            entries.append(_entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict()))
     share = covered_share(F, G)
     quantity = f"{tables.query_modality} in the span of the {tables.store_modality} anchors"
     words = (
@@ -106,11 +103,14 @@ def theory_entries(
         f"{share.quantiles['50%']:.0%} of a median {tables.query_modality}'s squared norm; the map is not determined "
         "outside this span."
     )
-    entries.append(_entry("Thm C.16", quantity, words, {"rank": share.rank, "quantiles": share.quantiles}))
+    if share.rank < F.shape[1]:
+        entries.append(_entry("Thm C.16", quantity, words, {"rank": share.rank, "quantiles": share.quantiles}))
     margins = class_margins(
         F, G, G_other, Q, names=tables.ids[tables.query_modality][rows[tables.query_modality]].tolist()
     )
     breaking = margins.breaking()
+    if not breaking and margins.rho > margins.rounding and not margins.certified_by_difference.any():
+        return entries  # the assumption fails, and without it no class is certain
     words = margins.in_words()
     if breaking:
         words += f" Hardest to tell apart: {', '.join(breaking[:3])}."
@@ -156,11 +156,6 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
 
 def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> dict[str, Any]:
     return {"theorem": theorem, "quantity": quantity, "sentence": sentence, "numbers": numbers or {}}
-
-
-def _bound(bound: Bound) -> dict[str, Any]:
-    words = bound.in_words()
-    return _entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict())
 
 
 def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> dict[str, Any]:

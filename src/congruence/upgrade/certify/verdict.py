@@ -272,7 +272,7 @@ def _in_words(
         least, most = share_interval or (None, None)
         sure = (
             ""
-            if least is None
+            if least is None or (most is None and least <= min(SHARES[1:]))  # any share, or more than half
             else f" (95% interval: {least:.0%} to {most:.0%})"
             if most
             else f" (95% interval: {least:.0%} to more than half)"

@@ -76,6 +76,7 @@ class Journal:
     ranges: list[float | list[float]] | None = None  # int8: smallest and largest value
     old_ranges: list[float | list[float]] | None = None
     condition: str | None = None  # that selects the rows to map; the others keep their vectors
+    allow_unknown: bool = False  # whether rows of no model that the map knows are mapped
     state: str = "filling"
     cursor: Cursor | None = None  # where the first pass continues
     rows: int = 0  # written by the first pass
@@ -125,7 +126,9 @@ class Journal:
         """Check that all values are valid."""
         texts, counts = ("place", "map_digest", "element_type", "state", "version"), ("dim", "rows", "resumed")
         kinds: dict[str, type] = dict.fromkeys(texts, str) | dict.fromkeys(counts, int)
-        kinds |= dict.fromkeys(("normalize", "scale"), bool) | dict.fromkeys(("sample", "passes", "events"), list)
+        kinds |= dict.fromkeys(("normalize", "scale", "allow_unknown"), bool) | dict.fromkeys(
+            ("sample", "passes", "events"), list
+        )
         kinds |= dict.fromkeys(("verification", "summary"), dict)
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:

@@ -119,18 +119,25 @@ class RowMapper:
         self.check_width(vectors)
         if self.selected is None:
             return self._mapped(ids, vectors, modalities)
-        import pyarrow.compute as pc
-
-        chosen = pc.is_in(ids.cast(self.selected.type), value_set=self.selected)
-        which, out = chosen.to_numpy(zero_copy_only=False), np.array(vectors, np.float32)
+        which, out = self.maps(ids), np.array(vectors, np.float32)
         if which.any():
+            chosen = pa.array(which)
             kinds = None if modalities is None else modalities.filter(chosen)
             out[which] = self._mapped(ids.filter(chosen), np.ascontiguousarray(vectors[which]), kinds)
         return out
 
+    def maps(self, ids: pa.Array) -> np.ndarray:
+        """Return which rows are mapped, bool of shape (b,); the others keep their vectors."""
+        if self.selected is None:
+            return np.ones(len(ids), bool)
+        import pyarrow.compute as pc
+
+        chosen = pc.is_in(ids.cast(self.selected.type), value_set=self.selected)
+        return np.asarray(chosen.to_numpy(zero_copy_only=False))
+
     def _mapped(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
-        vectors = self.rows(vectors)
+        stored, vectors = vectors, self.rows(vectors)
         if modalities is None or self.modality is not None:
             out = self._function(self.modality)(vectors)
         else:
@@ -153,7 +160,7 @@ class RowMapper:
         out = np.asarray(out, np.float32)
         if self.unit:
             out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
-        return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
+        return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
 
 
 def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None:

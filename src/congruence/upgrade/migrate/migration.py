@@ -36,7 +36,7 @@ from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
-from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, judge_rows, make_plan, misfit, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 from congruence.upgrade.migrate.written import (
@@ -294,7 +294,7 @@ class Migration:
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
             plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
-            self._begin(plan, anyway)
+            self._begin(plan, anyway, allow_unknown)
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
@@ -306,12 +306,15 @@ class Migration:
                 # Nothing is written yet, or the table was created again, perhaps with other rows.
                 refuse(self._plan(mixed, measure=False, allow_unknown=allow_unknown))
             if resume:
+                journal.allow_unknown |= allow_unknown
                 journal.resumed += 1
                 journal.log(f"resumed after {journal.rows:,} rows")
             model = self.mapper.map.target_space_.model or ""
             note = {"map": self._digest, "model": model, "version": journal.version}
             self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
             if journal.state == "filling":
+                if resume:  # rows may have been added since the plan
+                    self._judge(self.passes.repair(callback, marks=self.marks, write=False)["sample"])
                 tell("mapping")
                 self.passes.fill(journal, self.folder, callback)
             if self.database.capabilities.concurrent_writes or journal.resumed:
@@ -614,7 +617,7 @@ class Migration:
             )
         return self.journal
 
-    def _begin(self, plan: Plan, anyway: bool) -> None:
+    def _begin(self, plan: Plan, anyway: bool, allow_unknown: bool) -> None:
         """Check the plan, and create the journal's folder with the map in it."""
         refuse(plan, anyway=anyway)
         # These raise errors that name the argument to change.
@@ -636,6 +639,7 @@ class Migration:
             scale=self.mapper.scale,
             modality=self.mapper.modality,
             condition=self.database.condition,
+            allow_unknown=allow_unknown,
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
@@ -652,14 +656,14 @@ class Migration:
         *,
         keep: bool = False,
     ) -> None:
-        """Repeat repair passes until one finds no differences, and record each in the journal.
+        """Repeat passes until one finds no differences, which others judge and repair; record each in the journal.
 
         ``keep``: also keep the marks of the vectors, before a switch.
         """
         for number in range(1, PASSES + 1):
             tell(f"comparing, pass {number}")
-            counts = self.passes.repair(callback, marks=self.marks)
-            right = counts.pop("marks")
+            counts = self.passes.repair(callback, marks=self.marks, write=False)
+            right, changed = counts.pop("marks"), counts.pop("sample")
             if self.marks is not None:
                 self.marks.add(right)
             journal.passes = [*journal.passes[-9:], counts]
@@ -670,11 +674,21 @@ class Migration:
                 if self.marks is not None:
                     self.marks.write(self.folder)
                 return
+            self._judge(changed)
+            self.passes.repair(marks=self.marks)
         raise MigrationError(
             f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
             "removed).",
             "Stop writers for the time of the switch, and pass `resume=True`.",
         )
+
+    def _judge(self, ids: list[int | str]) -> None:
+        """Refuse rows that were added or changed since the plan, and do not fit the map."""
+        if ids:
+            block = self.retry(self.database, lambda: self.database.fetch(pa.array(ids), "old"))
+            for check in judge_rows(self.mapper, [block], self._journal().allow_unknown):
+                if check["outcome"] == "bad":
+                    raise misfit(f"that were added or changed at {self.info.place}", check)
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:

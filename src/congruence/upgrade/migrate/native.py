@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import safetensors.numpy
 
 from congruence import persist
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
+from congruence.io.reading import PACKED, pack, unpack
 from congruence.maps import Map
-from congruence.upgrade.migrate.journal import PROGRESSIVE, make_folder
+from congruence.upgrade.migrate.journal import PROGRESSIVE, hashes, make_folder
 from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
-from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
+from congruence.upgrade.progressive.state import STATE, Received, inputs_of, read_part
 from congruence.upgrade.progressive.texts import Scale, Texts
 
 KIND = "progressive migration"  # value of ``kind`` in ``config.json``
@@ -29,70 +28,71 @@ POINT = ("share", "value", "low", "high")  # keys of a point in the plot data
 
 @dataclass(frozen=True, eq=False)
 class NativeRows:
-    """Rows of a progressive migration, which replace rows mapped by the migration's own map."""
+    """Rows of a progressive migration, which replace rows mapped by the migration's own map.
+
+    A re-embedded row whose old vector has changed since then has other content now, and is mapped.
+    """
 
     ids: np.ndarray  # (m,), of the re-embedded rows
+    digests: np.ndarray  # (m,), of their old vectors (``hashes``) when they were encoded
     new: Received  # their unit vectors, in the same order
     refit: Refit
-    maps: dict[int, Correction]  # by which rows were written, by number; the last is current
-    earlier: np.ndarray  # (e,), ids of rows written by an earlier map
-    slots: np.ndarray  # (e,), number of that map
+    correction: Correction  # the map of the other rows
     among: str | None  # modality of the rows to re-embed
 
     @classmethod
-    def of(cls, plan: Progressive, among: str | None) -> NativeRows:
-        """Return the current state of a plan."""
-        written, new = plan.written, plan.new_vectors
-        earlier = np.flatnonzero(written.slot != written.current)
-        ids, slots = plan.ids[earlier], written.slot[earlier]
-        return cls(plan.ids[new.rows], new, plan.refit, dict(written.maps), ids, slots, among)
+    def of(cls, plan: Progressive, digests: np.ndarray, among: str | None) -> NativeRows:
+        """Return the current state of a plan; ``digests`` (n,) are those of all its rows."""
+        new = plan.new_vectors
+        return cls(plan.ids[new.rows], digests[new.rows], new, plan.refit, plan.correction_, among)
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Return the vectors at the given positions of ``ids``, shape (b, d_new)."""
         return self.new.take(self.new.rows[places])
 
-    def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
-        """Replace rows (b, d_new), mapped by the migration's map, in place by the plan's vectors of them."""
+    def replace(
+        self, ids: pa.Array, old: np.ndarray, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray
+    ) -> np.ndarray:
+        """Replace mapped rows (b, d_new) in place by the plan's vectors.
+
+        ``old`` are the rows as they are stored, and ``rows`` as the migration's map takes them.
+        """
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
             which = np.flatnonzero([name == self.among for name in modalities.to_pylist()])
-        names, current = id_texts(ids.to_pylist()), next(reversed(self.maps))
-        place = id_rows(self.earlier, names[which])
-        slots = np.where(place >= 0, self.slots[place] if len(self.slots) else current, current)
-        for slot in np.unique(slots).tolist():
-            here = which[slots == slot]
-            out[here] = self.refit.transform(np.ascontiguousarray(rows[here]), self.maps[slot])
+        if len(which):
+            out[which] = self.refit.transform(np.ascontiguousarray(rows[which]), self.correction)
+        names = id_texts(ids.to_pylist())
         place = id_rows(self.ids, names)
-        out[place >= 0] = self.take(place[place >= 0])
+        native = place >= 0
+        native[native] = hashes(ids.filter(pa.array(native)), old[native]) == self.digests[place[native]]
+        out[native] = self.take(place[native])
         return out
 
 
 def save_plan(
     plan: Progressive,
     folder: Path,
+    digests: np.ndarray,
     among: str | None,
     modality: str | None,
     texts: tuple[np.ndarray, np.ndarray] | None,
     *,
-    files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan, with ids, texts and plot data; ``files`` names those written once."""
-    files = {} if files is None else files
-    kept = {name for name, file in files.items() if (folder / PROGRESSIVE / file).exists()}
+    """Save what has changed in a plan, with ids, texts and plot data; ``digests`` are those of ``NativeRows``."""
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
-    arrays = {"size": np.array([plan.refit.size])}
-    if plan.texts is not None and texts is not None:
+    arrays = {"size": np.array([plan.refit.size]), "digests": digests}
+    if plan.texts is not None:
         arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-        if "texts" not in kept:
-            both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
-            files["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
-    if "ids" not in kept:
-        files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
+    if not (path / inputs_of(plan.inputs)).exists():
+        inputs = {f"ids{part}": array for part, array in pack(id_texts(plan.ids)).items()}
+        inputs |= {} if texts is None else {"old": texts[0], "new": texts[1]}
+        persist.write_folder(path / inputs_of(plan.inputs), inputs, {"kind": "inputs"}, "# Ids and texts\n")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
-    plan.write(path, config, arrays, files)
+    plan.write(path, config, arrays)
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
@@ -103,26 +103,27 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     arrays, config = found
     try:
         among, modality, facts = config["among"], config["modality"], config["facts"]
-        names = id_texts(json.loads(read_piece(path, facts["ids"])))
+        inputs = read_part(path / inputs_of(facts["inputs"]))
+        texts_of_ids, offsets = (inputs[f"ids{part}"] for part in PACKED)
+        names = unpack(texts_of_ids, offsets, str(path))
         known: dict[str, Any] = {"ids": names, "state": (arrays, facts), "folder": path, "among": among}
         texts = None
-        if "texts" in facts:
-            both = safetensors.numpy.load(read_piece(path, facts["texts"]))
+        if "old" in inputs:
             scale = Scale(arrays["texts.mean"], float(arrays["texts.spread"][0]))
-            texts = Texts.of(both["old"], both["new"], scale)
-            known |= {"texts": both["old"], "new_texts": both["new"]}
-        size, slot = float(arrays["size"][0]), arrays["slot"]
-        maps = {int(key): Correction.load(path, name, record) for key, name, record in facts["maps"]}
-        new = Received(len(names), mapping.d_out, keep=False)
+            texts = Texts.of(inputs["old"], inputs["new"], scale)
+            known |= {"texts": inputs["old"], "new_texts": inputs["new"]}
+        size, correction = float(arrays["size"][0]), Correction.restore(arrays, facts["map"])
+        new = Received(len(names), mapping.d_out)
         new.load(path, facts["vectors"])
-        if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
-            raise ValueError("rows of maps that do not exist")
+        digests = arrays["digests"]
+        if digests.shape != new.rows.shape or digests.dtype != np.uint64:
+            raise ValueError("digests of other rows")
         if not (among is None or isinstance(among, str)):
             raise ValueError("a modality that is not a string")
-        earlier = np.flatnonzero(slot != next(reversed(maps)))
         refit = Refit(mapping.for_modality(modality), texts, size)
-        native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        native = NativeRows(names[new.rows], digests, new, refit, correction, among)
+        refit.transform(np.zeros((1, mapping.n_features_in_), np.float32), correction)  # raises if it does not fit
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise _damaged(path, type(error).__name__) from error
     return native, known
 
@@ -173,26 +174,50 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
 
 
 class EncodedRows:
-    """Encoded rows (dim,) by id, stored as one small folder per chunk."""
+    """Encoded rows (dim,) by id, with the digests of their old vectors, stored as one small folder per chunk."""
 
     def __init__(self, folder: Path, dim: int) -> None:
         self.folder = folder / "encoded"
-        self.rows: dict[str, np.ndarray] = {}
+        self.rows: dict[str, tuple[int, np.ndarray]] = {}
         self._count = 0
         for path in sorted(self.folder.glob("part-*")) if self.folder.is_dir() else []:
             arrays, config = persist.read_folder(path)
             self._count = max(self._count, int(path.name.removeprefix("part-")) + 1)
-            names, vectors = config.get("ids"), arrays.get("vectors")
-            if isinstance(names, list) and vectors is not None and vectors.shape == (len(names), dim):
-                self.rows |= {str(name): row for name, row in zip(names, vectors, strict=True)}
+            names, digests, vectors = config.get("ids"), arrays.get("digests"), arrays.get("vectors")
+            if digests is None or vectors is None or not isinstance(names, list):
+                continue
+            if digests.shape == (len(names),) and vectors.shape == (len(names), dim):
+                self._remember(names, digests, vectors)
 
-    def add(self, ids: list[str], vectors: np.ndarray) -> None:
+    def _remember(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
+        self.rows |= {
+            str(name): (digest, row) for name, digest, row in zip(ids, digests.tolist(), vectors, strict=True)
+        }
+
+    def add(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
         """Store a chunk, on disk before in memory."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{self._count:06d}"
-        persist.write_folder(path, {"vectors": vectors}, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
+        arrays = {"digests": digests, "vectors": vectors}
+        persist.write_folder(path, arrays, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
         self._count += 1
-        self.rows |= dict(zip(ids, vectors, strict=True))
+        self._remember(ids, digests, vectors)
+
+    def has(self, ids: list[str], digests: np.ndarray) -> np.ndarray:
+        """Return which rows are encoded, and have the old vector that they had then, bool of shape (b,)."""
+        pairs = zip(ids, digests.tolist(), strict=True)
+        return np.array([name in self.rows and self.rows[name][0] == digest for name, digest in pairs], bool)
+
+    def holds(self, name: str, vector: np.ndarray) -> bool:
+        """Return whether a row was encoded as this vector (dim,), up to its length."""
+        if name not in self.rows:
+            return False
+        kept = self.rows[name][1]
+        return bool(vector @ kept >= (1 - 1e-6) * np.linalg.norm(vector) * np.linalg.norm(kept))
+
+    def take(self, ids: list[str]) -> np.ndarray:
+        """Return the vectors of encoded rows, shape (b, dim)."""
+        return np.stack([self.rows[name][1] for name in ids])
 
     def forget(self, ids: list[str]) -> None:
         """Remove rows that are now in the plan; the files are deleted with the last of them."""
@@ -201,11 +226,14 @@ class EncodedRows:
         if not self.rows:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def keep(self, native: NativeRows, which: np.ndarray) -> None:
+        """Store the vectors of re-embedded rows at these positions."""
+        for part in blocks(len(which), 4 * native.new.width):
+            some = which[part]
+            self.add([str(name) for name in native.ids[some].tolist()], native.digests[some], native.take(some))
+
 
 def keep_encoded(folder: Path, native: NativeRows) -> None:
     """Remove a plan, but keep the vectors that were encoded for it."""
-    encoded = EncodedRows(folder, native.new.width)
-    for part in blocks(len(native.ids), 4 * native.new.width):
-        names = [str(name) for name in native.ids[part].tolist()]
-        encoded.add(names, native.take(np.arange(len(native.ids))[part]))
+    EncodedRows(folder, native.new.width).keep(native, np.arange(len(native.ids)))
     shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

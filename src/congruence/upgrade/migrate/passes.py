@@ -175,6 +175,18 @@ class Compare(Work):
         return wrong, np.ascontiguousarray(vectors[wrong])
 
 
+class Look(Compare):
+    """Samples the ids of the rows that ``Compare`` would map, and writes nothing."""
+
+    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
+        changed = super()._change(block, found)
+        if changed is not None:
+            found["written"] += len(changed[1])
+            ids = block.ids.filter(pa.array(changed[0]))
+            found["sample"].add(ids.filter(pa.array(self.mapper.maps(ids))).to_pylist())
+        return None
+
+
 class AddUp(Work):
     """Computes the checksum of the old vectors."""
 
@@ -239,11 +251,13 @@ class Passes:
                 if unsaved:  # also when interrupted, so that these rows are not written again
                     save()
 
-    def repair(self, callback: Callable[[int], object] | None = None, *, marks: Marks | None = None) -> dict[str, Any]:
+    def repair(
+        self, callback: Callable[[int], object] | None = None, *, marks: Marks | None = None, write: bool = True
+    ) -> dict[str, Any]:
         """Write new vectors that differ from the mapped old ones, and remove those without rows.
 
         With ``marks``, vectors that have none stay. Returns the counts, and the hashes of the vectors that were right
-        ("marks").
+        ("marks"). If not ``write``, "written" counts what has to be, and "sample" has ids of rows to map.
         """
         self.select()
         removed = 0
@@ -258,11 +272,12 @@ class Passes:
                 removed += len(ids)
                 self.database.delete(ids)
 
-        old, written, files, right = self._add_up(self._run(Compare, callback, marks))
+        old, written, files, right, sample = self._add_up(self._run(Compare if write else Look, callback, marks))
         self.retry(self.database, remove)
         # Files that can no longer be committed count as written, so that another pass follows.
         self.retry(self.database, lambda: self.database.take(files))
-        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old), "marks": right}
+        counts = {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
+        return {**counts, "marks": right, "sample": sample.ids}
 
     def checksum(self) -> Checksum:
         """Return the checksum of the old vectors."""
@@ -277,8 +292,8 @@ class Passes:
 
         return self.retry(self.database, pass_over)
 
-    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile], np.ndarray]:
-        old, written = Checksum(), 0
+    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile], np.ndarray, Sample]:
+        old, written, sample = Checksum(), 0, Sample()
         files: list[WrittenFile] = []
         right = [np.empty(0, np.uint64)]
         for result in results:
@@ -286,7 +301,8 @@ class Passes:
             old.merge(result["rows"], result["old"])
             written += result["written"]
             files += result["files"]
-        return old, written, files, np.concatenate(right)
+            sample.add(result["sample"])
+        return old, written, files, np.concatenate(right), sample
 
     def _run(
         self, kind: type[Work], callback: Callable[[int], object] | None, marks: Marks | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED, judge
-from congruence.databases import Database, DatabaseInfo, NewVectors, Stage
+from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
     DatabaseError,
@@ -230,40 +230,52 @@ def _measure(
 def _check_origin(
     database: Database, mapper: RowMapper, info: DatabaseInfo, checks: list[dict[str, str]], allow_unknown: bool
 ) -> None:
-    """Judge rows from all over the store one by one, and set the modality if they leave no doubt about it."""
+    """Judge rows from all over the store, if their model can be told."""
     if mapper.old.element_type == "binary" or any(check["outcome"] == "bad" for check in checks):
         words = "which model made these rows cannot be told from " + (
             "bits" if mapper.old.element_type == "binary" else "these vectors"
         )
         checks.append({"check": "origin", "outcome": "unknown", "detail": words})
         return
-    for modality, rows in _spread(database, mapper, info).items():
-        found = judge(mapper.map, rows, modality)
+    checks += judge_rows(mapper, _spread(database, info), allow_unknown)
+
+
+def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) -> Iterator[dict[str, str]]:
+    """Yield checks of rows, judged one by one; sets the modality of ``mapper`` if they leave no doubt about it."""
+    parts: dict[str | None, list[np.ndarray]] = {}
+    for block in blocks:
+        usable = np.isfinite(block.vectors).all(axis=1) & block.vectors.any(axis=1)
+        rows, names = mapper.rows(block.vectors[usable]), [mapper.modality] * int(usable.sum())
+        if mapper.modality is None and block.modalities is not None:
+            names = block.modalities.filter(pa.array(usable)).to_pylist()
+        for name in dict.fromkeys(names):
+            parts.setdefault(name, []).append(rows[[name == one for one in names]])
+    for modality, rows_of_one in parts.items():
+        found = judge(mapper.map, np.concatenate(rows_of_one), modality)
         fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
         fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
         outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
-        checks.append({**check, "detail": found.detail, "fix": fix})
+        yield {**check, "detail": found.detail, "fix": fix}
         if mapper.modality is None and modality is None and found.modality and outcome != "bad":
             mapper.modality = found.modality
-            checks.append({"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"})
+            yield {"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"}
 
 
-def _spread(database: Database, mapper: RowMapper, info: DatabaseInfo) -> dict[str | None, np.ndarray]:
-    """Return rows from all over the store, by modality: stores are often sorted, so the first do not stand for all."""
-    step = max(info.rows // JUDGED, 1)
-    found: dict[str | None, list[np.ndarray]] = {}
-    seen = 0
+def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
+    """Yield rows from all over the store: stores are often sorted, so the first do not stand for all."""
+    step, seen = max(info.rows // JUDGED, 1), 0
     for block in database.scan("old"):
         picked = np.arange(-seen % step, len(block.ids), step)
         seen += len(block.ids)
-        picked = picked[np.isfinite(block.vectors[picked]).all(axis=1) & block.vectors[picked].any(axis=1)]
-        rows, names = mapper.rows(block.vectors[picked]), [mapper.modality] * len(picked)
-        if mapper.modality is None and block.modalities is not None:
-            names = block.modalities.take(pa.array(picked)).to_pylist()
-        for name in dict.fromkeys(names):
-            found.setdefault(name, []).append(rows[[name == one for one in names]])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
+        yield block._replace(vectors=block.vectors[picked], modalities=kinds)
+
+
+def misfit(rows: str, check: Mapping[str, str]) -> ModalityError | SpaceMismatchError:
+    """Return the error for a bad check of ``judge_rows``."""
+    kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
+    return kind(f"The rows {rows} do not all fit the map: {check['detail']}.", check["fix"])
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
@@ -294,5 +306,4 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         elif check["check"] == "partial run":
             raise ParameterError(f"At {plan.place}, {check['detail']}.", check["fix"])
         elif check["check"] in ("origin", "modality"):
-            kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
-            raise kind(f"The rows at {plan.place} do not all fit the map: {check['detail']}.", check["fix"])
+            raise misfit(f"at {plan.place}", check)

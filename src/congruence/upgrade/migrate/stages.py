@@ -31,7 +31,6 @@ from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
-from congruence.upgrade.progressive.rows import is_on_disk
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
@@ -64,9 +63,8 @@ def reembed(
     """Encode the rows that the map is least sure of with the new model, refit the map, and map the others again.
 
     After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for
-    the others. Rows that the refitted map moves noticeably are written again at once, the others at the end. Search
-    stays available. All state is in the journal's folder: if the process is killed, call the function again to resume;
-    rows already saved are not encoded again.
+    the others, which are written again when the map is refitted. Search stays available. All state is in the journal's
+    folder: if the process is killed, call the function again to resume; rows already saved are not encoded again.
 
     Parameters
     ----------
@@ -124,11 +122,18 @@ def reembed(
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.save()
         tell("updating all rows to match the plan")
-        table.repair()
-        plan, changed = table.plan, False
+        plan, changed = table.plan, table.repair()
         for batch in plan.batches(size, budget=budget, share=share, until=until):
-            vectors = _encode(encode, batch, table.encoded, migration.mapper.dim, callback)
-            update = plan.update(batch, vectors)
+            table.encode(encode, batch, callback)
+            fresh = table.known(batch)
+            if not fresh.all():
+                words = f"{np.count_nonzero(~fresh):,} rows have changed, but not their new vectors: they stay mapped"
+                journal.log(words)
+                tell(words)
+            batch = batch[fresh]
+            if not len(batch):
+                continue
+            update = plan.update(batch, table.encoded.take(batch.tolist()))
             table.save()
             table.write(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
             changed = True
@@ -136,11 +141,8 @@ def reembed(
             journal.log(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
-        if changed or len(plan.written.maps) > 1:  # also if the process was killed earlier
-            plan.mark_written()
+        if changed:
             table.save(forecast=True)
-            tell("updating rows that moved little, with the latest map")
-            table.repair()
             migration.retry(migration.database, migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
@@ -165,22 +167,26 @@ class _Table:
         facts = saved[1] if saved else {}
         self.among = facts["among"] if facts and among is None else among
         self.modality = self.among or migration.mapper.modality
-        self.ids, old = _read_side(migration, self.among)
+        self.ids, self.digests, old = _read_side(migration, self.among)
         if facts:
-            self.ids, old = _in_order(migration, self.ids, old, facts["ids"])
+            self.ids, self.digests, old = _in_order(migration, self.ids, self.digests, old, facts["ids"])
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
         if texts is None and new_texts is None:
             inputs = {name: facts.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
         mapping, plan = migration.mapper.map.for_modality(self.modality), None
-        if facts and same_ids(store.ids, facts["ids"]):
+        self.encoded, same = EncodedRows(migration.folder, migration.mapper.dim), np.empty(0, bool)
+        if saved is not None:
+            place = id_rows(store.ids, saved[0].ids)
+            same = (place >= 0) & (self.digests[place] == saved[0].digests)
+            self.encoded.keep(saved[0], np.flatnonzero((place >= 0) & ~same))  # to know the vector when it comes again
+        if facts and same.all() and same_ids(store.ids, facts["ids"]):
             with suppress(CorruptFileError):  # the vectors or texts have changed since then
                 state, folder = facts["state"], facts["folder"]
                 plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
         self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
         if saved and plan is None:  # the rows have changed: start a new plan from those re-embedded so far
-            native = saved[0]
-            remaining = np.flatnonzero(id_rows(self.plan.ids, native.ids) >= 0)
+            native, remaining = saved[0], np.flatnonzero(same)
             for start in range(0, len(remaining), ROWS_PER_UPDATE):
                 part = remaining[start : start + ROWS_PER_UPDATE]
                 self.plan.update(native.ids[part], native.take(part))
@@ -189,21 +195,42 @@ class _Table:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
         self.theirs = migration._theirs()
-        self.files: dict[str, str] = {}
-        self.encoded = EncodedRows(migration.folder, migration.mapper.dim)
         if not facts:  # left over from a migration that was discarded
-            names = np.array([name for name in self.plan.ids.tolist() if name in self.encoded.rows], object)
+            names = self.plan.ids[self.known(self.plan.ids)]
             for start in range(0, len(names), ROWS_PER_UPDATE):
                 part = names[start : start + ROWS_PER_UPDATE]
-                self.plan.update(part, np.stack([self.encoded.rows[name] for name in part.tolist()]))
+                self.plan.update(part, self.encoded.take(part.tolist()))
 
     def save(self, *, forecast: bool = False) -> None:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
-        self.migration.mapper.native = NativeRows.of(self.plan, self.among)
-        save_plan(
-            self.plan, self.migration.folder, self.among, self.modality, self.texts, files=self.files, forecast=forecast
-        )
+        native = self.migration.mapper.native = NativeRows.of(self.plan, self.digests, self.among)
+        facts = native.digests, self.among, self.modality, self.texts
+        save_plan(self.plan, self.migration.folder, *facts, forecast=forecast)
         self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
+
+    def known(self, ids: np.ndarray) -> np.ndarray:
+        """Return which rows are encoded as they are now, bool of shape (b,)."""
+        return self.encoded.has(ids.tolist(), self.digests[id_rows(self.plan.ids, ids)])
+
+    def encode(self, encode: Encode, batch: np.ndarray, callback: Callable[[int], object] | None) -> None:
+        """Encode the rows of a batch that are not known.
+
+        A row that has changed stays unknown if the encoder returns its earlier vector, as from a file of that time.
+        """
+        missing, dim = batch[~self.known(batch)], self.migration.mapper.dim
+        for start in range(0, len(missing), CHUNK):
+            ids = missing[start : start + CHUNK]
+            vectors = as_matrix(encode(ids.tolist()), "encode", ids=ids)
+            if vectors.shape != (len(ids), dim):
+                raise ShapeError(
+                    f"Got vectors of shape {vectors.shape} from encode; expected ({len(ids)}, {dim}).",
+                    "Return one vector of the new model per id, in the same order.",
+                )
+            new = np.array([not self.encoded.holds(name, row) for name, row in zip(ids, vectors, strict=True)])
+            digests = self.digests[id_rows(self.plan.ids, ids[new])]
+            self.encoded.add(ids[new].tolist(), digests, vectors[new].astype(np.float32))
+            if callback is not None:
+                callback(len(ids))
 
     def write(self, rows: np.ndarray) -> None:
         """Write the plan's current vectors of these rows to the database, except those that the application wrote."""
@@ -222,9 +249,9 @@ class _Table:
         if migration.marks is not None:
             migration.marks.write(migration.folder)
 
-    def repair(self) -> None:
-        """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        migration, marks = self.migration, self.migration.marks
+    def repair(self) -> bool:
+        """Write all rows that differ from the plan, after a kill or the first map; return whether there were any."""
+        migration, marks, changed = self.migration, self.migration.marks, False
         for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
             found = replace(migration.passes, engine=None).repair(marks=marks)
             if marks is not None:
@@ -232,11 +259,14 @@ class _Table:
                 marks.write(migration.folder)
             if not found["written"]:
                 break
+            changed = True
+        return changed
 
 
-def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
-    """Return ids and old vectors of the rows to re-embed; vectors of large tables as a memory map."""
+def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+    """Return ids, digests and old vectors of the rows to re-embed; vectors of large tables as a memory map."""
     ids: list[pa.Array] = []
+    digests: list[np.ndarray] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
     info, path = migration.info, migration.folder / SCRATCH
@@ -244,6 +274,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
 
     def pass_over(out: IO[bytes] | None) -> None:
         ids.clear()
+        digests.clear()
         rows.clear()
         if out is not None:
             out.seek(0)
@@ -261,6 +292,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 kept = np.array([name == among for name in block.modalities.to_pylist()], bool)
                 names, vectors = names.filter(pa.array(kept)), vectors[kept]
             ids.append(names)
+            digests.append(hashes(names, vectors))
             vectors = np.ascontiguousarray(migration.mapper.rows(vectors), np.float32)
             if out is None:
                 rows.append(vectors)
@@ -282,7 +314,8 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
         raise ParameterError(
             f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2.", "Pass another `among=…`."
         )
-    return pa.concat_arrays(ids), _memory_map(path, n, info.dim) if large else np.concatenate(rows)
+    old = _memory_map(path, n, info.dim) if large else np.concatenate(rows)
+    return pa.concat_arrays(ids), np.concatenate(digests), old
 
 
 def _memory_map(path: Path, n: int, dim: int) -> np.ndarray:
@@ -293,19 +326,22 @@ def _memory_map(path: Path, n: int, dim: int) -> np.ndarray:
     return rows
 
 
-def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+def _in_order(
+    migration: Migration, ids: pa.Array, digests: np.ndarray, old: np.ndarray, known: np.ndarray
+) -> tuple[pa.Array, np.ndarray, np.ndarray]:
     """Return the rows in the order of a plan with the same rows, since some databases change the order after writes."""
     names = id_texts(ids.to_pylist())
     place = id_rows(names, known)
     if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
-        return ids, old
-    if not is_on_disk(old):
-        return ids.take(pa.array(place)), old[place]
+        return ids, digests, old
+    ids, digests = ids.take(pa.array(place)), digests[place]
+    if not isinstance(old, np.memmap):
+        return ids, digests, old[place]
     path = migration.folder / f"ordered-{SCRATCH}"
     with _removed_on_error(path), open(path, "wb") as out:
         for part in blocks(len(place), 4 * old.shape[1]):
             out.write(old[place[part]].tobytes())
-    return ids.take(pa.array(place)), _memory_map(path, *old.shape)
+    return ids, digests, _memory_map(path, *old.shape)
 
 
 @contextmanager
@@ -318,23 +354,3 @@ def _removed_on_error(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
             raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
         raise
-
-
-def _encode(
-    encode: Encode, ids: np.ndarray, encoded: EncodedRows, dim: int, callback: Callable[[int], object] | None
-) -> np.ndarray:
-    """Return the new model's vectors of a batch; vectors saved by an interrupted call are not encoded again."""
-    batch = [str(name) for name in ids.tolist()]
-    missing = [name for name in batch if name not in encoded.rows]
-    for start in range(0, len(missing), CHUNK):
-        names = missing[start : start + CHUNK]
-        vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
-        if vectors.shape != (len(names), dim):
-            raise ShapeError(
-                f"Got vectors of shape {vectors.shape} from encode; expected ({len(names)}, {dim}).",
-                "Return one vector of the new model per id, in the same order.",
-            )
-        encoded.add(names, vectors.astype(np.float32))
-        if callback is not None:
-            callback(len(names))
-    return np.stack([encoded.rows[name] for name in batch])

@@ -4,8 +4,7 @@ from congruence.upgrade.progressive.calibration import OriginScale, fit_origin_s
 from congruence.upgrade.progressive.forecast import Forecast
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import ORDERS, Mixture, Order, View
-from congruence.upgrade.progressive.progressive import Progressive
-from congruence.upgrade.progressive.refit import Update
+from congruence.upgrade.progressive.progressive import Progressive, Update
 
 __all__ = [
     "ORDERS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from congruence.upgrade.progressive.meter import rest_interval
 
 FEWEST = 20  # minimum number of random rows for a verdict
 LAST = 10  # minimum number of them on which each point of the forecast is measured
+UNMEASURED = "no forecast yet"  # the verdict with fewer
 MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much
 
 
@@ -30,13 +32,13 @@ class Forecast(PlainData):
     target: float
     needed: float | None  # share at which the target is reached, if ever
     needed_at_random: float | None  # the same in random order
-    verdict: str  # "measure first", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
+    verdict: str  # "no forecast yet", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
     reason: str
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}"]
         # With too few measured rows for a verdict, the forecast is too uncertain to print.
-        for k in range(1, len(self.share) if self.verdict != "measure first" else 1):
+        for k in range(1, len(self.share) if self.verdict != UNMEASURED else 1):
             gain = 100 * (self.value[k] - self.value[0])
             half = 50 * (self.high[k] - self.low[k])
             cost = [
@@ -103,8 +105,12 @@ def make_forecast(
             "the random rows"
         )
     elif len(values) < FEWEST and done < 1:
-        verdict = "measure first"
-        reason = f"{len(values)} measured random rows are too few, {FEWEST} are needed"
+        verdict = UNMEASURED
+        more = min(rest, ceil((FEWEST - len(values)) / meter_share)) if meter_share else rest
+        reason = (
+            f"{len(values)} of the re-embedded rows were drawn at random, and {FEWEST} are needed; re-embed about "
+            f"{more:,} more rows"
+        )
     elif now >= target:
         verdict, reason = "done", f"{metric} is {now:.3f}, the target {target:.3f}"
     elif needed is None or needed > MOST:

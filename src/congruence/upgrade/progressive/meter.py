@@ -24,6 +24,16 @@ class Estimate(PlainData):
     high: float
     n: int
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval, unless it says nothing: the value is known, or the interval has all that a score can be."""
+        return None if self.low == self.high or (self.low <= 0 and self.high >= 1) else (self.low, self.high)
+
+    def __str__(self) -> str:
+        low, high = self.interval or (None, None)
+        ends = "" if low is None else f" ({low:.3f} or more)" if high == math.inf else f" ({low:.3f} … {high:.3f})"
+        return f"{self.value:.3f}{ends}"
+
 
 TAIL = 0.025  # probability that the true value lies below the interval, and that it lies above
 
@@ -184,7 +194,7 @@ class Reading(PlainData):
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], **parts)
 
     def __str__(self) -> str:
-        cells = [f"{name} {part.value:.3f} ({part.low:.3f} … {part.high:.3f})" for name, part in self.store.items()]
+        cells = [f"{name} {part}" for name, part in self.store.items()]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
@@ -228,13 +238,14 @@ class ScoredRows:
 
     states: RowStates
     new: Received
-    old: np.ndarray  # (n, d_old), unit rows
-    mapped: np.ndarray  # (n, d_new), unit rows
+    old: Callable[[np.ndarray], np.ndarray]  # unit rows (b, d_old) by number
+    mapped: Callable[[np.ndarray], np.ndarray]  # unit rows (b, d_new) by number
     texts: Texts | None
     labels: np.ndarray | None  # (n,), index of each row's own text, negative if unknown
     k: int  # nearest neighbors that are compared
     weights: np.ndarray | None  # (n,), how often each row is requested
     surprise: np.ndarray  # (e,), 1 − cosine of new rows, without the meter's, and their mapped vectors before
+    found: dict[str, np.ndarray]  # hits of all rows in the old model and under the map, if they are known already
 
     def __post_init__(self) -> None:
         self.labels = self.labels if self.labels is not None and (self.labels >= 0).any() else None
@@ -242,7 +253,7 @@ class ScoredRows:
 
     def kept(self) -> dict[str, np.ndarray]:
         """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
-        theirs, ours = self.new.take(self.sample), self.mapped[self.sample]
+        theirs, ours = self.new.take(self.sample), self.mapped(self.sample)
         out = {}
         against = None
         if self.texts is not None:
@@ -260,7 +271,8 @@ class ScoredRows:
     def references(self) -> np.ndarray:
         """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
         states, wanted = self.states, REFERENCES * self.k
-        random = states.permutation[(states.role == LEARN)[states.permutation] & states.embedded[states.permutation]]
+        drawn = states.permutation[: states.place]
+        random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
         return np.asarray(random[:wanted] if len(random) >= wanted else random[:0])
 
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
@@ -281,7 +293,7 @@ class ScoredRows:
         """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
         assert self.labels is not None
         label = self.labels[rows]
-        out = np.full((len(rows), 2), np.nan)
+        out = np.full((len(rows), 2), np.nan, np.float32)
         for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
             scores = take(rows[part]) @ texts.T
             own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
@@ -293,7 +305,7 @@ class ScoredRows:
 
 def read(rows: ScoredRows) -> Reading:
     """Return the quality of the store at this stage."""
-    n, rest = len(rows.old), rows.states.rest
+    n, rest = len(rows.states.role), rows.states.rest
     n_embedded = n - rest
     reading = Reading(n, n_embedded, len(rows.sample))
     waits = ~rows.states.embedded
@@ -312,13 +324,15 @@ def read(rows: ScoredRows) -> Reading:
         return reading
     # Accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new one.
     done = np.flatnonzero(rows.states.embedded)
-    by_old = rows.hits(np.arange(n), rows.old.__getitem__, rows.texts.old)
+    for side, take, texts in (("old", rows.old, rows.texts.old), ("mapped", rows.mapped, rows.texts.new)):
+        if side not in rows.found:
+            rows.found[side] = rows.hits(np.arange(n), take, texts)
+    by_old, by_map = rows.found["old"], rows.found["mapped"][waits]
     by_new = rows.hits(done, rows.new.take, rows.texts.new)
-    by_map = rows.hits(np.flatnonzero(waits), rows.mapped.__getitem__, rows.texts.new)
     sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
     n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
     for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
-        old, map_, new = (np.nansum(side[:, column]) for side in (by_old, by_map, by_new))
+        old, map_, new = (np.nansum(side[:, column], dtype=float) for side in (by_old, by_map, by_new))
         m = n_done + n_waits
         exact = [(old / m, m), ((new + map_) / m, m), (map_ / max(n_waits, 1), n_waits)]
         values = [Estimate(float(v), float(v), float(v), count) for v, count in exact]
@@ -339,7 +353,7 @@ def losses(
         reading, texts = read(rows), rows.texts
         level = reading.new["accuracy"].value
         if level > 0:
-            ours = rows.hits(rows.sample, rows.mapped.__getitem__, texts.new)[:, 0]
+            ours = rows.hits(rows.sample, rows.mapped, texts.new)[:, 0]
             theirs = rows.hits(rows.sample, rows.new.take, texts.new)[:, 0]
             out["accuracy"] = (theirs - ours) / level
             support["accuracy"] = 1 - 1 / level, 1 + 1 / level

@@ -26,12 +26,13 @@ class View:
 
     old: np.ndarray  # (n, d_old), unit rows of the old model
     mapped: np.ndarray  # (n, d_new), by the current map, also of re-embedded items
-    native: np.ndarray  # (e,), rows re-embedded, without the meter's
+    native: np.ndarray  # (e,), positions of re-embedded ones among them, without the meter's
     surprise: np.ndarray  # (e,), 1 − cosine between each of them and its mapped vector before
     size: int  # rows wanted
     random_state: int = 0
-    old_facts: TextFacts | None = None  # about the old rows; None without texts
+    old_facts: TextFacts | None = None  # about the old rows; None without texts, or for an order that needs none
     new_facts: TextFacts | None = None  # about the mapped ones
+    rows: np.ndarray | None = None  # (n,), their numbers in the store, of which large ones are shown in part
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""
@@ -152,7 +153,8 @@ _TABLE = {
 #: Orders by name.
 ORDERS: dict[str, Order] = {name: entry.order for name, entry in _TABLE.items()}
 
-BY_TEXTS = tuple(name for name, entry in _TABLE.items() if entry.needs_texts)  # orders that require texts
+#: Orders that require texts, and those that do not.
+BY_TEXTS, WITHOUT_TEXTS = (tuple(n for n, entry in _TABLE.items() if entry.needs_texts == by) for by in (True, False))
 
 
 @dataclass(frozen=True)
@@ -250,26 +252,26 @@ class OrderSelection:
         self.ranks: dict[int, list[float]] = {}
         self.harm: dict[int, float] = {}
 
-    def record(self, rows: np.ndarray, view: View) -> None:
-        """Record how the candidates rank random rows that were just requested."""
+    def record(self, rows: np.ndarray, places: np.ndarray, view: View) -> None:
+        """Record how the candidates rank random rows that were just requested, by their places in the view."""
         if not len(rows):
             return
         by_order = (ORDERS[name](view) for name in self.names)
-        table = np.stack([ranks(scores, scores[rows]) for scores in by_order], axis=1)
+        table = np.stack([ranks(scores, scores[places]) for scores in by_order], axis=1)
         self.ranks.update(zip(rows.tolist(), table.tolist(), strict=True))
 
-    def finish(self, new: Mapping[int, np.ndarray], mapped: np.ndarray, texts: Texts | None, k: int) -> None:
-        """Record the harm to recorded rows that were re-embedded now; ``mapped`` is from before the refit."""
-        rows = [row for row in new if row in self.ranks and row not in self.harm]
-        if not rows:
+    def finish(self, rows: np.ndarray, new: np.ndarray, mapped: np.ndarray, texts: Texts | None, k: int) -> None:
+        """Record the harm to recorded rows among those re-embedded now; ``mapped`` is from before the refit."""
+        known = np.array([row in self.ranks and row not in self.harm for row in rows.tolist()], bool)
+        if not known.any():
             return
-        theirs, ours = np.stack([new[row] for row in rows]), mapped[rows]
+        theirs, ours = new[known], mapped[known]
         if texts is None:
             harm = 1 - np.einsum("ij,ij->i", theirs, ours)
         else:
             near = (nearest_texts(side @ texts.new.T, k) for side in (theirs, ours))
             harm = 1 - overlap(*near)
-        self.harm.update(zip(rows, harm.tolist(), strict=True))
+        self.harm.update(zip(rows[known].tolist(), harm.tolist(), strict=True))
 
     def current_order(self) -> str:
         """Return the order to use."""

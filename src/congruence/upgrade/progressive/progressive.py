@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from congruence import persist
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.atomic import check_output
 from congruence._utils.ids import as_ids, id_rows
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import (
@@ -29,7 +29,7 @@ from congruence._utils.validation import (
 )
 from congruence.embeddings import as_embeddings
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
-from congruence.io import Source
+from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
@@ -37,6 +37,7 @@ from congruence.upgrade.progressive.meter import Estimate, Reading, ScoredRows, 
 from congruence.upgrade.progressive.order import (
     BY_TEXTS,
     ORDERS,
+    WITHOUT_TEXTS,
     Order,
     OrderSelection,
     View,
@@ -44,8 +45,7 @@ from congruence.upgrade.progressive.order import (
     ranks,
     take_in_order,
 )
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit, Sums, Update, Written
-from congruence.upgrade.progressive.rows import RowMatrix, RowsOnDisk, as_rows, by_block, is_on_disk, row_blocks
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
     LEARN,
     METER,
@@ -54,6 +54,7 @@ from congruence.upgrade.progressive.state import (
     WAITING,
     Received,
     RowStates,
+    inputs_of,
     sweep,
     why_no_plan,
 )
@@ -62,12 +63,15 @@ from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: The map is fitted again each time the number of re-embedded rows has grown by this factor: all rows are read and
+#: written again then.
+GROWTH = 1.25
 
-AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
-#: Largest number of re-embedded rows used to compute an order; if there are more, a random sample of this size is used.
-SEEN = 16_384
+#: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
+#: the distance between two maps is measured; of larger stores, random ones.
+POOL, SEEN, MOVED = 16_384, 4096, 4096
 
 #: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
 NEAR = 0.5
@@ -76,6 +80,14 @@ KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is 
 
 #: Parameters that are part of the state.
 PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Rows to write again after an update."""
+
+    remap: np.ndarray  # ids whose vectors ``Progressive.mapped`` replaces: all mapped rows after a refit, else none
+    n_waiting: int  # rows that are still mapped
 
 
 class Progressive:
@@ -87,8 +99,8 @@ class Progressive:
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
         The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
-        a memory-mapped file, a ``congruence.io.Source``, or with ``stream=True`` anything that supports slices
-        and increasing row numbers (HDF5, Zarr).
+        a memory-mapped file, a ``congruence.io.Source``, or anything that supports slices and increasing row numbers
+        (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
         The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
         meter to measure retrieval.
@@ -107,14 +119,11 @@ class Progressive:
     clip : float, default=3.0
         Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
     tolerance : float, default=0.002
-        Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
+        A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
         k of ``overlap@k`` and ``recall@k``.
     modality : str, optional
         Modality of the store, for maps that have means by modality.
-    stream : bool, optional
-        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to
-        rounding. The default for rows on disk. False reads them into memory, which is several times faster.
     random_state : int, default=0
 
     Attributes
@@ -124,10 +133,9 @@ class Progressive:
 
     Notes
     -----
-    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory
-    holds 12 bytes per row besides the ids, sums of d² numbers, while a batch is chosen the orders' scores (with texts
-    about 100 bytes per row at k = 10), and new vectors until ``save`` has written them. Rows are compared by
-    cosine: mapped rows and the rows that ``store`` returns have unit norm.
+    Rows are read and mapped when they are needed. Memory holds 12 bytes per row besides the ids, two sets of sums of d²
+    numbers during a refit, at most 20,480 rows while a batch is chosen, and new vectors until ``save`` has written
+    them. Rows are compared by cosine: mapped rows and the rows that ``store`` returns have unit norm.
 
     Examples
     --------
@@ -144,12 +152,10 @@ class Progressive:
     60
     """
 
-    _inputs: str | None = None
-
     def __init__(
         self,
         mapping: Map,
-        old: RowsLike | Source | RowsOnDisk,
+        old: RowsLike | Source | RowsByNumber,
         *,
         texts: RowsLike | None = None,
         new_texts: RowsLike | None = None,
@@ -161,7 +167,6 @@ class Progressive:
         tolerance: float = 0.002,
         n_neighbors: int = 10,
         modality: str | None = None,
-        stream: bool | None = None,
         random_state: int = 0,
     ) -> None:
         if isinstance(order, str):
@@ -178,14 +183,13 @@ class Progressive:
             raise ParameterError(
                 f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
             )
-        self._old, self.ids, self._has_ids, declared = open_store(old, stream)
-        mapping = mapping.for_modality(modality or declared)
-        check_width(self._old.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
-        n, self._unit = (
-            len(self._old),
-            by_block(self._old, partial(normalize_rows, dtype=np.float64), self._old.shape[1]),
-        )
-        self.texts = read_texts(texts, new_texts, mapping, self._unit)
+        store = open_store(old)
+        self._old, n = store.rows, store.rows.n
+        mapping = mapping.for_modality(modality or store.rows.space.modality)
+        check_width(self._old.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
+        self._has_ids, self.ids = store.ids is not None, np.arange(n) if store.ids is None else store.ids
+        sample = self._unit(np.arange(0, n, -(-n // POOL)))
+        self.texts = read_texts(texts, new_texts, mapping, sample)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             argument = "labels" if labels is not None else f"order={order!r}"
             raise InputError(f"Got {argument} without texts.", "Pass `texts=…` and `new_texts=…`.")
@@ -194,22 +198,32 @@ class Progressive:
         self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
-        gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
-        self.refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
+        gate = None if self.texts is None else Gate.fit(sample, self.texts)
+        self.refit = Refit(mapping, self.texts, store.size, gate)
+        self.inputs = self._digest(store.digest)
         self._row_states = RowStates(n, random_state)
-        self.new_vectors = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
-        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self.refit, self._old, self.new_vectors)
-        self._near = near_duplicate_cosine(self._unit, random_state)
+        self.new_vectors = Received(n, mapping.d_target)
+        self._near = near_duplicate_cosine(sample, random_state)
         self._selection = OrderSelection("entropy" if self.refit.most_are_known else "random", self.texts is not None)
-        self._chosen_at, self._views, self._resumed = 0, 0, False
+        self._fitted_at, self._chosen, self._views, self._resumed = 0, False, 0, False
+        self._hits: dict[str, np.ndarray] = {}
         self.correction_ = self.refit.first()
-        self._map()
-        in_memory = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
-        self.written = Written(self.refit, self._old, self.correction_, in_memory)
         self.order_ = order if isinstance(order, str) else "given"
         if order == "auto":
             self.order_ = self._selection.current_order()
         self.history_: list[Reading] = []
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store, shape (b, d_old), float32."""
+        return np.asarray(self._old.take(rows)[1], np.float32)
+
+    def _unit(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store with unit norm, shape (b, d_old), float32."""
+        return _unit(self._rows(rows))
+
+    def _mapped(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store by the current map, shape (b, d_new), float32."""
+        return self.refit.transform(self._rows(rows), self.correction_)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -275,55 +289,69 @@ class Progressive:
         """Choose this many further rows: random ones, and the first ones of the order."""
         states = self._row_states
         random = states.draw(min(size, max(1, round(self.meter_share * size))))
-        self._views += 1
-        view = self._view(size)
-        scores = self._score(view)
         learn = random[states.role[random] == LEARN]
+        self._views += 1
+        pool = self._pool(4 * size)
+        view = self._view(size, pool, learn)
+        assert view.rows is not None
+        scores = self._score(view)
         if self.order == "auto":
-            self._selection.record(learn, view)
-        eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
-        wanted, meter = size - len(random), states.role == METER
-        taken = take_front(scores, eligible, meter, wanted, self._unit, view.native, self._near)
+            self._selection.record(learn, np.searchsorted(view.rows, learn), view)
+        eligible, meter = np.isin(view.rows, pool), states.role[view.rows] == METER
+        taken = take_in_order(scores, eligible, meter, size - len(random), view.old, view.native, self._near)
+        taken = view.rows[taken]
         states.due[taken] = True
         selected = taken[states.role[taken] == WAITING]
         states.role[selected] = SELECTED
         return np.concatenate([random, selected])
 
-    def _view(self, size: int) -> View:
-        """Return what the order may use to choose this many rows."""
+    def _pool(self, least: int = 0) -> np.ndarray:
+        """Return the rows from which the order chooses: all that it may take or, of many, random ones.
+
+        It does not depend on which rows are the meter's. With weights, half of it are the rows of the most weight.
+        """
+        states, most = self._row_states, max(POOL, least)
+        rows = np.flatnonzero(~states.due & (states.role != LEARN) & (states.role != SELECTED))
+        if len(rows) <= most:
+            return rows
+        rng, first = np.random.default_rng([self.random_state, 10, self._views]), np.empty(0, np.intp)
+        if self.weights is not None:
+            heavy = np.argpartition(-self.weights[rows], most // 2)[: most // 2]
+            first, rows = rows[heavy], np.delete(rows, heavy)
+        return np.union1d(first, rng.choice(rows, most - len(first), replace=False))
+
+    def _view(self, size: int, *parts: np.ndarray) -> View:
+        """Return what the order may use to choose this many rows, with all of these among the rows that it sees."""
         positions = self._shown()
         if len(positions) > SEEN:
             sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
             positions = positions[np.sort(sample)]
         native = self.new_vectors.rows[positions]
+        rows = np.arange(len(self)) if len(self) <= POOL else np.unique(np.concatenate([native, *parts]))
+        given = self._rows(rows)
+        old, mapped = _unit(given), self.refit.transform(given, self.correction_)
         facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
-        if self.texts is not None:
-            scale = Scale.of(self._mapped, self.texts.new)
+        if self.texts is not None and self.order not in WITHOUT_TEXTS:
+            scale = Scale.of(mapped, self.texts.new)
             facts = (
-                read_facts(self._unit, self.texts.old, self.texts.scale, self.n_neighbors),
-                read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
+                read_facts(old, self.texts.old, self.texts.scale, self.n_neighbors),
+                read_facts(mapped, self.texts.new, scale, self.n_neighbors),
             )
-        return View(
-            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations that orders use
-            self._mapped,  # type: ignore[arg-type]
-            native,
-            self.new_vectors.surprise[positions],
-            size,
-            self.random_state + self._views,
-            *facts,
-        )
+        surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows)
 
     def _score(self, view: View) -> np.ndarray:
-        """Return the scores of all rows by the order, weighted."""
+        """Return the scores of a view's rows by the order, weighted."""
         if self.order == "auto":
             self.order_ = self._selection.current_order()
         order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
         scores = np.asarray(order(view), dtype=np.float64)
-        if scores.shape != (len(self),) or not np.isfinite(scores).all():
+        if scores.shape != (len(view.old),) or not np.isfinite(scores).all():
             raise ShapeError(
-                f"The order returned {scores.shape} scores, or not finite ones.", "Return one score per row."
+                f"The order returned {scores.shape} scores, or not finite ones.",
+                "Return one score per row of `view.old`.",
             )
-        return scores if self.weights is None else quantiles(scores) * self.weights
+        return scores if self.weights is None else quantiles(scores) * self.weights[view.rows]
 
     def _shown(self) -> np.ndarray:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
@@ -344,68 +372,74 @@ class Progressive:
         rows = self._find(names)
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
-        if Y.shape[1] != self._mapped.shape[1]:
+        if Y.shape[1] != self.new_vectors.width:
             raise ShapeError(
-                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d.", "Pass `vectors=…` of the new model."
+                f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d.",
+                "Pass `vectors=…` of the new model.",
             )
         Y = normalize_rows(Y, dtype=np.float64).astype(np.float32)
-        states = self._row_states
-        if self._sums is not None:
-            self._sums.remove(rows[self.new_vectors.known(rows)])
-        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
+        states, mapped = self._row_states, self._mapped(rows)
+        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, mapped, dtype=np.float64))
         unrequested = rows[states.role[rows] == WAITING]
         states.role[unrequested], states.due[unrequested] = SELECTED, True
         states.embedded[rows] = True
         if self.order == "auto":
-            found = dict(zip(rows.tolist(), Y, strict=True))
-            self._selection.finish(found, self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
-        self._fit()
-        reading = read(self._rows())
+            self._selection.finish(rows, Y, mapped, self.texts, self.n_neighbors)
+        remap = np.flatnonzero(~states.embedded) if self._fit() else np.empty(0, np.intp)
+        reading = read(self._scored())
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
-        waits = ~states.embedded
-        remap, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
-        return Update(self.ids[remap], moved, int(np.count_nonzero(waits)))
+        return Update(self.ids[remap], states.rest)
 
-    def _fit(self) -> None:
-        """Refit the map on the re-embedded rows, and map all rows with it."""
-        native = self.new_vectors.rows[self._shown()]
-        if not len(native):
-            return
-        states = self._row_states
+    def _fit(self) -> bool:
+        """Refit the map if there are enough further rows; return whether it moves rows noticeably, and is used."""
+        states, native = self._row_states, self.new_vectors.rows[self._shown()]
         random = states.role[native] == LEARN
+        choose = bool(np.count_nonzero(random) >= FEWEST_CHOOSING)
+        if not len(native) or (len(native) < GROWTH * self._fitted_at and choose == self._chosen):
+            return False
+        self._fitted_at, self._chosen = len(native), choose
         weight = 1.0
         if random.any():
             stands_for = (len(self) - int(states.due.sum())) / int(random.sum())
             weight = float(np.clip(stands_for, 1.0, self.clip))
-        choose = len(native) >= AGAIN * self._chosen_at
-        if self._sums is not None:
-            self._sums.add_new(native, random)
-            self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
-        else:
-            new, weights = self.new_vectors.take(native).astype(np.float64), np.where(random, weight, 1.0)
-            self.correction_ = self.refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
-        if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
-            self._chosen_at = len(native)
-        self._map()
 
-    def _map(self) -> None:
-        """Map all rows with the current map: now, or for a stream whenever they are read."""
-        correction, width = self.correction_, self.refit.mapping.d_target
-        self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
+        def known() -> Iterator[Known]:
+            for part in blocks(len(native), 8 * 4 * (self._old.dim + self.new_vectors.width)):
+                rows = native[part]
+                new, weights = self.new_vectors.take(rows).astype(np.float64), np.where(random[part], weight, 1.0)
+                yield Known(self._rows(rows), new, weights, random[part])
+
+        correction = self.refit.fit(known(), len(native), self.correction_, choose=choose)
+        waits = np.flatnonzero(~states.embedded)
+        if len(waits) > MOVED:
+            waits = np.random.default_rng([self.random_state, 11]).choice(waits, MOVED, replace=False)
+        rows = self._rows(waits)
+        before, after = (self.refit.transform(rows, one) for one in (self.correction_, correction))
+        if not (1 - np.einsum("ij,ij->i", before, after) > self.tolerance).any():
+            return False
+        self.correction_ = correction
+        self._hits.pop("mapped", None)
+        return True
 
     def transform(self, rows: RowsLike) -> np.ndarray:
         """Map rows (m, d_old), from the store or not, with the current map to unit rows (m, d_new) of float32."""
         X = as_matrix(rows, "rows")
-        check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
+        check_width(X.shape[1], self._old.dim, "Progressive.transform", self.new_vectors.width)
         return self.refit.transform(X, self.correction_)
 
     def mapped(self, ids: Ids | None = None) -> np.ndarray:
         """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new)."""
-        if ids is None:
-            return self.written.take(slice(0, len(self)))
-        return self.written.take(self._find(as_ids(ids)))
+        rows = np.arange(len(self)) if ids is None else self._find(as_ids(ids))
+        out = np.empty((len(rows), self.new_vectors.width), np.float32)
+        for part in self._blocks(len(rows)):
+            out[part] = self._mapped(rows[part])
+        return out
+
+    def _blocks(self, n: int | None = None) -> Iterator[slice]:
+        """Divide this many rows, by default all, into blocks of which a few copies in float64 fit into memory."""
+        return blocks(len(self) if n is None else n, 8 * 4 * max(self._old.dim, self.new_vectors.width))
 
     def _find(self, names: np.ndarray) -> np.ndarray:
         """Return the row of each id."""
@@ -418,27 +452,20 @@ class Progressive:
 
     def store(self) -> np.ndarray:
         """Return the store: new vectors of re-embedded rows, mapped vectors of the others, shape (n, d_new)."""
-        out = np.empty((len(self), self._mapped.shape[1]), np.float32)
-        for part in row_blocks(self._old):
-            out[part] = self.stored(np.arange(len(self))[part])
-        return out
+        return np.concatenate([rows for _, rows in self.scan()])
 
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the current store one block at a time: ids, and new vectors or mapped vectors."""
-        for part in row_blocks(self._old):
-            yield self.ids[part], self.stored(np.arange(len(self))[part])
+        for part in self._blocks():
+            yield self.ids[part], self.stored(np.arange(part.start, part.stop))
 
     def stored(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of ``store`` with these numbers, shape (b, d_new)."""
         native = self._row_states.embedded[rows]
-        out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
+        out = np.empty((len(rows), self.new_vectors.width), np.float32)
         out[native] = self.new_vectors.take(rows[native])
-        out[~native] = self.written.take(rows[~native])
+        out[~native] = self._mapped(rows[~native])
         return out
-
-    def mark_written(self) -> None:
-        """Record that all mapped rows are now stored as the current map maps them."""
-        self.written.mark_written(self._mapped)
 
     @property
     def embedded(self) -> np.ndarray:
@@ -457,19 +484,20 @@ class Progressive:
 
     def meter(self) -> Reading:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
-        return self.history_[-1] if self.history_ else read(self._rows())
+        return self.history_[-1] if self.history_ else read(self._scored())
 
-    def _rows(self) -> ScoredRows:
+    def _scored(self) -> ScoredRows:
         return ScoredRows(
             self._row_states,
             self.new_vectors,
-            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
-            self._mapped,  # type: ignore[arg-type]
+            self._unit,
+            self._mapped,
             self.texts,
             self.labels,
             self.n_neighbors,
             self.weights,
             self.new_vectors.surprise[self._shown()],
+            self._hits,
         )
 
     def forecast(
@@ -498,14 +526,17 @@ class Progressive:
         for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
             if value is not None:
                 check_positive(value, name)
-        states = self._row_states
-        measured = states.measured
-        values, supports, old_new = losses(self._rows())
+        states, measured = self._row_states, self._row_states.measured
+        values, supports, old_new = losses(self._scored())
         metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(metric, values, "metric")
-        waits = ~states.due & (states.role != LEARN)
-        scores = self._score(self._view(1))
-        ahead = 1 - ranks(scores[waits], scores[measured])
+        waits = np.flatnonzero(~states.due & (states.role != LEARN))
+        if len(waits) > POOL:
+            waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
+        view = self._view(1, waits, measured)
+        assert view.rows is not None
+        scores, places = self._score(view), [np.searchsorted(view.rows, rows) for rows in (waits, measured)]
+        ahead = 1 - ranks(*(scores[some] for some in places))
         loss = values[metric]
         return make_forecast(
             1 - loss[np.isfinite(loss)],
@@ -535,7 +566,7 @@ class Progressive:
                 f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
                 "Update more, or pass a larger `meter_share=…`.",
             )
-        return fit_origin_scale(self.texts.new, self._mapped[rows], self.new_vectors.take(rows), kind)
+        return fit_origin_scale(self.texts.new, self._mapped(rows), self.new_vectors.take(rows), kind)
 
     def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
         """Draw quality by share re-embedded, with the forecast (``congruence.plotting.draw_progress``)."""
@@ -566,28 +597,30 @@ class Progressive:
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
     def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the part of the state that every save writes again: all but new vectors and maps."""
+        """Return the part of the state that every save writes again: all but new vectors."""
         states = self._row_states
-        arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": self.written.slot}
+        arrays = {name: getattr(states, name).astype(np.uint8) for name in ("role", "due", "embedded")}
         facts = {
             "order": self.order if isinstance(self.order, str) else None,
-            "inputs": self._digest(),
+            "inputs": self.inputs,
             "place": states.place,
             "drawn": states.drawn,
             "views": self._views,
-            "chosen_at": self._chosen_at,
+            "fitted_at": self._fitted_at,
+            "chosen": self._chosen,
+            "map": self.correction_.facts(),
             "selection": self._selection.state(),
             "history": [reading.to_dict() for reading in self.history_],
             **{name: getattr(self, name) for name in PARAMETERS},
         }
-        return arrays, facts
+        return arrays | self.correction_.arrays(), facts
 
     @classmethod
     def from_state(
         cls,
         state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
         mapping: Map,
-        old: RowsLike | Source | RowsOnDisk,
+        old: RowsLike | Source | RowsByNumber,
         *,
         folder: Path,
         **inputs: Any,
@@ -606,12 +639,12 @@ class Progressive:
             parameters = {name: facts[name] for name in PARAMETERS}
             order = facts["order"] or inputs.get("order", "auto")
             plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
-            if plan._digest() != facts["inputs"]:
+            if plan.inputs != facts["inputs"]:
                 raise CorruptFileError(
                     "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
                 )
             plan.new_vectors.load(folder, facts["vectors"])
-            maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
+            plan.correction_ = Correction.restore(arrays, facts["map"])
             states, n = plan._row_states, len(plan)
             for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
                 if arrays[name].shape != (n,):
@@ -620,17 +653,13 @@ class Progressive:
             rows = plan.new_vectors.rows
             if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
                 raise ValueError("vectors are not those of the re-embedded rows")
-            for part in row_blocks(plan._mapped):
-                if not np.isfinite(plan.new_vectors.take(rows[part])).all():
-                    raise ValueError("vectors are not finite")
             states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
-            plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+            plan._views, plan._fitted_at = int(facts["views"]), int(facts["fitted_at"])
+            plan._chosen = bool(facts["chosen"])
             plan._resumed = True
             plan._selection.restore(facts["selection"])
             plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
-            plan.written.restore(arrays["slot"], maps)
-            plan.correction_ = plan.written.maps[plan.written.current]
-            plan._map()
+            plan._mapped(np.arange(1))  # raises if the map is of another width
             if plan.order == "auto":
                 plan.order_ = plan._selection.current_order()
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
@@ -644,40 +673,23 @@ class Progressive:
         """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save."""
         path = Path(path)
         check_output(path, force=force, directory=True, foreign=why_no_plan)
-        if path.exists():
-            self.write(path, {"kind": KIND})
-        else:
-            with atomic_path(path, directory=True) as folder:
-                self.write(folder, {"kind": KIND}, release=False)
-            self.new_vectors.release(path)
+        path.mkdir(exist_ok=True)
+        self.write(path, {"kind": KIND})
         return path
 
-    def write(
-        self,
-        folder: Path,
-        config: Mapping[str, Any],
-        arrays: Mapping[str, np.ndarray] | None = None,
-        pieces: Mapping[str, str] | None = None,
-        *,
-        release: bool = True,
-    ) -> None:
-        """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them."""
+    def write(self, folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Write to an existing folder: new vectors in parts of their own, then the state, which names them."""
         states, facts = self._state()
-        states = {name: array.astype(np.uint8) for name, array in states.items()}
         facts["vectors"] = self.new_vectors.save(folder)
-        facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
-        facts |= pieces or {}
         card = (
             f"# A progressive migration\n\n{self.meter()}\n\nContinue it with "
             "`congruence.upgrade.progressive.Progressive.load`.\n"
         )
         persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
-        sweep(folder, {*facts["vectors"], *(name for _, name, _ in facts["maps"]), *(pieces or {}).values()})
-        if release:
-            self.new_vectors.release(folder)
+        sweep(folder, {STATE, inputs_of(self.inputs), *facts["vectors"]})
 
     @classmethod
-    def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
+    def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsByNumber, **inputs: Any) -> Self:
         """Resume a plan saved with ``save``.
 
         ``mapping`` and ``old`` are those of the plan, as are ``texts``, ``new_texts``, ``labels``, ``weights`` and, if
@@ -697,68 +709,64 @@ class Progressive:
             )
         return cls.from_state((arrays, config["facts"]), mapping, old, folder=path, **inputs)
 
-    def _digest(self) -> str:
-        """Return a digest of a plan's inputs (store, first map and texts), which is computed once."""
-        if self._inputs is not None:
-            return self._inputs
-        digest = hashlib.sha256()
-        sample = self._old[:: -(-len(self._old) // 1000)]
-        total = sum(self._old[part].sum(axis=0, dtype=np.float64) for part in row_blocks(self._old))
-        mapped = np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0
-        parts = [np.array(self._old.shape), sample, mapped, np.asarray(total)]
+    def _digest(self, digest: Any) -> str:
+        """Return a digest of a plan's inputs, given that of the store's rows: store, first map and texts."""
+        sample = self._rows(np.arange(0, len(self), -(-len(self) // 1000)))
+        arrays = [np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0]
         if self.texts is not None:
-            parts += [self.texts.old, self.texts.new]
-        for array in parts:
+            arrays += [self.texts.old, self.texts.new]
+        for array in arrays:
             digest.update(np.ascontiguousarray(array).tobytes())
         if self._has_ids:
             for part in blocks(len(self.ids), 256):
                 digest.update("".join(f"{name}\n" for name in self.ids[part].tolist()).encode())
-        self._inputs = digest.hexdigest()
-        return self._inputs
+        return str(digest.hexdigest())
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return normalize_rows(rows, dtype=np.float64).astype(np.float32)
 
 
 def _point(share: float, estimate: Estimate) -> dict[str, Any]:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-def open_store(
-    old: RowsLike | Source | RowsOnDisk, stream: bool | None
-) -> tuple[RowMatrix, np.ndarray, bool, str | None]:
-    """Return rows, ids (or row numbers), whether they are ids, and the modality of a store.
+class Store(NamedTuple):
+    """The rows of a store, and what one pass over them tells."""
 
-    Rows are an array in memory, or a ``Lazy`` matrix that reads them on access, after one pass that checks them.
-    """
+    rows: Source
+    ids: np.ndarray | None
+    size: float  # mean squared norm
+    digest: Any  # hash object of all rows
+
+
+def open_store(old: RowsLike | Source | RowsByNumber) -> Store:
+    """Open a store, and check its rows."""
     # An HDF5 or Zarr data set, and not an array, a table or Embeddings.
     known = ("__array_interface__", "iloc", "detach", "vectors")
     is_data_set = len(getattr(old, "shape", ())) == 2 and not any(hasattr(old, name) for name in known)
+    ids, allow_zero_rows = None, False
     if isinstance(old, Source):
-        rows, id_parts = as_rows(old), []
-        for part_ids, block in old.scan():
-            check_rows(block, "old", ids=None if part_ids is None else RowNames(part_ids, 0))
-            id_parts.append(part_ids)
-        ids = as_ids(pa.concat_arrays(id_parts)) if old.has_ids else np.arange(len(rows))
-        return rows, ids, old.has_ids, old.space.modality
-    if stream and is_data_set and hasattr(old, "__getitem__"):
-        rows = as_rows(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
-        for part in row_blocks(rows):
-            check_rows(rows[part], "old")
-        return rows, np.arange(len(rows)), False, None
-    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
-    vectors = store.vectors
-    lazy = stream or (stream is None and is_on_disk(vectors))
-    return as_rows(vectors) if lazy else np.asarray(vectors, np.float32), store.ids, store.has_ids, store.space.modality
+        source = old
+    elif is_data_set:
+        source = ArraySource(old, "old")  # type: ignore[arg-type]  # supports what RowsByNumber requires
+    else:
+        store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
+        source, ids = ArraySource(store.vectors, "old", space=store.space), store.ids if store.has_ids else None
+        allow_zero_rows = True  # Embeddings refuse them unless they were asked not to
+    total, digest, start = 0.0, hashlib.sha256(str((source.n, source.dim)).encode()), 0
+    parts: list[pa.Array] = []
+    for part, block in source.scan():
+        rows = np.ascontiguousarray(block, np.float32)
+        check_rows(rows, "old", ids=RowNames(part, start), allow_zero_rows=allow_zero_rows)
+        total += float(np.einsum("ij,ij->", rows, rows, dtype=np.float64))
+        digest.update(rows.data)
+        parts += [] if part is None else [part]
+        start += len(rows)
+    return Store(source, as_ids(pa.concat_arrays(parts)) if parts else ids, total / source.n, digest)
 
 
-def squared_norm(rows: RowMatrix) -> float:
-    """Return the mean squared norm of rows."""
-    total = 0.0
-    for part in row_blocks(rows):
-        block = rows[part]
-        total += float(np.einsum("ij,ij->", block, block, dtype=np.float64))
-    return total / len(rows)
-
-
-def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: RowMatrix) -> Texts | None:
+def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: np.ndarray) -> Texts | None:
     """Check the texts of both models, and return them with their scale over the store's rows."""
     if (old is None) != (new is None):
         raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
@@ -799,7 +807,7 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     return out
 
 
-def near_duplicate_cosine(rows: RowMatrix, random_state: int) -> float:
+def near_duplicate_cosine(rows: np.ndarray, random_state: int) -> float:
     """Return the cosine of near-duplicates: of half the median distance to the nearest, over 1,000 random rows."""
     chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
     sample = rows[chosen]
@@ -807,20 +815,3 @@ def near_duplicate_cosine(rows: RowMatrix, random_state: int) -> float:
     np.fill_diagonal(near, -1.0)
     distance = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(sample) > 1 else 0.0
     return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))
-
-
-def take_front(
-    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: RowMatrix, native: np.ndarray, near: float
-) -> np.ndarray:
-    """Return the rows that ``take_in_order`` takes, but read only those that it may take or compares with."""
-    # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
-    most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
-    first = np.flatnonzero(eligible)
-    if most < len(first):
-        least = np.partition(scores[first], len(first) - most)[len(first) - most]
-        above = first[scores[first] > least]
-        first = np.concatenate([above, first[scores[first] == least][: most - len(above)]])
-    rows = np.union1d(first, native)
-    within = np.isin(rows, first)
-    taken = take_in_order(scores[rows], within, free[rows], n, old[rows], np.searchsorted(rows, native), near)
-    return np.asarray(rows[taken])

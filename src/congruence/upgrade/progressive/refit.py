@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import safetensors.numpy
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.errors import CorruptFileError
 from congruence.maps import Map
-from congruence.upgrade.progressive.rows import RowMatrix, row_blocks
-from congruence.upgrade.progressive.state import Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap
 
 #: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
@@ -52,28 +48,21 @@ class Correction:
             regressions[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
         return regressions
 
-    def save(self, folder: Path) -> str:
-        """Write the fitted arrays to a file of a plan's folder, and return its name; before a fit, it has no arrays."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays; none before a fit."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        filled = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-        return write_piece(folder, safetensors.numpy.save(filled), ".safetensors")
+        return {name: array for name, array in arrays.items() if array is not None}
 
     @classmethod
-    def load(cls, folder: Path, name: str, facts: Mapping[str, Any]) -> Correction:
-        """Read what ``save`` wrote, with the ``facts`` of the same map."""
-        raw = read_piece(folder, name)
-        try:
-            arrays, kind, gate = safetensors.numpy.load(raw), facts["kind"], facts["gate"]
-            if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
-                raise ValueError(f"a map of kind {kind!r}")
-            if arrays and set(arrays) != set(_ARRAYS if kind == GATED else _ARRAYS[:3]):
-                raise ValueError(f"a map of kind {kind!r} with {sorted(arrays)}")
-            gate = None if gate is None else Gate(*map(float, gate))
-            return cls(kind, float(facts["ridge"]), gate, **arrays, evidence=str(facts["evidence"]))
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
-            raise CorruptFileError(
-                f"The map {folder / name} cannot be read ({error}).", "Restore the folder of the plan from a backup."
-            ) from error
+    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
+        """Rebuild a map from its ``arrays``, among others, and ``facts``. Raises ValueError if they do not fit."""
+        found, kind, gate = {name: arrays[name] for name in _ARRAYS if name in arrays}, facts["kind"], facts["gate"]
+        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
+            raise ValueError(f"a map of kind {kind!r}")
+        if found and set(found) != set(_ARRAYS if kind == GATED else _ARRAYS[:3]):
+            raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
+        gate = None if gate is None else Gate(*map(float, gate))
+        return cls(kind, float(facts["ridge"]), gate, **found, evidence=str(facts["evidence"]))
 
 
 #: Arrays of a correction; only a gated map has the last one.
@@ -110,6 +99,16 @@ class Solved(NamedTuple):
     coef: np.ndarray
 
 
+class Known(NamedTuple):
+    """Re-embedded rows on which a map is fitted."""
+
+    old: np.ndarray  # (b, d_old)
+    new: np.ndarray  # (b, d_new)
+    weights: np.ndarray  # (b,)
+    random: np.ndarray  # (b,), which of them were drawn at random, by which kind and penalty are chosen
+    mapped: np.ndarray | None = None  # (b, d_new), by the first map, if they are known
+
+
 #: Function of a kind of regression and penalties; returns the regression for each penalty.
 Solver: TypeAlias = Callable[[str, list[float]], list[Solved]]
 
@@ -143,6 +142,7 @@ FEWEST_CHOOSING = 12
 FEWEST_KNOWN = 0.8
 
 FOLDS = 4  # folds of the cross-validation that chooses kind and penalty
+COMPARED = 4096  # most random rows by which they are chosen
 NEIGHBORS = 10  # number of nearest texts that are compared
 
 
@@ -198,29 +198,29 @@ class Refit:
             out[part] = normalize_rows(transform_parts(parts, kind, solved))
         return out
 
-    def fit(
-        self,
-        X: np.ndarray,
-        Y: np.ndarray,
-        weights: np.ndarray,
-        random: np.ndarray,
-        last: Correction,
-        *,
-        choose: bool,
-        mapped: np.ndarray | None = None,
-    ) -> Correction:
-        """Fit the correction on re-embedded rows (n, d_old) and their new vectors (n, d_new).
+    def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
+        """Fit the correction on ``n`` re-embedded rows, given in blocks.
 
-        ``random`` (n,) marks rows drawn at random, by which the kind of map and its penalty are chosen if ``choose`` is
-        set; otherwise those of ``last`` are kept, which is returned if there are too few rows.
+        The kind of map and its penalty are chosen if ``choose`` is set and there are enough random rows; otherwise
+        those of ``last`` are kept, which is returned if there are too few rows.
         """
-        if len(X) < FEWEST:
+        if n < FEWEST:
             return last
-        parts = self.parts(X, self.kinds[0], self.gate, mapped)
-        kind = last
-        if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
-            kind = self._choose(parts, Y, weights, random)
-        return self.solved(kind, lambda one, ridges: _ridge(parts, one, Y, weights, ridges))
+        training, drawn = Training(n, PLAIN if self.texts is None else TEXTS), 0
+        tests: list[tuple[int, MapTerms, np.ndarray]] = []
+        for X, Y, weights, random, mapped in rows:
+            parts, fold = self.parts(X, self.kinds[0], self.gate, mapped), np.full(len(X), FOLDS)
+            some = np.flatnonzero(random)[: COMPARED - drawn if choose else 0]
+            fold[some] = (drawn + np.arange(len(some))) % FOLDS  # these rows are already in random order
+            drawn += len(some)
+            training.add(parts, Y, weights, fold)
+            tests += [(k, parts.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
+        chosen = last
+        if drawn >= FEWEST_CHOOSING:
+            by_fold = [self.candidates(partial(training.ridge, without=k)) for k in range(FOLDS)]
+            scores = [self.compare(parts, Y, by_fold[k]) for k, parts, Y in tests]
+            chosen = self.decide(np.concatenate(scores, axis=2))
+        return self.solved(chosen, training.ridge)
 
     def solved(self, chosen: Correction, solve: Solver) -> Correction:
         """Return the chosen map, fitted."""
@@ -245,18 +245,6 @@ class Refit:
         return MapTerms(
             rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start
         )
-
-    def _choose(self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
-        """Choose the kind of map and its penalty by cross-validation on random rows."""
-        fold = np.full(len(Y), -1)
-        fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # these rows are already in random order
-        kept = np.zeros((len(self.kinds), len(RIDGES), len(Y), 2))
-        for k in range(FOLDS):
-            test, train = fold == k, fold != k
-            known = parts.take(train), Y[train], weights[train]
-            solved = self.candidates(lambda kind, ridges: _ridge(known[0], kind, *known[1:], ridges))  # noqa: B023
-            kept[:, :, test] = self.compare(parts.take(test), Y[test], solved)
-        return self.decide(kept[:, :, random])
 
     def compare(self, parts: MapTerms, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
         """Return overlap of nearest texts and cosine, shape (kinds, penalties, rows, 2)."""
@@ -294,202 +282,58 @@ def _leader(table: np.ndarray, errors: float) -> int:
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))
 
 
-def _ridge(parts: MapTerms, kind: str, Y: np.ndarray, weights: np.ndarray, ridges: list[float]) -> list[Solved]:
-    """Return the weighted ridge regression for each penalty, from the smaller of the two Gram matrices."""
-    features, residuals = parts.features(kind), Y - parts.start(kind)
-    weights = weights / weights.mean()
-    mean, offset = np.average(features, axis=0, weights=weights), np.average(residuals, axis=0, weights=weights)
-    root = np.sqrt(weights)[:, None]
-    A, E = (features - mean) * root, (residuals - offset) * root
-    n, p = A.shape
-    values, vectors = np.linalg.eigh(A @ A.T if n < p else A.T @ A)
-    values = np.maximum(values, 0.0)
-    rotated = vectors.T @ (E if n < p else A.T @ E)
-    solved = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
-    return [Solved(mean, offset, A.T @ coef if n < p else coef) for coef in solved]
+class Training:
+    """The rows of a regression, by fold: as they are if they are fewer than their features, else as sums.
 
-
-BLOCK = 4096  # number of rows that are added, or compared, at a time
-
-#: Groups with sums of their own: chosen rows, and random rows, whose weight changes from stage to stage.
-CHOSEN, RANDOM = 0, 1
-
-
-def _solve_sums(sums: np.ndarray, rows: float, ridges: list[float]) -> list[Solved]:
-    """Return the ridge regression for each penalty; ``rows`` is the unweighted number of rows."""
-    p, n, mean = len(sums) - 1, sums[0, 0], sums[0, 1:] / sums[0, 0]
-    centered = (sums[1:, 1:] - n * np.outer(mean[:p], mean)) * (rows / n)
-    values, vectors = np.linalg.eigh(centered[:, :p])
-    values, rotated = np.maximum(values, 0.0), vectors.T @ centered[:, p:]
-    return [Solved(mean[:p], mean[p:], vectors @ (rotated / (values + ridge)[:, None])) for ridge in ridges]
-
-
-class Sums:
-    """Fits the correction of a ``Refit`` from sums instead of the rows (n, d_old).
-
-    A group's sums are those of the outer products of [1, features] and [1, features, residuals]. With texts, features
-    are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), whose sums
-    follow by addition, so one set serves all kinds of map. The choice between kinds and penalties leaves out one fold
-    of random rows at a time, and reads these rows again.
+    A row is z = [1, features, residuals], and its fold's sum is that of its outer products. With texts, features are
+    [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), which follow
+    by addition, so one set serves all kinds of map.
     """
 
-    def __init__(self, refit: Refit, old: RowMatrix, new: Received) -> None:
-        self._refit, self._old, self._new = refit, old, new
-        q = refit.mapping.d_target
-        self._d, self._p = old.shape[1], old.shape[1] + (q if refit.texts is not None else 0)
-        self._sums = np.zeros((2, 1 + self._p, 1 + self._p + q))  # CHOSEN and RANDOM
-        #: Group to whose sums each row of the store was added, −1 for none.
-        self._group = np.full(len(old), -1, np.int8)
+    def __init__(self, n: int, kind: str) -> None:
+        self._n, self._kind, self._d, self._p = n, kind, 0, 0
+        self._folds: list[list[np.ndarray]] = [[] for _ in range(FOLDS + 1)]  # the last is in all training sets
+        self._counts = np.zeros(FOLDS + 1)
 
-    def _parts(self, rows: np.ndarray) -> MapTerms:
-        return self._refit.parts(self._old[rows], self._refit.kinds[0], self._refit.gate)
+    def add(self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, fold: np.ndarray) -> None:
+        """Add rows, (b,), of these folds, with their new vectors, (b, d_new)."""
+        features = parts.features(self._kind)
+        self._d, self._p = parts.rows.shape[1], features.shape[1]
+        z = np.hstack([np.ones((len(Y), 1)), features, Y - parts.start(self._kind)])
+        for k in np.unique(fold).tolist():
+            rows, w = z[fold == k], weights[fold == k][:, None]
+            self._counts[k] += len(rows)
+            if self._n < self._p:
+                self._folds[k].append(np.hstack([w, rows]))
+            else:
+                self._folds[k] = [sum(self._folds[k], (w * rows[:, : 1 + self._p]).T @ rows)]
 
-    def _of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sums over some rows of the store."""
-        kind = PLAIN if self._refit.texts is None else TEXTS
-        out = np.zeros(self._sums.shape[1:])
-        for start in range(0, len(rows), BLOCK):
-            part = rows[start : start + BLOCK]
-            parts = self._parts(part)
-            residuals = self._new.take(part) - parts.start(kind)
-            z = np.hstack([np.ones((len(part), 1)), parts.features(kind), residuals])
-            out += z[:, : len(out)].T @ z
-        return out
+    def ridge(self, kind: str, ridges: list[float], without: int = -1) -> list[Solved]:
+        """Return the weighted ridge regression of a kind for each penalty, without the rows of one fold."""
+        kept = [k for k, fold in enumerate(self._folds) if fold and k != without]
+        d, p = self._d, self._d if kind == PLAIN else self._p
 
-    def remove(self, rows: np.ndarray) -> None:
-        """Remove rows from the sums, before they get other vectors."""
-        for group in (CHOSEN, RANDOM):
-            if len(added := rows[self._group[rows] == group]):
-                self._sums[group] -= self._of(added)
-        self._group[rows] = -1
+        def columns(table: np.ndarray) -> np.ndarray:
+            if p == self._p:
+                return table
+            return np.hstack([table[:, : 1 + d], table[:, 1 + self._p :] + table[:, 1 + d : 1 + self._p]])
 
-    def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
-        """Add those of the rows (e,) that were not added yet; ``random`` (e,) marks those drawn at random."""
-        for group, which in ((CHOSEN, ~random), (RANDOM, random)):
-            if len(fresh := rows[which & (self._group[rows] < 0)]):
-                self._sums[group] += self._of(fresh)
-                self._group[fresh] = group
-
-    def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
-        """Fit on the rows that were added; ``learn`` (m,) were drawn at random, and have a weight of their own."""
-        rows = float(self._sums[:, 0, 0].sum())
-        if rows < FEWEST:
-            return last
-        whole = self._sums[CHOSEN] + weight * self._sums[RANDOM]
-        kind = self._choose(whole, rows, learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
-        return self._refit.solved(kind, lambda one, ridges: self._solve(whole, rows, one, ridges))
-
-    def _solve(self, sums: np.ndarray, rows: float, kind: str, ridges: list[float]) -> list[Solved]:
-        """Return the regression of one kind for each penalty."""
-        if kind == PLAIN and self._refit.texts is not None:
-            x, texts, residuals = slice(1 + self._d), slice(1 + self._d, 1 + self._p), slice(1 + self._p, None)
-            sums = np.hstack([sums[x, x], sums[x, residuals] + sums[x, texts]])
-        return _solve_sums(sums, rows, ridges)
-
-    def _choose(self, whole: np.ndarray, rows: float, learn: np.ndarray, weight: float) -> Correction:
-        """Choose the kind of map and its penalty by cross-validation on random rows."""
-        refit = self._refit
-        kept = np.empty((len(refit.kinds), len(RIDGES), len(learn), 2))
-        for fold in range(FOLDS):
-            places = np.arange(fold, len(learn), FOLDS)
-            train, n = whole - weight * self._of(learn[places]), rows - len(places)
-            solved = refit.candidates(lambda kind, ridges: self._solve(train, n, kind, ridges))  # noqa: B023
-            for start in range(0, len(places), BLOCK):
-                part = places[start : start + BLOCK]
-                theirs = self._new.take(learn[part]).astype(np.float64)
-                kept[:, :, part] = refit.compare(self._parts(learn[part]), theirs, solved)
-        return refit.decide(kept)
-
-
-#: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however
-#: little they moved.
-MOST = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """Rows to write again after an update."""
-
-    remap: np.ndarray  # ids whose vectors ``Progressive.mapped`` replaces: they moved, or their map is too old
-    moved: np.ndarray  # (len(remap),), 1 − cosine to the vector that was written
-    n_waiting: int  # rows that are still mapped
-
-
-class Written:
-    """Mapped rows as they were written to the store.
-
-    ``rows`` (n, d_new), by the first map, are updated in place; without them, rows are mapped again when they are
-    needed. ``slot`` (n,) is the key in ``maps``, oldest first, of the map with which each row was written.
-    """
-
-    def __init__(self, refit: Refit, old: RowMatrix, first: Correction, rows: np.ndarray | None) -> None:
-        self._refit, self._old, self._rows = refit, old, rows
-        self.slot = np.zeros(len(old), np.uint8)
-        self.maps = {0: first}
-
-    @property
-    def current(self) -> int:
-        """Key in ``maps`` of the current map."""
-        return next(reversed(self.maps))
-
-    def restore(self, slot: np.ndarray, maps: dict[int, Correction]) -> None:
-        """Restore a saved state. Raises ValueError if it does not fit."""
-        if slot.shape != self.slot.shape or not set(np.unique(slot).tolist()) <= set(maps):
-            raise ValueError(f"slots of shape {slot.shape} for the maps {sorted(maps)}")
-        self.slot, self.maps = np.array(slot, np.uint8), maps
-        if self._rows is not None:
-            for part in row_blocks(self._old):
-                rows = np.arange(len(self.slot))[part]
-                self._rows[part] = self._map(rows, self._old[part])
-
-    def mark_written(self, mapped: RowMatrix) -> None:
-        """Mark all rows as written with the current map; ``mapped``, shape (n, d_new), holds them as it maps them."""
-        self.maps = {self.current: self.maps[self.current]}
-        self.slot[:] = self.current
-        if self._rows is not None:
-            self._rows[:] = mapped[:]
-
-    def take(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return rows as they were, or should be, written, shape (b, d_new)."""
-        if self._rows is not None:
-            return np.array(self._rows[rows])
-        numbers = np.arange(len(self.slot))[rows] if isinstance(rows, slice) else rows
-        return self._map(numbers, self._old[rows])
-
-    def _map(self, rows: np.ndarray, old: np.ndarray) -> np.ndarray:
-        """Map old rows, each with the map with which it was written."""
-        out = np.empty((len(rows), self._refit.mapping.d_target), np.float32)
-        slots = self.slot[rows]
-        for slot in np.unique(slots).tolist():
-            here = np.flatnonzero(slots == slot)
-            out[here] = self._refit.transform(old[here], self.maps[slot])
-        return out
-
-    def advance(
-        self, correction: Correction, mapped: RowMatrix, waits: np.ndarray, tolerance: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Add a new map; return the rows that it moves by more than the tolerance, now its own, and how far."""
-        if correction is not self.maps[self.current]:
-            self.maps[next(slot for slot in range(256) if slot not in self.maps)] = correction
-        oldest = next(iter(self.maps)) if len(self.maps) > MOST else None
-        moved_rows, distances = [np.empty(0, np.intp)], [np.empty(0)]
-        for part in row_blocks(self._old):
-            rows = part.start + np.flatnonzero(waits[part])
-            if not len(rows):
-                continue
-            old = None if self._rows is not None else self._old[rows]
-            current = mapped[rows] if old is None else self._refit.transform(old, correction)
-            written = self._rows[rows] if old is None else self._map(rows, old)  # type: ignore[index]
-            moved = 1 - np.einsum("ij,ij->i", current, written)
-            noticed = (moved > tolerance) | (self.slot[rows] == (256 if oldest is None else oldest))
-            moved_rows.append(rows[noticed])
-            distances.append(moved[noticed])
-        rows = np.concatenate(moved_rows)
-        updated = ~waits  # re-embedded rows are assigned to the current map, so that they keep no older map in use
-        updated[rows] = True
-        self.slot[updated] = self.current
-        if self._rows is not None:
-            self._rows[updated] = mapped[updated]
-        used = {*np.unique(self.slot).tolist(), self.current}
-        self.maps = {slot: kept for slot, kept in self.maps.items() if slot in used}
-        return rows, np.concatenate(distances)
+        if self._n < self._p:
+            table = np.concatenate([rows for k in kept for rows in self._folds[k]])
+            weights, z = table[:, 0] / table[:, 0].mean(), columns(table[:, 1:])
+            mean = np.average(z[:, 1:], axis=0, weights=weights)
+            centered = (z[:, 1:] - mean) * np.sqrt(weights)[:, None]
+            A, E = centered[:, :p], centered[:, p:]
+            gram, right = (A @ A.T, E) if len(A) < p else (A.T @ A, A.T @ E)
+        else:
+            sums = columns(np.sum([self._folds[k][0] for k in kept], axis=0))[: 1 + p]
+            mean = sums[0, 1:] / sums[0, 0]
+            centered = sums[1:, 1:] - np.outer(sums[0, 1 : 1 + p], mean)
+            centered *= self._counts[kept].sum() / sums[0, 0]  # as if the mean weight were 1
+            A, gram, right = None, centered[:, :p], centered[:, p:]
+        values, vectors = np.linalg.eigh(gram)
+        values, rotated = np.maximum(values, 0.0), vectors.T @ right
+        solved = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
+        if A is not None and len(A) < p:
+            solved = [A.T @ coef for coef in solved]
+        return [Solved(mean[:p], mean[p:], coef) for coef in solved]

@@ -1,110 +1,85 @@
-"""The state of a plan's rows (which were requested, and their new vectors), and the files in which it is saved.
-
-Vectors and maps are in files that are written once and named by their digest; only the small state is rewritten by each
-save.
-"""
+"""The state of a plan's rows: which were requested, and their new vectors, which are saved once, part by part."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
-from collections.abc import Iterable, Sequence
+import secrets
+import shutil
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from congruence._utils.atomic import atomic_path, find_left_over, why_foreign
-from congruence._utils.refusals import describe_refusal
-from congruence.errors import CorruptFileError, FileError
-from congruence.persist import CARD, CONFIG, FORMAT, WEIGHTS
+from congruence import persist
+from congruence._utils.arrays import blocks
+from congruence.errors import CorruptFileError
+from congruence.io import ArraySource, Source
+from congruence.io.safetensors_file import SafetensorsSource
 
 STATE = "state"  # subfolder of a plan that contains its state
 
-#: Names of these files: the first 40 hexadecimal digits of the SHA-256 of their content.
-_NAME = re.compile(r"[0-9a-f]{40}\.(npy|safetensors|json)")
-
-
-def write_piece(folder: Path, raw: bytes, suffix: str) -> str:
-    """Write a file atomically, unless it exists; return its name."""
-    name = hashlib.sha256(raw).hexdigest()[:40] + suffix
-    if not (folder / name).exists():
-        with atomic_path(folder / name, force=True) as temporary:
-            temporary.write_bytes(raw)
-    return name
-
-
-def read_piece(folder: Path, name: str, *, keep: bool = True) -> bytes:
-    """Return the content of a file, after checking that it is what was saved; without ``keep`` only check it."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise CorruptFileError(
-            f"The state in {folder} refers to a file {name!r}.", "Restore the folder of the plan from a backup."
-        )
-    path = folder / name
-    try:
-        with open(path, "rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            stream.seek(0)
-            content = stream.read() if keep else b""
-    except FileNotFoundError:
-        raise CorruptFileError(f"No {name} in {folder}.", "Restore the folder of the plan from a backup.") from None
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {path}")) from error
-    if digest[:40] != Path(name).stem:
-        raise CorruptFileError(f"{path} is truncated or was edited.", "Restore the folder of the plan from a backup.")
-    return content
-
-
-def sweep(folder: Path, kept: Iterable[str]) -> None:
-    """Remove files that the state no longer refers to, and temporary files of killed writers."""
-    keep = set(kept)
-    unused = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]
-    for path in folder.glob(".*.tmp"):  # left by a writer that was killed
-        unused += find_left_over(folder / path.name.removeprefix(".").rsplit(".", 2)[0])
-    for path in unused:
-        with suppress(OSError):
-            path.unlink()
+_PART = re.compile(r"vectors-[0-9a-f]{16}")  # subfolders that contain new vectors
+_INPUTS = re.compile(r"inputs-[0-9a-f]{16}")  # subfolder that contains ids and texts, in the journal of a migration
+_OWN = re.compile(rf"{STATE}|{_INPUTS.pattern}|{_PART.pattern}")
+_PART_BYTES = 64 * 2**20  # of the vectors in one of them
 
 
 def why_no_plan(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a plan; None if it is one, even an interrupted one."""
     for entry in folder.iterdir():
-        if entry.name == STATE and entry.is_dir():
-            if why_foreign(entry, "the state of a plan", CONFIG, FORMAT, lambda name: name in (WEIGHTS, CONFIG, CARD)):
-                return f"contains a folder named {STATE!r} that is not the state of a plan"
-        elif not (entry.is_file() and (_NAME.fullmatch(entry.name) or entry.name.startswith("."))):
+        if entry.name.startswith("."):
+            continue
+        if not (entry.is_dir() and _OWN.fullmatch(entry.name)):
             return f"contains files that do not belong to a plan ({entry.name})"
+        if persist.why_no_map(entry):
+            return f"contains a folder named {entry.name!r} that is not part of a plan"
     return None
+
+
+def inputs_of(digest: str) -> str:
+    """Return the name of the subfolder with ids and texts of a plan whose inputs have this digest."""
+    name = f"inputs-{digest[:16]}"
+    if not _INPUTS.fullmatch(name):
+        raise ValueError(f"inputs {digest!r}")
+    return name
+
+
+def sweep(folder: Path, kept: Collection[str]) -> None:
+    """Remove parts that the state does not name, and what killed writers left."""
+    unused = [path for path in folder.iterdir() if _OWN.fullmatch(path.name) and path.name not in kept]
+    for path in folder.glob(".*.tmp"):
+        unused += persist.find_left_over(folder / path.name.removeprefix(".").rsplit(".", 2)[0])
+    for path in unused:
+        with suppress(OSError):
+            shutil.rmtree(path)
 
 
 @dataclass(eq=False)
 class _Part:
     """Rows that arrived, or were saved, together."""
 
-    table: np.ndarray  # (b,), with the fields row, surprise and vector: in memory, or a view of its file
+    rows: np.ndarray  # (b,)
+    surprise: np.ndarray  # (b,)
+    vectors: Source  # (b, width)
     start: int  # position of its first row among all received
-    name: str | None = None  # of its file, if it was saved
+    name: str | None = None  # of its folder, if it was saved
 
 
 class Received:
     """The new vectors received so far, by row of the store.
 
     ``rows`` (e,) are in the order in which they first arrived, and ``surprise`` (e,) is 1 − cosine between each and the
-    mapped vector at that time. Vectors stay in memory after they were written to a file if ``keep`` is set.
+    mapped vector at that time. Vectors are in memory until they are saved, and then read from their files.
     """
 
-    def __init__(self, n: int, width: int, *, keep: bool) -> None:
-        self.width, self.keep = width, keep
+    def __init__(self, n: int, width: int) -> None:
+        self.width = width
         self.rows, self.surprise = np.empty(0, np.int64), np.empty(0)
         self._at = np.full(n, -1, np.int32)
         self._parts: list[_Part] = []
         self._count = 0
-
-    def known(self, rows: np.ndarray) -> np.ndarray:
-        """Return a mask of the rows that have been received, shape (b,)."""
-        return np.asarray(self._at[rows] >= 0)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return the latest vectors of received rows, shape (b, width)."""
@@ -113,67 +88,76 @@ class Received:
         part_of = np.searchsorted([part.start for part in self._parts], at, "right") - 1
         for number in np.unique(part_of).tolist():
             here, part = np.flatnonzero(part_of == number), self._parts[number]
-            out[here] = part.table["vector"][at[here] - part.start]
+            out[here] = part.vectors.take(at[here] - part.start)[1]
         return out
 
     def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
         """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
-        table = np.empty(len(rows), _table(self.width))
-        table["row"], table["surprise"], table["vector"] = rows, surprise, vectors
-        self._add(table)
+        self._add(_Part(np.array(rows), surprise, ArraySource(vectors), self._count))
 
-    def _add(self, table: np.ndarray, name: str | None = None) -> None:
-        rows = np.array(table["row"])
-        first = ~self.known(rows)
-        self.rows = np.concatenate([self.rows, rows[first]])
-        self.surprise = np.concatenate([self.surprise, table["surprise"][first]])
-        self._at[rows] = self._count + np.arange(len(rows), dtype=np.int32)
-        self._parts.append(_Part(table, self._count, name))
-        self._count += len(rows)
+    def _add(self, part: _Part) -> None:
+        first = self._at[part.rows] < 0
+        self.rows = np.concatenate([self.rows, part.rows[first]])
+        self.surprise = np.concatenate([self.surprise, part.surprise[first]])
+        self._at[part.rows] = self._count + np.arange(len(part.rows), dtype=np.int32)
+        self._parts.append(part)
+        self._count += len(part.rows)
 
     def save(self, folder: Path) -> list[str]:
-        """Write rows that are not in a file of this folder yet, and return the names of all files in order."""
+        """Write rows that are not in this folder yet, and return the names of all parts in order."""
+        parts: list[_Part] = [part for part in self._parts if part.name is not None]
         if fresh := [part for part in self._parts if part.name is None]:
-            saved = [part for part in self._parts if part.name is not None]
-            self._parts = [*saved, _Part(np.concatenate([part.table for part in fresh]), fresh[0].start)]
-        names = []
-        for part in self._parts:
-            if part.name is None or not (folder / part.name).exists():
-                raw = io.BytesIO()
-                np.lib.format.write_array(raw, np.asarray(part.table), allow_pickle=False)
-                part.name = write_piece(folder, raw.getvalue(), ".npy")
-            names.append(part.name)
-        return names
+            rows, surprise = (np.concatenate([getattr(p, name) for p in fresh]) for name in ("rows", "surprise"))
+            vectors = np.concatenate([part.vectors.take(np.arange(len(part.rows)))[1] for part in fresh])
+            for some in blocks(len(rows), 4 * self.width, budget=_PART_BYTES):
+                start = fresh[0].start + some.start
+                parts.append(_Part(rows[some], surprise[some], ArraySource(vectors[some]), start))
+            self._parts = parts
+        for part in parts:
+            part.name = part.name or f"vectors-{secrets.token_hex(8)}"
+            if not (folder / part.name).exists():
+                arrays = {"row": part.rows, "surprise": part.surprise}
+                arrays["vector"] = part.vectors.take(np.arange(len(part.rows)))[1]
+                persist.write_folder(folder / part.name, arrays, {"kind": "re-embedded rows"}, "# Re-embedded rows\n")
+            part.vectors = self._open(folder / part.name)
+        return [str(part.name) for part in parts]
 
-    def release(self, folder: Path) -> None:
-        """Free saved vectors, and from now on read them from the files of a folder; does nothing if ``keep`` is set."""
-        if not self.keep:
-            for part in self._parts:
-                if part.name is not None:
-                    part.table = _open(folder / part.name, self.width)
-
-    def load(self, folder: Path, names: Sequence[str]) -> None:
-        """Add the rows of files that ``save`` wrote; a file of another kind raises ValueError."""
+    def load(self, folder: Path, names: Iterable[str]) -> None:
+        """Add the rows of parts that ``save`` wrote. Raises CorruptFileError, or ValueError if they do not fit."""
         for name in names:
-            read_piece(folder, name, keep=False)
-            table = _open(folder / name, self.width)
-            rows = np.array(table["row"])
+            if not isinstance(name, str) or not _PART.fullmatch(name):
+                raise CorruptFileError(
+                    f"The state in {folder} refers to a part {name!r}.", "Restore the folder of the plan from a backup."
+                )
+            arrays = read_part(folder / name)
+            rows, vectors = arrays["row"], arrays["vector"]
+            if rows.dtype != np.int64 or rows.ndim != 1 or vectors.shape != (len(rows), self.width):
+                raise ValueError(f"vectors of another form in {name}")
             if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._at):
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
-                raise ValueError("a file that has a row twice")
-            self._add(np.array(table) if self.keep else table, name)
+                raise ValueError("a part that has a row twice")
+            if vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+                raise ValueError("vectors are not finite numbers")
+            if arrays["surprise"].shape != rows.shape:
+                raise ValueError("a row without its surprise")
+            self._add(_Part(rows, arrays["surprise"].astype(float), self._open(folder / name), self._count, name))
+
+    @staticmethod
+    def _open(part: Path) -> Source:
+        return SafetensorsSource(part / persist.WEIGHTS, "vector")
 
 
-def _table(width: int) -> np.dtype:
-    return np.dtype([("row", "<i8"), ("surprise", "<f8"), ("vector", "<f4", (width,))])
-
-
-def _open(path: Path, width: int) -> np.ndarray:
-    table = np.load(path, mmap_mode="r", allow_pickle=False)
-    if table.ndim != 1 or table.dtype != _table(width):
-        raise ValueError(f"vectors of another form in {path.name}")
-    return np.asarray(table)
+def read_part(folder: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a subfolder of a plan."""
+    try:
+        if not folder.is_dir():
+            raise CorruptFileError(f"No folder {folder}.", "")
+        return persist.read_folder(folder)[0]
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            f"{folder} is missing, truncated or was edited.", "Restore the folder of the plan from a backup."
+        ) from error
 
 
 #: Roles of a row: not requested; chosen by the order; random, for the fit; random, for the meter.

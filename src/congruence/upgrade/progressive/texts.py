@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.upgrade.progressive.rows import RowMatrix
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
 #: splits of Caltech-101.
@@ -34,7 +33,7 @@ class Scale:
     spread: float
 
     @classmethod
-    def of(cls, rows: RowMatrix, texts: np.ndarray) -> Scale:
+    def of(cls, rows: np.ndarray, texts: np.ndarray) -> Scale:
         """Compute the scale from unit rows, shape (n, d), and unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = some_rows(rows)
@@ -60,7 +59,7 @@ class Gate:
     share: float  # of all rows that have their own text among the known ones
 
     @classmethod
-    def fit(cls, rows: RowMatrix, texts: Texts) -> Gate | None:
+    def fit(cls, rows: np.ndarray, texts: Texts) -> Gate | None:
         """Fit on unit rows, shape (n, d); None if the two kinds of rows cannot be distinguished."""
         some = some_rows(rows)
         if len(texts) < 3 or len(some) < 3:
@@ -98,7 +97,7 @@ class Texts:
     scale: Scale  # of the store's rows in the old model
 
     @classmethod
-    def of(cls, old: np.ndarray, new: np.ndarray, store: RowMatrix | Scale) -> Texts:
+    def of(cls, old: np.ndarray, new: np.ndarray, store: np.ndarray | Scale) -> Texts:
         """Normalize the texts; ``store``: unit rows of the old model, or their scale."""
         old, new = normalize_rows(old, dtype=np.float64), normalize_rows(new, dtype=np.float64)
         return cls(old, new, store if isinstance(store, Scale) else Scale.of(store, old))
@@ -124,7 +123,7 @@ class TextFacts:
     entropy: np.ndarray  # (n,), of the softmax over texts, in nats
 
 
-def read_facts(rows: RowMatrix, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
+def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
     """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
     n, m = len(rows), len(texts)
     near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
@@ -148,7 +147,7 @@ def nearest_texts(scores: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(some, order, axis=1)
 
 
-def some_rows(rows: RowMatrix) -> np.ndarray:
+def some_rows(rows: np.ndarray) -> np.ndarray:
     """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
 
