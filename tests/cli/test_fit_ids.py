@@ -144,3 +144,19 @@ def test_id_columns_of_each_format(tmp_path, kind):
 def test_formats_of_one_array_and_folders_have_no_id_columns(tmp_path):
     np.save(tmp_path / "x.npy", np.eye(3))
     assert id_columns(tmp_path / "x.npy", None, 3) == id_columns(tmp_path, None, 3) == []
+
+
+def test_files_out_of_step_are_paired_again_by_the_ids_that_are_written(here, tmp_path):
+    p = rigid_problem(201, 20, noise=0.1, random_state=0)
+    np.save(tmp_path / "a.npy", np.delete(p.X, 20, axis=0))
+    np.save(tmp_path / "b.npy", np.delete(p.Y, 180, axis=0))
+    refused = here("fit", "a.npy", "b.npy", "-o", "map", "--set", "realign=step").ends(2)
+    assert not (tmp_path / "map").exists()
+    command = refused.err.split("then run: congruence ")[1].split()
+    assert here(*command, "--json").ends(0)
+    scores = congruence.load(tmp_path / "MAP").scores_
+    assert scores["pairing"]["state"] == "paired"
+    assert scores["n_pairs"] >= 197
+    in_step = ("fit", command[1], command[1], "-o", "same", "--set", "realign=same")
+    assert "nothing is realigned" in here(*in_step).ends(0).err
+    assert not (tmp_path / "same-old.txt").exists()

@@ -24,6 +24,7 @@ METHOD = {
     **{"ridge": str, "n_components": int},
 }
 FIT = {"check": True, "strict": False, "missing": "drop", "groups": str}
+REALIGN = {"realign": str}
 
 #: What the files say less often than the user.
 SPACES = {"old_model": str, "new_model": str, "old_revision": str, "new_revision": str, "new_modality": str}
@@ -69,7 +70,7 @@ def command(
     ids: Ids = None,
     holdout: float = option(0, "Pairs to hold out for evaluation: a share below 1, or a number of pairs."),
     engine: Engine = "local",
-    settings: dict[str, Any] = settable(**METHOD, **FIT, **SPACES, allow_zero_rows=False, **RAY),
+    settings: dict[str, Any] = settable(**METHOD, **FIT, **REALIGN, **SPACES, allow_zero_rows=False, **RAY),
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
@@ -114,6 +115,7 @@ def command(
             "--means": means,
             "--unpaired": unpaired,
             "--set groups": settings.get("groups"),
+            "--set realign": settings.get("realign"),
             "--set new_modality": new_modality,
             "--single-modality": single_modality,
         }
@@ -143,6 +145,9 @@ def command(
             for spec, column in zip(sides, id_columns, strict=True)
         ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
+    realign = settings.pop("realign", None)
+    if realign is not None:
+        _realign(anchors, (old, new), realign, force=force)
     mapping = congruence.fit(
         anchors[0],
         anchors[1],
@@ -159,6 +164,32 @@ def command(
     )
     mapping.save(out, force=force)
     _report(mapping, out, paired_by, as_json)
+
+
+def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], path: str, *, force: bool) -> None:
+    """If the anchors are out of step, write ids by which they would be paired, and raise UnpairedError."""
+    from congruence._utils.atomic import atomic_path
+    from congruence.compare.pairing import check_pairing
+
+    if len(anchors[0]) != len(anchors[1]):
+        return
+    report = check_pairing(*(side.vectors for side in anchors))
+    if not report.lags:
+        print("The anchors are in step: nothing is realigned.", file=sys.stderr)
+        return
+    written = []
+    for side, rows in zip(("old", "new"), report.realigned().T, strict=True):
+        ids = [f"only in the {side} file {row}" for row in range(report.n_pairs)]
+        for pair, row in enumerate(rows.tolist()):
+            ids[row] = f"pair {pair}"
+        written.append(f"{path}-{side}.txt")
+        with atomic_path(written[-1], force=force) as temporary:
+            temporary.write_text("\n".join(ids) + "\n", encoding="utf-8")
+    raise UnpairedError(
+        f"Got anchors that are out of step; expected pairs of the same item. {report.sentence} The pairing that would "
+        f"be right is in {written[0]} and {written[1]}. Look at it, then run: congruence fit {' '.join(files)} --ids "
+        f"{','.join(written)} -o MAP"
+    )
 
 
 def _parse_means(entry: str) -> tuple[str, list[str]]:
