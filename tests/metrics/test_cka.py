@@ -5,6 +5,7 @@ import pytest
 
 from congruence import errors
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
+from congruence.metrics.shape import procrustes_distance
 
 SHAPES = [(4, 3, 2), (30, 5, 9), (30, 50, 7), (12, 40, 60), (200, 16, 16)]
 
@@ -174,3 +175,14 @@ def test_bad_parameters():
             rbf_cka(X, Y, **options)
     with pytest.raises(errors.InputError, match="bandwidth"):  # which isolates every row
         rbf_cka(*pair(20, 30, 30), bandwidth=1e-3)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0, 1e3])
+@pytest.mark.parametrize("near", [1.0, 1e-2, 1e-4, 0.0])
+@pytest.mark.parametrize("metric", [linear_cka, rbf_cka, procrustes_distance])
+def test_single_precision_is_double_precision_of_the_same_rows(metric, near, shift):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((700, 30)) * np.linspace(1, 0.05, 30) + shift).astype(np.float32)
+    Y = (X[:, ::-1] + near * rng.standard_normal(X.shape)).astype(np.float32)
+    expected = metric(X.astype(np.float64), Y.astype(np.float64))
+    assert metric(X, Y) == pytest.approx(expected, rel=2e-5, abs=2e-6 if metric is not procrustes_distance else 1e-7)

@@ -41,8 +41,10 @@ def hsic_unbiased(sums: KernelSums) -> Array:
 
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e), in the precision of the means: by
-    ‖XᵀY‖² in blocks, n·d·e operations, or the Gram form, n²·(d + e), whichever is cheaper.
+    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e): by ‖XᵀY‖² in blocks, n·d·e
+    operations, or the Gram form, n²·(d + e), whichever is cheaper.
+
+    Products of single-precision arrays run in their precision, all others in that of the means; so do sums.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]
@@ -52,12 +54,23 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
         k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
         return _of_centered(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
     cross, diagonal, first, second = (xp.zeros((), dtype=x_mean.dtype, device=device(X)) for _ in range(4))
-    for part in blocks(n, 8 * (d + e)):
-        A, B = xp.astype(X[part, :], x_mean.dtype) - x_mean, xp.astype(Y[part, :], y_mean.dtype) - y_mean
+    for part in blocks(n, 16 * (d + e)):
+        A, k = _centered(X, part, x_mean)
+        B, m = (A, k) if Y is X else _centered(Y, part, y_mean)
         cross = cross + xp.matmul(A.T, B)
-        k, m = xp.sum(A * A, axis=1), xp.sum(B * B, axis=1)
         diagonal, first, second = diagonal + xp.sum(k * m), first + xp.sum(k), second + xp.sum(m)
     return _of_centered(xp.sum(cross * cross), diagonal, first, second, n)
+
+
+def _centered(X: Array, part: slice, mean: Array) -> tuple[Array, Array]:
+    """Return centered rows in the precision of products, and their squared norms in that of the mean."""
+    xp = namespace(X)
+    rows = X[part, :]
+    if isinstance(rows, np.ndarray) and rows.dtype == np.float32:
+        rows = rows - to_numpy(mean).astype(np.float32)
+        return rows, np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+    rows = xp.astype(rows, mean.dtype) - mean
+    return rows, xp.sum(rows * rows, axis=1)
 
 
 def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n: int) -> KernelSums:
@@ -66,20 +79,61 @@ def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n
     return KernelSums(product, product - diagonal, zero, diagonal, zero, -first, zero, -second, n)
 
 
-def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
-    """Return sums over the kernels exp(−‖xᵢ − xⱼ‖² / scale) of X (n, d) and Y (n, e), in blocks of rows."""
+def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> tuple[KernelSums, KernelSums, KernelSums]:
+    """Return sums over the kernels K = exp(−‖xᵢ − xⱼ‖² / x_scale) of X (n, d) and L of Y (n, e): for K with L, K with
+    itself and L with itself. One pass over the upper triangles, in blocks of rows; sums are in double precision.
+    """
     xp = namespace(X, Y)
-    n = X.shape[0]
-    totals = [xp.zeros((), dtype=X.dtype, device=device(X)) for _ in range(4)]
-    for part in blocks(n, 8 * n * 6):
-        K = xp.exp(-squared_distances(X[part, :], X) / x_scale)
-        L = K if Y is X and x_scale == y_scale else xp.exp(-squared_distances(Y[part, :], Y) / y_scale)
-        r, s = xp.sum(K, axis=1), xp.sum(L, axis=1)
-        for k, value in enumerate((xp.sum(K * L), xp.sum(r * s), xp.sum(r), xp.sum(s))):
-            totals[k] = totals[k] + value
-    product, rows, first, second = totals
-    # The diagonal of a Gaussian kernel is exactly 1, even if rounding makes a row's distance from itself nonzero.
+    n, place = X.shape[0], device(X)
+    x_squares, y_squares = (xp.sum(side * side, axis=1) / scale for side, scale in ((X, x_scale), (Y, y_scale)))
+    inner = [xp.zeros((), dtype=xp.float64, device=place) for _ in range(3)]
+    rows: tuple[list[Array], list[Array]] = [], []
+    below = [xp.zeros(n, dtype=xp.float64, device=place) for _ in range(2)]
+    for part in blocks(n, 12 * n * X.itemsize):
+        size = part.stop - part.start
+        K = _gaussian(X, x_squares, part, x_scale)
+        L = _gaussian(Y, y_squares, part, y_scale)
+        for k, (first, second) in enumerate(((K, L), (K, K), (L, L))):
+            inside = _inner(first[:, :size], second[:, :size])
+            inner[k] = inner[k] + inside + 2 * _inner(first[:, size:], second[:, size:])
+        for k, kernel in enumerate((K, L)):
+            rows[k].append(xp.sum(kernel, axis=1, dtype=xp.float64) + below[k][part])
+            later = xp.sum(kernel[:, size:], axis=0, dtype=xp.float64)
+            below[k] = xp.concat([below[k][: part.stop], below[k][part.stop :] + later])
+    r, s = (xp.concat(parts) for parts in rows)
+    sums = zip(inner, ((r, s), (r, r), (s, s)), strict=True)
+    return tuple(_of_ones(product, *sides, n) for product, sides in sums)  # type: ignore[return-value]
+
+
+def _of_ones(product: Array, r: Array, s: Array, n: int) -> KernelSums:
+    """Fill in the sums of kernels with row sums r and s, whose diagonals are 1."""
+    xp = namespace(r)
+    rows, first, second = xp.sum(r * s), xp.sum(r), xp.sum(s)
     return KernelSums(product, product - n, rows, rows - first - second + n, first, first - n, second, second - n, n)
+
+
+def _gaussian(X: Array, squares: Array, part: slice, scale: float) -> Array:
+    """Return the kernel of a block of rows with itself and all later rows; exactly 1 on the diagonal."""
+    xp = namespace(X)
+    exponent = xp.matmul(X[part, :], X[part.start :, :].T)
+    if isinstance(exponent, np.ndarray):  # without further arrays of the size of the block
+        exponent *= 2 / scale
+        exponent -= squares[part, None]
+        exponent -= squares[part.start :]
+        np.minimum(exponent, 0, out=exponent)
+        np.fill_diagonal(exponent, 0)
+        return np.exp(exponent, out=exponent)
+    exponent = xp.clip(exponent * (2 / scale) - squares[part, None] - squares[part.start :], None, 0.0)
+    i, j = (xp.arange(size, device=device(exponent)) for size in exponent.shape)
+    return xp.exp(xp.where(i[:, None] == j, 0.0 * exponent, exponent))
+
+
+def _inner(K: Array, L: Array) -> Array:
+    """Return the inner product of two blocks, in double precision from sums over their rows."""
+    xp = namespace(K)
+    if isinstance(K, np.ndarray):  # without an array of the size of the block
+        return xp.sum(np.einsum("ij,ij->i", K, to_numpy(L)), dtype=np.float64)
+    return xp.sum(xp.sum(K * L, axis=1), dtype=xp.float64)
 
 
 @overload

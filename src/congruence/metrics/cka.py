@@ -131,7 +131,7 @@ def rbf_cka(
     if bandwidth != "median":
         check_positive(bandwidth, "bandwidth")
     xp, A, B = native_pair(X, Y, min_rows=4)
-    A, B = (xp.astype(side, xp.float64) - _means(side) for side in (A, B))
+    A, B = (_centered_rows(xp, side) for side in (A, B))
     scales = []
     for side in (A, B):
         if bandwidth == "median":
@@ -144,10 +144,15 @@ def rbf_cka(
             )
         scales.append(2 * square)
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
-    cross = hsic(kernels.rbf_sums(A, B, *scales))
-    first = hsic(kernels.rbf_sums(A, A, scales[0], scales[0]))
-    second = hsic(kernels.rbf_sums(B, B, scales[1], scales[1]))
+    cross, first, second = map(hsic, kernels.rbf_sums(A, B, *scales))
     return as_scalar(_divide(cross, first, second, xp))
+
+
+def _centered_rows(xp: ArrayNamespace, A: Array) -> Array:
+    """Return centered rows, of a NumPy array in single precision in this precision, else in float64."""
+    if isinstance(A, np.ndarray) and A.dtype == np.float32:
+        return A - to_numpy(_means(A)).astype(np.float32)
+    return xp.astype(A, xp.float64) - _means(A)
 
 
 def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> float | Tensor:

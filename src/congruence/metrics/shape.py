@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._utils.arrays import NUMPY, is_tensor
+from congruence._utils.arrays import NUMPY, blocks, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
-from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts
+from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts, native_pair
 
 
 def _detached(A: Array) -> Array:
@@ -84,9 +84,37 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
             "An angle does not depend on scale.",
             ("Pass `scale=True` with `kind='angular'`.", "Pass `kind='euclidean'`."),
         )
+    quick = _quick_angle(X, Y) if kind == "angular" else None
+    if quick is not None:
+        return quick
     xp, A, B = float_pair(X, Y)
     A, B = (_shape(xp, side, name, scale) for side, name in ((A, "X"), (B, "Y")))
     return as_scalar(_distance(xp, A, B, kind, scale))
+
+
+def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
+    """Return the angle of two arrays in single precision from products in it, unless shapes so near, or values so large
+    or small, need more.
+    """
+    if not (isinstance(X, np.ndarray) and isinstance(Y, np.ndarray) and X.dtype == Y.dtype == np.float32):
+        return None
+    _, *sides = native_pair(X, Y)
+    A, B = map(to_numpy, sides)
+    if min(A.shape[1], B.shape[1]) > len(A):
+        return None
+    means = A.mean(axis=0, dtype=np.float64).astype(np.float32), B.mean(axis=0, dtype=np.float64).astype(np.float32)
+    cross, sizes = np.zeros((A.shape[1], B.shape[1])), np.zeros(2)
+    for part in blocks(len(A), 4 * (A.shape[1] + B.shape[1]), budget=16 * 2**20):
+        a, b = A[part] - means[0], B[part] - means[1]
+        cross += a.T @ b
+        sizes += [np.einsum("ij,ij->i", side, side).sum(dtype=np.float64) for side in (a, b)]
+    if not 1e-20 < sizes.min() <= sizes.max() < 1e20:
+        return None
+    # A mean that is far larger than the spread leaves rounding errors of its own size.
+    if any(n * float(mean @ mean) > 1e6 * size for n, mean, size in zip((len(A),) * 2, means, sizes, strict=True)):
+        return None
+    alike = float(np.linalg.svd(cross, compute_uv=False).sum() / np.sqrt(sizes.prod()))
+    return float(np.arccos(alike)) if alike < 0.99 else None  # near 1 the cosine loses half of the angle's digits
 
 
 def _shape(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
