@@ -45,6 +45,9 @@ _SAMPLE = 1000
 #: Fields of a record besides its id and vector.
 _FIELDS = ["metadatas", "documents", "uris"]
 
+#: Free bytes with less than which a folder cannot be written.
+_ROOM = 2**20
+
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
 
@@ -105,7 +108,8 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        if "disk is full" in message or "No space left" in message:
+        full = self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM
+        if full or "disk is full" in message or "No space left" in message:  # not all of its errors say so
             return refusals.full_disk(where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
