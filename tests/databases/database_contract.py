@@ -243,6 +243,9 @@ class DatabaseContract:
     def clear(self) -> None:
         """Remove what :meth:`make` created, if a second database would collide with it."""
 
+    def restart(self) -> None:
+        """Let the next client read what is stored, if the clients of a process share what they have in memory."""
+
     def filter_of_images(self) -> str:
         """The condition kind = image in the database's own language."""
         return "kind = 'image'"

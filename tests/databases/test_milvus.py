@@ -107,6 +107,9 @@ class TestFile(RenamesContract, DatabaseContract):
     def user_delete(self, where, one, **names):
         client_of(where).delete("items", ids=[one])
 
+    def restart(self):
+        lite.server_manager_instance.release_all()
+
     def renaming(self):
         return pymilvus.MilvusClient, "rename_collection"
 

@@ -297,6 +297,7 @@ class Database(ABC):
     #: Whether the first pass goes by ranges, and knows which rows are written. Otherwise it scans, and is resumed after
     #: a cursor.
     by_ranges: ClassVar[bool] = False
+    _address: Address  # without its secrets
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
     condition: Name = None  # that selects rows, as the user wrote it
@@ -315,7 +316,7 @@ class Database(ABC):
         modality_column: Name = None,
         rows: Name = None,
     ) -> None:
-        self.condition = rows
+        self._address, self.condition = address, rows
         try:
             self._connect(address, table, column, ids, modality_column, rows)
             self.stage()  # refuses what has a name of ours, and no migration created

@@ -47,10 +47,8 @@ class Collections:
     mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
 
     @classmethod
-    def named(cls, table: str, names: Collection[str]) -> Collections | None:
-        """Find the collections by their names, where the switch renames them; None if there is no old one."""
-        if table not in names:
-            return None
+    def named(cls, table: str, names: Collection[str]) -> Collections:
+        """Find the collections by their names, where the switch renames them."""
         if table + OLD in names:
             return cls(table + OLD, table, exists=True, switched=True)
         return cls(table, table + NEW, table + NEW in names)
@@ -95,8 +93,8 @@ class CollectionDatabase(Database):
     _column: str = ""
 
     @abstractmethod
-    def _find(self) -> Collections:
-        """Find the collections, without the mark."""
+    def _names(self) -> Collection[str]:
+        """Return the names of all collections."""
 
     @abstractmethod
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
@@ -120,16 +118,24 @@ class CollectionDatabase(Database):
         """Rename a collection; where readers may use its own name."""
         raise NotImplementedError
 
-    def _find_named(self, names: Collection[str]) -> Collections | None:
-        """Find the collections by their names, where the switch renames them; None if there is no old one.
+    def _find(self) -> Collections:
+        """Find the collections, without the mark, behind an alias or by their names.
 
         If a switch or rollback was interrupted between its renames, readers get the old collection back.
         """
-        old, new = self._table + OLD, self._table + NEW
-        if self._table not in names and old in names and new in names and self._mark_of(new):
-            self._rename(old, self._table)
-            names = {*names, self._table} - {old}
-        return Collections.named(self._table, names)
+        names, aliases, table = set(self._names()), self._aliases(), self._table
+        if aliases.get(table) in names:
+            return Collections.behind(aliases[table], names, self._mark_of)
+        if table not in names and {table + OLD, table + NEW} <= names and self._mark_of(table + NEW):
+            self._rename(table + OLD, table)
+            names = {*names, table} - {table + OLD}
+        if table not in names:
+            refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
+        return Collections.named(table, names)
+
+    def _find_table(self, table: str | None) -> str:
+        """Return the name that readers use: the one that was given, or the only one."""
+        return only_table(self._names(), self._aliases(), self._address.shown) if table is None else table
 
     def _aliases(self) -> Mapping[str, str]:
         """Return the collection of each alias."""

@@ -16,8 +16,6 @@ from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
-    NEW,
-    OLD,
     Address,
     Block,
     Capabilities,
@@ -33,8 +31,8 @@ from congruence.databases._base import (
     texts,
     with_key,
 )
-from congruence.databases._collections import CollectionDatabase, Collections, only_table
-from congruence.errors import CongruenceError, DatabaseError, FileError
+from congruence.databases._collections import CollectionDatabase, Collections
+from congruence.errors import CongruenceError, FileError
 
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
@@ -44,6 +42,9 @@ _SAMPLE = 1000
 
 #: Fields of a record besides its id and vector.
 _FIELDS = ["metadatas", "documents", "uris"]
+
+#: Free bytes with less than which a folder cannot be written.
+_ROOM = 2**20
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
@@ -80,7 +81,7 @@ class Chroma(CollectionDatabase):
             self._most = max(1, int(self._client.get_max_batch_size()))
         self._rows = None if rows is None else _parse_where(rows)
         self._modality = modality
-        self._table = only_table(self._collection_names(), {}, address.shown) if table is None else table
+        self._table = self._find_table(table)
         old = self._open(self._place().old)
         if self._rows is not None:
             self._call(old.get, where=self._rows, limit=1, include=[])
@@ -105,7 +106,8 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        if "disk is full" in message or "No space left" in message:
+        full = self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM
+        if full or "disk is full" in message or "No space left" in message:  # not all of its errors say so
             return refusals.full_disk(where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
@@ -115,30 +117,11 @@ class Chroma(CollectionDatabase):
             return refusals.rejected(where, message)
         return None
 
-    def _collection_names(self) -> list[str]:
+    def _names(self) -> list[str]:
         return [collection.name for collection in self._call(self._client.list_collections)]
 
-    def _named(self, name: str) -> Any:
-        """Return a collection, or None if there is none of this name."""
-        try:
-            return self._call(self._client.get_collection, name, embedding_function=None)
-        except DatabaseError as error:
-            if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
-                return None
-            raise
-
-    def _find(self) -> Collections:
-        found = {self._table + role: self._named(self._table + role) for role in ("", OLD, NEW)}
-        self._found = {name: collection for name, collection in found.items() if collection is not None}
-        place = self._find_named(self._found)
-        if place is None:
-            refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
-            raise AssertionError
-        return place
-
     def _open(self, collection: str) -> Any:
-        """Return the client's object for a collection that was found."""
-        return self._found[collection]
+        return self._call(self._client.get_collection, collection, embedding_function=None)
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
         return mark_in((self._open(collection).metadata or {}).get(MARK_KEY, "null"))
@@ -148,7 +131,6 @@ class Chroma(CollectionDatabase):
 
     def _rename(self, collection: str, name: str) -> None:
         self._call(self._open(collection).modify, name=name)
-        self._found[name] = self._found.pop(collection)
 
     def _drop(self, collection: str) -> None:
         self._call(self._client.delete_collection, collection)

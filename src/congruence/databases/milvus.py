@@ -38,7 +38,7 @@ from congruence.databases._base import (
     wait_until_indexed,
     with_key,
 )
-from congruence.databases._collections import CollectionDatabase, Collections, only_table
+from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
 
 #: Environment variable with the server's token, which is not allowed in an address.
@@ -115,8 +115,7 @@ class Milvus(CollectionDatabase):
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_client()
         self._lite = str(self._ask("get_server_version")).startswith("milvus_lite")
-        names = self._ask("list_collections")
-        self._table = only_table(names, self._aliases(), address.shown) if table is None else table
+        self._table = self._find_table(table)
         place = self._find()
         self.capabilities = replace(self.capabilities, atomic_switch=place.alias)
         self._schema = self._schema_of(place.old, column)
@@ -222,16 +221,13 @@ class Milvus(CollectionDatabase):
         """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
         return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
+    def _names(self) -> list[str]:
+        names: list[str] = self._ask("list_collections")
+        return names
+
     def _find(self) -> Collections:
-        names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
-        if aliases.get(table) in names:
-            place: Collections | None = Collections.behind(aliases[table], names, self._mark_of)
-        else:
-            place = self._find_named(names)
-        if place is None:
-            refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
-            raise AssertionError
-        readers = sorted(alias for alias, target in aliases.items() if target in (place.old, place.new))
+        place, table = super()._find(), self._table
+        readers = sorted({*self._aliases_of(place.old), *self._aliases_of(place.new)})
         if readers and not place.alias:
             fix = f"Pass `table={readers[0]!r}`."
             if place.exists:  # a migration that was begun without the alias cannot go on with it

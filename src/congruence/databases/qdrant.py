@@ -35,7 +35,7 @@ from congruence.databases._base import (
     wait_until_indexed,
     with_key,
 )
-from congruence.databases._collections import CollectionDatabase, Collections, only_table
+from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
 
@@ -92,7 +92,7 @@ class Qdrant(CollectionDatabase):
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
-        self._table = only_table(self._names(), self._aliases(), address.shown) if table is None else table
+        self._table = self._find_table(table)
         self._column = self._find_column(self._find().old, column)
         place = self._place()
         self._rows = None if rows is None else self._filter_of(rows)
@@ -162,13 +162,10 @@ class Qdrant(CollectionDatabase):
         return {collection.name for collection in self._call(self._client.get_collections).collections}
 
     def _find(self) -> Collections:
-        names, aliases, table = self._names(), self._aliases(), self._table
-        target = aliases.get(table, table)
-        if target not in names:
-            refusals.check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
-        place = Collections.behind(target, names, self._mark_of)
-        if table in aliases:
+        place, aliases, table = super()._find(), self._aliases(), self._table
+        if place.alias:
             return place
+        place = Collections.behind(table, self._names(), self._mark_of)
         if place.switched:
             raise ParameterError(
                 f"{table!r} is the collection that a migration of {place.old!r} writes.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from congruence.databases._base import (
     time_scratch,
     unpack,
 )
-from congruence.databases._collections import ROLE, CollectionDatabase, Collections
+from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError
 
 #: Seconds to wait for another writer.
@@ -87,9 +87,7 @@ class SQLite(CollectionDatabase):
             # With this, renaming a table does not change views: a view shows the table that currently has the name.
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._remembered: dict[int | str, tuple[Any, ...]] = {}
-        names = [name for name in self._statements() if not ROLE.search(name)]
-        self._table = refusals.only_name(names, "vec0 tables", self._path, "table") if table is None else table
-        refusals.check_name(self._table, names, self._path, "table")
+        self._table = self._find_table(table)
         vec0 = self._vec0(self._find().old, column)
         self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
         refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
@@ -136,13 +134,8 @@ class SQLite(CollectionDatabase):
     def _subject(self) -> object:
         return f"{self._path} {self._table}"
 
-    def _find(self) -> Collections:
-        names = self._statements()
-        place = self._find_named(names)
-        if place is None:
-            refusals.check_name(self._table, names, self._path, "table")
-            raise AssertionError
-        return place
+    def _names(self) -> Collection[str]:
+        return self._statements()
 
     def _mark_of(self, collection: str) -> Mapping[str, Any]:
         found = self._read("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", [self._mark_table])
