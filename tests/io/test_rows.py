@@ -209,7 +209,7 @@ def test_fewer_rows_than_said(tmp_path):
     source.scan = lambda after=0, batch=9: iter([(None, numbered(30)[after:])] if after < 30 else [])
     with pytest.raises(errors.CorruptFileError, match="30 rows in .*35"):
         StreamedRows(source, 20).batch(0, 35, 0)
-    with pytest.raises(errors.CorruptFileError, match="rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match=r"rows in .*35|is truncated"):
         source.take([34])
 
 

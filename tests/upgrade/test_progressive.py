@@ -1,7 +1,5 @@
 """The plan of a progressive migration: batches, refits, bad input, and what is saved."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -339,12 +337,10 @@ def test_scores_of_two_origins_are_brought_onto_one_scale():
         changed = scale.rescale(ours, np.ones(200, bool))
         assert abs(changed.mean() - theirs.mean()) < worst
         assert abs(changed.std() - theirs.std()) < worst
-        again = type(scale).from_state(json.loads(json.dumps(scale.state())))
-        np.testing.assert_array_equal(again.rescale(ours, np.ones(200, bool)), changed)
     mixed = fit_origin_scale(queries, mapped, native).rescale(ours, np.arange(200) < 100, queries)
     np.testing.assert_array_equal(mixed[:, 100:], ours[:, 100:])
     scale = fit_origin_scale(queries, mapped, native)
-    each = type(scale).from_state(json.loads(json.dumps(scale.state()))).rescale(ours, np.ones(200, bool), queries)
+    each = scale.rescale(ours, np.ones(200, bool), queries)
     np.testing.assert_allclose(each.mean(axis=1), theirs.mean(axis=1))
     np.testing.assert_allclose(each.std(axis=1), theirs.std(axis=1))
     factor = fit_origin_scale(queries, mapped, native, "factor").factor

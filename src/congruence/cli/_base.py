@@ -358,14 +358,15 @@ def check_table_name(out: str, flag: str) -> None:
 def write_table(table: pa.Table, out: str, *, force: bool) -> None:
     """Write a table atomically, in the format that its name specifies."""
     import pyarrow.csv
-    import pyarrow.parquet
+
+    from congruence.io.parquet import write_parquet
 
     # Opened here, so that errors of the operating system are reported in its own words and not in Arrow's.
     with atomic_path(out, force=force) as temporary, open(temporary, "wb") as file:
         if out.lower().endswith(".csv"):
             pyarrow.csv.write_csv(table, file)
         else:
-            pyarrow.parquet.write_table(table, file)
+            write_parquet(file, table.schema, table.to_batches())
 
 
 class Bars:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from congruence._utils.atomic import atomic_path, has_marker
 from congruence._utils.optional import require
-from congruence.cli._base import number, print_table, say
+from congruence.cli._base import number, print_table, say, write_table
 from congruence.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -65,15 +65,13 @@ class Library:
     """
 
     def __init__(self, rows: pa.Table, folder: Path, where: str | None = None) -> None:
-        import pyarrow.parquet as pq
-
         self.live, self.where = has_lancedb(), where
         self.path = folder / ("photos.lance" if self.live else "photos.parquet")
         self.table: Any = None
         if self.live:
             self.table = require("lancedb", extra="lancedb").connect(str(folder)).create_table("photos", rows)
         else:
-            pq.write_table(rows, self.path)
+            write_table(rows, str(self.path), force=False)
 
     @property
     def store(self) -> str:
@@ -143,14 +141,14 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
     """
     import json
 
-    import pyarrow.parquet as pq
-
     with atomic_path(folder, force=True, directory=True, foreign=why_not_replaced) as temporary:
         (temporary / MARKER).write_text(json.dumps({"format": FORMAT, "format_version": 1}) + "\n", encoding="utf-8")
         Library(_photos(sample), temporary)
         for model, side in (("old", sample.source), ("new", sample.target)):
             for modality, items in (("image", "photos"), ("text", "texts")):
-                pq.write_table(_table(sample, side[modality], modality), temporary / f"{model}-{items}.parquet")
+                write_table(
+                    _table(sample, side[modality], modality), f"{temporary}/{model}-{items}.parquet", force=False
+                )
         names = sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
     return names
 

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,7 +31,7 @@ from congruence.errors import (
     StorageError,
     ZeroRowError,
 )
-from congruence.io.reading import as_row_numbers, check_all_rows
+from congruence.io.reading import as_row_numbers, check_all_rows, read_exactly, reading, scan_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
@@ -213,6 +214,39 @@ class Source(ABC):
             "Pass a file with fewer rows, or use a machine with more memory. Mapping a file (congruence transform, "
             "transform_file) needs memory for only one block of it.",
         )
+
+
+class RawSource(Source):
+    """Source of a file in which the rows stand one after another, as numbers of type ``_stored``, from ``_offset`` on.
+
+    Rows by number are read one by one, so that some of many cost no pass over the file.
+    """
+
+    _file: str
+    _offset: int
+    _stored: np.dtype
+
+    def _converted(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows as they are stored in the source's type."""
+        return rows.astype(self.dtype, copy=False)
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
+            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
+            yield from map(self._converted, scan_rows(stream, self.n - after, self.dim, self._stored, batch, self.path))
+
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
+        """Return ids and vectors of rows by number, which may repeat, in any order."""
+        rows = as_row_numbers(rows, self.n, self.path)
+        self._check_memory(len(rows))
+        wanted, place = np.unique(rows, return_inverse=True)
+        out, size = np.empty((len(wanted), self.dim), self._stored), self.dim * self._stored.itemsize
+        runs = np.append(np.flatnonzero(np.diff(wanted, prepend=-2) > 1), len(wanted)).tolist()
+        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
+            for first, end in pairwise(runs):
+                stream.seek(self._offset + int(wanted[first]) * size)
+                read_exactly(stream, out[first:end], self.path)
+        return None if self._ids is None else self._ids.take(rows), self._converted(out)[place]
 
 
 class Sink(ABC):

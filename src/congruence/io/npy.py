@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
-from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io._base import RawSource, Sink, Source, read_sidecar
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
@@ -123,13 +124,13 @@ def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-class NpySource(Source):
+class NpySource(RawSource):
     """Rows of a ``.npy`` file; its ids come from another file."""
 
     sink, read_column = NpySink, staticmethod(read_npy_column)
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        self.path, self.files = str(path), (Path(path),)
+        self.path, self._file, self.files = str(path), str(path), (Path(path),)
         _refuse_key(key, path)
         self._ids = None if isinstance(ids, bool) else ids
         with reading(path), open(path, "rb") as stream:
@@ -142,25 +143,25 @@ class NpySource(Source):
         self.space = read_sidecar(Path(path))
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
-            if self._fortran:
-                yield from self._scan_columns(stream, after, batch)
-                return
-            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-            yield from scan_rows(stream, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
+        return self._scan_columns(after, batch) if self._fortran else super()._blocks(after, batch)
 
-    def _scan_columns(self, stream: IO[bytes], after: int, batch: int) -> Iterator[np.ndarray]:
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
+        """Return ids and vectors of rows by number, which may repeat, in any order."""
+        return Source.take(self, rows) if self._fortran else super().take(rows)
+
+    def _scan_columns(self, after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
         size = self._stored.itemsize
-        for start in range(after, self.n, batch):
-            count = min(batch, self.n - start)
-            block = np.empty((count, self.dim), dtype=self.dtype)
-            column = np.empty(count, dtype=self._stored)
-            for j in range(self.dim):
-                stream.seek(self._offset + (j * self.n + start) * size)
-                read_exactly(stream, column, self.path)
-                block[:, j] = column
-            yield block
+        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
+            for start in range(after, self.n, batch):
+                count = min(batch, self.n - start)
+                block = np.empty((count, self.dim), dtype=self.dtype)
+                column = np.empty(count, dtype=self._stored)
+                for j in range(self.dim):
+                    stream.seek(self._offset + (j * self.n + start) * size)
+                    read_exactly(stream, column, self.path)
+                    block[:, j] = column
+                yield block
 
 
 @contextmanager
@@ -273,4 +274,5 @@ class NpzSource(Source):
                     yield np.ascontiguousarray(whole[:, i : i + batch].T, dtype=self.dtype)
                 return
             member.seek(after * self.dim * self._stored.itemsize, 1)
-            yield from scan_rows(member, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
+            for block in scan_rows(member, self.n - after, self.dim, self._stored, batch, self.path):
+                yield block.astype(self.dtype, copy=False)

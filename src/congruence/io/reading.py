@@ -178,14 +178,12 @@ def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
         got += count
 
 
-def scan_rows(
-    stream: Any, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
-) -> Iterator[np.ndarray]:
+def scan_rows(stream: Any, n: int, dim: int, stored: np.dtype, batch: int, path: str) -> Iterator[np.ndarray]:
     """Yield blocks of consecutive rows from a stream positioned at the first row."""
     for start in range(0, n, batch):
         block = np.empty((min(batch, n - start), dim), dtype=stored)
         read_exactly(stream, block, path)
-        yield block if stored == dtype else block.astype(dtype)
+        yield block
 
 
 def write_all(stream: Any, array: np.ndarray) -> None:

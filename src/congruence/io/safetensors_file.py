@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.io._base import SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.io._base import SPACE_KEY, RawSource, Sink, read_space, space_json
 from congruence.io.reading import (
     as_column,
     check_matrix_shape,
@@ -26,7 +25,6 @@ from congruence.io.reading import (
     missing_key,
     read_exactly,
     reading,
-    scan_rows,
     stored_dtype,
     write_all,
 )
@@ -116,7 +114,7 @@ class SafetensorsSink(Sink):
         write_all(self._file, vectors)
 
 
-class SafetensorsSource(Source):
+class SafetensorsSource(RawSource):
     """Rows of one tensor in a ``.safetensors`` file, by default the only matrix; bfloat16 is converted to float32."""
 
     key, sink = "key", SafetensorsSink
@@ -140,10 +138,6 @@ class SafetensorsSource(Source):
         self._ids = None if isinstance(ids, bool) else ids
         self.space = read_space(metadata.get(SPACE_KEY), path)
 
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
-            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-            dtype = self._stored if self._bfloat else self.dtype
-            for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
-                # A bfloat16 is the upper half of a float32.
-                yield (block.astype(np.uint32) << 16).view(np.float32) if self._bfloat else block
+    def _converted(self, rows: np.ndarray) -> np.ndarray:
+        # A bfloat16 is the upper half of a float32.
+        return (rows.astype(np.uint32) << 16).view(np.float32) if self._bfloat else super()._converted(rows)

@@ -158,12 +158,6 @@ class MapRecipe:
         )
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
-        known = self.fitted if choice.method == "linear" else list(tables.source)
-        old, new = (
-            {None if name == UNNAMED else name: side[name] for name in known if name in side}
-            for side in (tables.source, tables.target)
-        )
-        remember_rows(model, old, new)
         model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
         known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
         remember_rows(

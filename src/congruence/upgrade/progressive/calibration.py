@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -77,19 +75,6 @@ class OriginScale:
         slope = native.std(axis=1) / np.maximum(ours.std(axis=1), 1e-12)
         out[:, which] = (before - ours.mean(axis=1)[:, None]) * slope[:, None] + native.mean(axis=1)[:, None]
         return out
-
-    def state(self) -> dict[str, Any]:
-        """Return all fields as plain data."""
-        sides = {"mapped": self.mapped, "native": self.native}
-        rows = {name: side.tolist() for name, side in sides.items() if side is not None}
-        return {"kind": self.kind, "knots": self.knots.tolist(), "values": self.values.tolist(), **rows}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> OriginScale:
-        """Rebuild a scale from ``state``. Raises ParameterError for an unknown kind."""
-        check_choice(state["kind"], KINDS, "kind")
-        sides = (np.asarray(state[name], float) if name in state else None for name in ("mapped", "native"))
-        return cls(state["kind"], np.asarray(state["knots"], float), np.asarray(state["values"], float), *sides)
 
 
 def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind: str = "query") -> OriginScale:
