@@ -139,8 +139,8 @@ def held(way, X, Y, epsilon, **options):
     shares = []
 
     class Watched(_kernel.Kernel):
-        def rebase(self, *arguments):
-            super().rebase(*arguments)
+        def rebase(self, *arguments, **options):
+            super().rebase(*arguments, **options)
             stop = 0 if self._sparse is None else self._sparse[0].stop
             shares.append(stop / self.affinity.shape[0])
 

@@ -15,7 +15,6 @@ from congruence.transport import _kernel, _strip_pool, klot, klot_features, sink
 def many_small_strips(monkeypatch):
     monkeypatch.setattr(_strip_pool, "LEAST", 0)
     monkeypatch.setattr(_kernel, "HELD_BYTES", 20 * 90 * 8)
-    monkeypatch.setattr(_kernel, "LEAST_BYTES", 1)
     monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 20 * 90 * 8)
 
 
@@ -43,13 +42,13 @@ def dense(X, Y, TX, TY):
     return value, info, *torch.autograd.grad(value, A)
 
 
-def features(X, Y, TX, TY, memory=2**30):
-    value, info = klot_features(X, Y, TX, TY, 0.05, 0.02, FEW, memory=memory, return_info=True)
+def features(X, Y, TX, TY, memory=2**30, max_iter=FEW, tolerance=1e-3):
+    value, info = klot_features(X, Y, TX, TY, 0.05, 0.02, max_iter, tolerance, memory=memory, return_info=True)
     return value, info, *torch.autograd.grad(value, (X, Y))
 
 
-def half_held(X, Y, TX, TY):
-    return features(X, Y, TX, TY, memory=60 * 90 * X.itemsize)
+def half_held(X, Y, TX, TY, **options):
+    return features(X, Y, TX, TY, memory=60 * 90 * X.itemsize, **options)
 
 
 def taught(X, Y, TX, TY):
@@ -82,10 +81,11 @@ def test_klot_is_the_same_to_the_bit_for_any_number_of_threads(way, dtype):
 
 
 def test_strips_that_are_computed_each_time_are_equal_but_for_rounding(n_threads):
-    value, _, *slopes = half_held(*vectors(torch.float64))
-    expected, _, *others = with_threads(1, lambda: features(*vectors(torch.float64)))
+    exact = {"max_iter": 2000, "tolerance": 1e-12}
+    value, _, *slopes = half_held(*vectors(torch.float64), **exact)
+    expected, _, *others = with_threads(1, lambda: features(*vectors(torch.float64), **exact))
     assert torch.isclose(value, expected, rtol=1e-12)
-    assert all(torch.allclose(*pair, atol=1e-12) for pair in zip(slopes, others, strict=True))
+    assert all(torch.allclose(*pair, atol=1e-11) for pair in zip(slopes, others, strict=True))
 
 
 @pytest.mark.parametrize("way", ["dense", "vectors", "half held"])

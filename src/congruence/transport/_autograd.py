@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -63,32 +64,30 @@ def _compare_in_place(student: Side, teacher: Side, keep: bool) -> tuple[float, 
         parts = compare(student, teacher, 8 * math.prod(A.shape), lambda _, G: torch.linalg.vector_norm(G, 1))
         value, difference = (float(sum(terms)) for terms in zip(*parts, strict=True))
         return value, difference, None
-    n = A.shape[0]
     u, v = teacher.potentials.u, teacher.potentials.v
-    rows, columns = torch.exp(u - kernel.u), torch.exp(v - kernel.v)
-    sides = torch.stack((torch.ones_like(v), v), dim=1)
+    rows, columns = (T.vector(np.exp(side)) for side in (u - kernel.u, v - kernel.v))
+    du, dv = (T.vector(there - here) for there, here in ((u, student.potentials.u), (v, student.potentials.v)))
     gradient: Any = kernel.buffer
-    affinities: Any = T.A
+    ones = torch.ones_like(columns)
     scratch = Scratch(A)
 
     def work(part: slice) -> tuple[float, float]:
         Q: Tensor = gradient[part]
-        P: Any = student.exponent(part, scratch.rows(part.stop - part.start))
         Q *= rows[part, None]
         Q *= columns
-        sums = Q @ sides
-        flat = Q.reshape(-1)
-        value = torch.dot(flat, affinities[part].to(Q.dtype).reshape(-1)) / teacher.epsilon - torch.dot(
-            flat, P.reshape(-1)
-        )
-        value += (sums[:, 1] + u[part] * sums[:, 0]).sum() - sums[:, 0].sum()
-        exponential(P)
-        value += P.sum()
+        P: Any = scratch.rows(part.stop - part.start)
+        flat, sums = Q.reshape(-1), Q @ ones
+        value = sums @ (du[part] - 1) + (Q @ dv).sum()
+        for side, sign in ((teacher, 1), (student, -1)):
+            affinities: Any = side.affinity
+            value += torch.dot(flat, affinities.A[part].to(Q.dtype).reshape(-1)) * (sign / side.epsilon)
+        exponential(student.exponent(part, P))
+        value += (P @ ones).sum()
         torch.sub(P, Q, out=Q)
-        return float(value), float(torch.linalg.vector_norm(Q, 1))
+        return float(value), float((torch.abs(Q, out=P) @ ones).sum())
 
-    pieces = list(blocks(n, width(A), strip_bytes(A.device, True, n * width(A))))
-    with strip_pool_for(A, n * width(A)) as pool:
+    pieces = list(blocks(A.shape[0], width(A), strip_bytes(A.device, True)))
+    with strip_pool_for(A, math.prod(A.shape) * A.itemsize) as pool:
         values, differences = zip(*pool.each(work, pieces), strict=True)
     return max(sum(values), 0.0), sum(differences), gradient if keep else None  # below 0 only by rounding
 

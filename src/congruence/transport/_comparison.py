@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array
 from congruence.transport._kernel import (
@@ -30,7 +32,7 @@ class Side:
     affinity: Affinity
     epsilon: float
     potentials: Potentials
-    marginals: tuple[Array, Array]
+    marginals: tuple[np.ndarray, np.ndarray]
     kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
 
     def exponent(self, part: slice, out: Array) -> Array:
@@ -54,7 +56,7 @@ def compare(
     affinity = student.affinity
     xp, n = affinity.xp, affinity.shape[0]
     held = fits(affinity, memory)
-    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held, n * width(affinity))))
+    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held)))
     scratch = Scratch(affinity)
 
     def strip(part: slice, number: int) -> Array:

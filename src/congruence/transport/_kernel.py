@@ -8,23 +8,21 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse
 
-from congruence._utils.arrays import blocks, device, namespace, to_numpy
-from congruence._utils.typing import Array, ArrayNamespace, DType
+from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
+from congruence._utils.typing import Array, DType
 from congruence.transport._strip_pool import CALLING_THREAD, StripPool, times_columns, times_rows
 
 T = TypeVar("T")
 
 #: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result
-#: of a matrix product, which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A
-#: small matrix is divided into SHARES held strips of at least LEAST_BYTES, so that threads can share the work.
-HELD_BYTES = 4 * 2**20
-LEAST_BYTES = 2**20
-SHARES = 8
+#: of a matrix product, which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch.
+HELD_BYTES = 2 * 2**20
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
 #: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which
@@ -39,20 +37,20 @@ SPARSE = 0.05
 
 def exponential(L: Array) -> Array:
     """Compute exp(L) in place, with exponents below ``FLOOR`` raised to it, and return L."""
-    if not remote(device(L)):  # NumPy's exp takes half as long as torch's
-        entries = to_numpy(L)
-        np.exp(np.maximum(entries, FLOOR[entries.itemsize], out=entries), out=entries)
-        return L
-    xp = namespace(L)
-    floor = xp.asarray(FLOOR[8 if L.dtype == xp.float64 else 4], dtype=L.dtype, device=device(L))
-    return xp.exp(xp.maximum(L, floor, out=L), out=L)
+    floor = FLOOR[L.dtype.itemsize]
+    if is_tensor(L):
+        L.clamp_(min=floor)
+        if remote(L.device):
+            return L.exp_()
+    elif L.min() < floor:
+        np.maximum(L, floor, out=L)
+    np.exp(to_numpy(L), out=to_numpy(L))  # takes half as long as torch's
+    return L
 
 
-def strip_bytes(where: object, held: bool, total: int) -> int:
-    """Return the number of bytes per strip on the device ``where``, for a matrix of ``total`` bytes."""
-    if remote(where):
-        return REMOTE_BYTES
-    return min(HELD_BYTES, max(LEAST_BYTES, total // SHARES)) if held else COMPUTED_BYTES
+def strip_bytes(where: object, held: bool) -> int:
+    """Return the number of bytes per strip on the device ``where``."""
+    return REMOTE_BYTES if remote(where) else HELD_BYTES if held else COMPUTED_BYTES
 
 
 def remote(where: object) -> bool:
@@ -60,41 +58,57 @@ def remote(where: object) -> bool:
     return "cpu" not in str(where)
 
 
-class Dense:
+class _Affinity:
+    """What both kinds of affinities have: a shape, and a library, a device and a precision of the computation."""
+
+    shape: tuple[int, int]
+
+    def __init__(self, like: Array, dtype: DType) -> None:
+        self.xp, self.device, self.dtype = namespace(like), device(like), dtype
+        self.itemsize = 8 if dtype == self.xp.float64 else 4
+
+    def vector(self, values: np.ndarray) -> Array:
+        """Return a vector in the library, precision and memory of the computation."""
+        return self.xp.asarray(values, dtype=self.dtype, device=self.device)
+
+
+class Dense(_Affinity):
     """Affinities A given as a matrix (n, m), for a computation in ``dtype``."""
 
     def __init__(self, A: Array, dtype: DType) -> None:
-        self.A, self.dtype, self.shape = A, dtype, tuple(A.shape)
-        self.xp, self.device = namespace(A), device(A)
+        super().__init__(A, dtype)
+        self.A, self.shape = A, tuple(A.shape)
 
     def every(self, step: int) -> Dense:
         """Return the affinities of every ``step``-th row."""
         return Dense(self.A[::step, :], self.dtype)
 
+    @cached_property
     def bound(self) -> float:
-        """Return the largest absolute affinity."""
-        xp = self.xp
-        parts = blocks(self.shape[0], 8 * self.shape[1])
-        return max(float(xp.max(xp.abs(self.A[part, :]))) for part in parts)
+        """The largest absolute affinity."""
+        return max(float(self.xp.max(self.A)), -float(self.xp.min(self.A)))
 
-    def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
+    def exponent(self, part: slice, u: np.ndarray, v: np.ndarray, epsilon: float, out: Array) -> Array:
         """Write u_i + A_ij/ε + v_j for the rows ``part`` into ``out``, and return it."""
-        if self.A.dtype == self.dtype:
-            self.xp.multiply(self.A[part, :], 1 / epsilon, out=out)
+        rows = self.vector(u[part])[:, None]
+        if is_tensor(out):
+            import torch
+
+            torch.add(rows, self.A[part, :], alpha=1 / epsilon, out=out)
         else:
-            out[...] = self.A[part, :]
-            out *= 1 / epsilon
-        out += u[part][:, None]
-        out += v
+            np.multiply(self.A[part, :], 1 / epsilon, out=out, dtype=out.dtype)
+            out += rows
+        if v.any():
+            out += self.vector(v)
         return out
 
 
-class Products:
+class Products(_Affinity):
     """Affinities that are inner products of the rows of X (n, d) and Y (m, d); the full matrix is never formed."""
 
     def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
-        self.X, self.Y, self.dtype, self.shape = X, Y, dtype, (X.shape[0], Y.shape[0])
-        self.xp, self.device = namespace(X), device(X)
+        super().__init__(X, dtype)
+        self.X, self.Y, self.shape = X, Y, (X.shape[0], Y.shape[0])
         # With u and v as two more dimensions, (x/ε, u, 1)·(y, 1, v) is the whole exponent in one matrix product.
         self._wide = self.xp.ones((Y.shape[0], Y.shape[1] + 2), dtype=dtype, device=self.device)
         self._wide[:, :-2] = Y
@@ -103,8 +117,9 @@ class Products:
         """Return the affinities of every ``step``-th row."""
         return Products(self.X[::step, :], self.Y, self.dtype)
 
+    @cached_property
     def bound(self) -> float:
-        """Return an upper bound on the absolute affinities: the product of the largest row norms."""
+        """An upper bound on the absolute affinities: the product of the largest row norms."""
         xp, top = self.xp, 1.0
         for side in (self.X, self.Y):
             norms = [
@@ -114,13 +129,13 @@ class Products:
             top *= max(float(norm) for norm in norms) ** 0.5
         return top
 
-    def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
+    def exponent(self, part: slice, u: np.ndarray, v: np.ndarray, epsilon: float, out: Array) -> Array:
         """Write u_i + ⟨x_i, y_j⟩/ε + v_j for the rows ``part`` into ``out``, and return it."""
         rows = self.xp.ones((out.shape[0], self.X.shape[1] + 2), dtype=self.dtype, device=self.device)
         rows[:, :-2] = self.X[part, :]
         rows[:, :-2] *= 1 / epsilon
-        rows[:, -2] = u[part]
-        self._wide[:, -1] = v  # other threads may write it at the same time, but the same values
+        rows[:, -2] = self.vector(u[part])
+        self._wide[:, -1] = self.vector(v)  # other threads may write it at the same time, but the same values
         return self.xp.matmul(rows, self._wide.T, out=out)
 
 
@@ -136,81 +151,82 @@ class Kernel:
     largest such growth for which the kernel is accurate; None if it is for any.
     """
 
-    def __init__(self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool) -> None:
+    def __init__(
+        self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool, buffer: Array | None = None
+    ) -> None:
         self.affinity, self.epsilon, self.xp, self.memory = affinity, epsilon, affinity.xp, memory
+        self.real = np.dtype(f"f{affinity.itemsize}")  # of the vectors that it is multiplied by
         self._strip_pool = pool
         n, m = affinity.shape
-        self._width = width(affinity)
         self.fits = fits(affinity, memory)
         self._sparse: tuple[slice, SparseStrip] | None = None
-        self._held: dict[int, Array] = {}
+        self._held: dict[int, DenseStrip] = {}
         self._held_parts: list[slice] = []
         self._parts: list[slice] = []
-        self.u, self.v = self.zeros(n), self.zeros(m)
+        self.u, self.v = np.zeros(n), np.zeros(m)
         self.reach: float | None = None
-        self.buffer: Array | None = None  # memory of the rows that are kept
+        self.buffer = buffer  # memory of the rows that are kept
 
-    def zeros(self, n: int) -> Array:
-        """Return a vector of zeros."""
-        return self.xp.zeros(n, dtype=self.affinity.dtype, device=self.affinity.device)
-
-    def empty(self, rows: int) -> Array:
-        """Return uninitialized memory for a number of rows."""
-        return self.xp.empty((rows, self.affinity.shape[1]), dtype=self.affinity.dtype, device=self.affinity.device)
-
-    def exponents(self, work: Callable[[slice, Array], T], u: Array, v: Array) -> Iterator[T]:
+    def exponents(self, work: Callable[[slice, Array], T], u: np.ndarray, v: np.ndarray) -> Iterator[T]:
         """Yield the results of ``work`` on each slice of rows and its exponents u_i + A_ij/ε + v_j, in scratch memory
         that belongs to the call.
         """
         held = self.fits or isinstance(self.affinity, Dense)
-        parts = list(blocks(self.affinity.shape[0], self._width, self._strip_bytes(held)))
+        parts = list(blocks(self.affinity.shape[0], width(self.affinity), strip_bytes(self.affinity.device, held)))
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
 
-    def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
+    def rebase(
+        self,
+        u: np.ndarray | None,
+        v: np.ndarray,
+        marginals: tuple[np.ndarray, np.ndarray] | None = None,
+        rows: np.ndarray | None = None,
+    ) -> None:
         """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory; sparse ones need the
-        ``marginals``.
+        ``marginals``. Without u, the largest exponents of the rows become ``rows`` (n,).
         """
-        self.u, self.v = u, v
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
-        left, n = self.memory, self.affinity.shape[0]
-        if marginals is not None and left and not remote(self.affinity.device):
+        A, left, n = self.affinity, self.memory, self.affinity.shape[0]
+        self.u, self.v = np.zeros(n) if u is None else u, v
+        if marginals is not None and left and not remote(A.device):
             left -= self._hold_sparse(*marginals)
         start = self._sparse[0].stop if self._sparse else 0
-        stop = min(n, start + left // self._width)
-        self._held_parts = shifted(blocks(stop - start, self._width, self._strip_bytes(True)), start)
+        stop = min(n, start + left // width(A))
+        self._held_parts = shifted(blocks(stop - start, width(A), strip_bytes(A.device, True)), start)
 
         if self.buffer is None or len(self.buffer) < stop - start:
             self.buffer = None  # not two at once
-            self.buffer = self.empty(stop - start)
-        rows = self.buffer
+            self.buffer = self.xp.empty((stop - start, A.shape[1]), dtype=A.dtype, device=A.device)
+        kept = self.buffer
 
         def hold(part: slice) -> None:
-            strip = rows[part.start - start : part.stop - start, :]
-            self._held[part.start] = exponential(self.affinity.exponent(part, u, v, self.epsilon, strip))
+            strip = A.exponent(part, self.u, v, self.epsilon, kept[part.start - start : part.stop - start, :])
+            if rows is not None:
+                self.u[part] = rows[part] - to_numpy(self.xp.max(strip, axis=1))
+                strip += A.vector(self.u[part])[:, None]
+            self._held[part.start] = DenseStrip(exponential(strip), self._strip_pool.avoid_blas)
 
         for _ in self._builders().each(hold, self._held_parts):
             pass
-        self._parts = shifted(blocks(n - stop, self._width, self._strip_bytes(False)), stop)
-
-    def _strip_bytes(self, held: bool) -> int:
-        return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
+        self._parts = shifted(blocks(n - stop, width(A), strip_bytes(A.device, False)), stop)
 
     def _builders(self) -> StripPool:
         """Return the pool that computes strips; products run on this thread if the library would start its own."""
-        avoid_blas = self._strip_pool.avoid_blas and isinstance(self.affinity, Products)
-        return CALLING_THREAD if avoid_blas else self._strip_pool
+        A = self.affinity
+        threaded = isinstance(A, Products) and not is_tensor(A.X) and self._strip_pool.avoid_blas
+        return CALLING_THREAD if threaded else self._strip_pool
 
-    def _hold_sparse(self, r: Array, c: Array) -> int:
+    def _hold_sparse(self, r: np.ndarray, c: np.ndarray) -> int:
         """Keep rows up to the first dense strip as a sparse matrix, within the memory; return the bytes used."""
-        least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
-        entry_bytes = self._width // self.affinity.shape[1] + 4
+        least = np.log(r * c.min()) + math.log(np.finfo(self.real).eps / 2) - GROWTH
+        entry_bytes = self.affinity.itemsize + 4
         # Set at the first dense strip: strips are taken in order, so later ones can be skipped.
         dense = threading.Event()
 
         def keep(part: slice, L: Array) -> scipy.sparse.csr_matrix | None:
             if dense.is_set():
                 return None
-            kept = to_numpy(least[part][:, None] < L)
+            kept = least[part][:, None].astype(self.real) < to_numpy(L)
             if np.count_nonzero(kept) > SPARSE * kept.size:
                 dense.set()
                 return None
@@ -228,7 +244,7 @@ class Kernel:
             return 0
         self.reach = GROWTH
         K = scipy.sparse.vstack(pieces, format="csr")
-        self._sparse = slice(0, K.shape[0]), SparseStrip(K, self.xp)
+        self._sparse = slice(0, K.shape[0]), SparseStrip(K)
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
@@ -236,11 +252,11 @@ class Kernel:
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
-        yield from self._strip_pool.each(
-            lambda part: work(part, DenseStrip(self._held[part.start], self._strip_pool.avoid_blas)), self._held_parts
-        )
+        yield from self._strip_pool.each(lambda part: work(part, self._held[part.start]), self._held_parts)
+        if not self._parts:
+            return
         yield from in_exponents(
-            lambda part, L: work(part, DenseStrip(exponential(L))),
+            lambda part, L: work(part, DenseStrip(exponential(L), False)),
             CALLING_THREAD,
             self.affinity,
             self.epsilon,
@@ -251,37 +267,46 @@ class Kernel:
 
 
 class DenseStrip:
-    """Rows of the kernel as a dense array; ``avoid_blas`` as for ``StripPool``."""
+    """Rows of the kernel as a dense array, which multiplies NumPy vectors; ``avoid_blas`` as for ``StripPool``."""
 
-    def __init__(self, entries: Array, avoid_blas: bool = False) -> None:
-        self.entries, self._avoid_blas = entries, avoid_blas
+    def __init__(self, entries: Array, avoid_blas: bool) -> None:
+        self._remote: Array | None = entries if remote(device(entries)) else None
+        self._entries = None if self._remote is not None else to_numpy(entries)
+        self._avoid_blas = avoid_blas
 
-    def times(self, b: Array) -> Array:
+    def times(self, b: np.ndarray) -> np.ndarray:
         """Return K b."""
-        return times_columns(self.entries, b, self._avoid_blas)
+        if self._entries is None:
+            return self._product(self._remote, b)
+        return times_columns(self._entries, b, self._avoid_blas)
 
-    def transposed_times(self, a: Array) -> Array:
+    def transposed_times(self, a: np.ndarray) -> np.ndarray:
         """Return Kᵀ a."""
-        return times_rows(self.entries, a, self._avoid_blas)
+        if self._entries is None:
+            return self._product(self._remote.T, a)
+        return times_rows(self._entries, a, self._avoid_blas)
+
+    def _product(self, K: Array, vector: np.ndarray) -> np.ndarray:
+        return to_numpy(K @ namespace(K).asarray(vector, device=device(K)))
 
 
 class SparseStrip:
-    """Rows of the kernel as a sparse matrix that multiplies vectors of either array library."""
+    """Rows of the kernel as a sparse matrix."""
 
-    def __init__(self, matrix: scipy.sparse.csr_matrix, xp: ArrayNamespace) -> None:
-        self._matrix, self._xp = matrix, xp
+    def __init__(self, matrix: scipy.sparse.csr_matrix) -> None:
+        self._matrix = matrix
 
-    def times(self, b: Array) -> Array:
+    def times(self, b: np.ndarray) -> np.ndarray:
         """Return K b with every entry at least the smallest positive normal number, so that one can divide by it."""
         return self._product(self._matrix, b)
 
-    def transposed_times(self, a: Array) -> Array:
+    def transposed_times(self, a: np.ndarray) -> np.ndarray:
         """Return Kᵀ a, bounded below in the same way."""
         return self._product(self._matrix.T, a)
 
-    def _product(self, matrix: scipy.sparse.spmatrix, vector: Array) -> Array:
-        product = matrix @ to_numpy(vector)
-        return self._xp.asarray(np.maximum(product, np.finfo(product.dtype).tiny))
+    def _product(self, matrix: scipy.sparse.spmatrix, vector: np.ndarray) -> np.ndarray:
+        product = matrix @ vector
+        return np.maximum(product, np.finfo(product.dtype).tiny)
 
 
 Strip: TypeAlias = DenseStrip | SparseStrip
@@ -321,8 +346,8 @@ def in_exponents(
     pool: StripPool,
     affinity: Affinity,
     epsilon: float,
-    u: Array,
-    v: Array,
+    u: np.ndarray,
+    v: np.ndarray,
     parts: list[slice],
 ) -> Iterator[T]:
     """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j, in scratch memory."""
@@ -334,7 +359,7 @@ def in_exponents(
 
 def width(affinity: Affinity) -> int:
     """Return the number of bytes of a row."""
-    return affinity.shape[1] * (8 if affinity.dtype == affinity.xp.float64 else 4)
+    return affinity.shape[1] * affinity.itemsize
 
 
 def fits(affinity: Affinity, memory: int) -> bool:

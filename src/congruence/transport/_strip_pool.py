@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from congruence._utils.arrays import device, is_tensor, to_numpy
+from congruence._utils.arrays import device, is_tensor
 from congruence._utils.typing import Array
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class StripPool:
         own = held and "cpu" in str(device(like))
         available = threads(self._tensors) if own else 1
         self.size = available if entries >= LEAST else 1
-        self.avoid_blas = available > 1 and not self._tensors
+        self.avoid_blas = own and threads(False) > 1
         self._limit_torch = available > 1 and self._tensors
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
@@ -202,18 +202,17 @@ def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
     return helper
 
 
-def times_columns(K: Array, b: Array, avoid_blas: bool) -> Array:
+def times_columns(K: np.ndarray, b: np.ndarray, avoid_blas: bool) -> np.ndarray:
     """Return K b; with ``avoid_blas``, from dot products that BLAS computes on the calling thread alone."""
     if not avoid_blas:
         return K @ b
-    entries, vector = to_numpy(K), to_numpy(b)
-    out = np.zeros(len(entries), entries.dtype)
-    for start in range(0, len(vector), DOT_TERMS):
+    out = np.zeros(len(K), K.dtype)
+    for start in range(0, len(b), DOT_TERMS):
         part = slice(start, start + DOT_TERMS)
-        out += np.vecdot(entries[:, part], vector[part])
+        out += np.vecdot(K[:, part], b[part])
     return out
 
 
-def times_rows(K: Array, a: Array, avoid_blas: bool) -> Array:
+def times_rows(K: np.ndarray, a: np.ndarray, avoid_blas: bool) -> np.ndarray:
     """Return Kᵀ a; with ``avoid_blas``, by NumPy's own loops."""
-    return np.asarray(np.einsum("ij,i->j", to_numpy(K), to_numpy(a))) if avoid_blas else K.T @ a
+    return np.einsum("ij,i->j", K, a) if avoid_blas else K.T @ a

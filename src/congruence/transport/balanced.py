@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg.lapack import dposv
 
-from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.transport._kernel import Affinity, Dense, Kernel, Products, Scratch, Strip, exponential, strip_pool_for
-from congruence.transport._strip_pool import single_threaded
+from congruence.transport._strip_pool import single_threaded, times_columns, times_rows
 
 MASSES = ("unit", "bistochastic")
 #: The L1 error at which a plan counts as converged (the paper's bound for the marginals: SOTAlign, figure 6).
@@ -41,12 +43,22 @@ PATIENCE = 20
 DEPTH = 8
 RIDGE = 1e-10
 #: Largest range of the accelerated changes of potentials, by itself and as a multiple of that of the plain iteration.
-LONGEST = 2.0
+LONGEST = 4.0
 FURTHER = 1000.0
-#: Number of iterates whose largest estimated error counts, and the smallest number of them.
-WINDOW, FEWEST = 4, 3
 #: An iterate whose marginal error is this many times the smallest is left for the best one.
 WORSE = 3.0
+#: Number of rows from which L1 distances of plans are estimated.
+ROWS = 50
+#: What is promised, as a multiple of the estimated error, which is mostly a little too small.
+PROMISE = 3.0
+#: The error is estimated once the marginal error is at most this many times the goal: estimates are not free.
+NEAR = 10.0
+#: Largest logarithm of entries of a plan below which they are multiplied.
+SMALL = -40.0
+#: Number of changes of residuals from which the error is known; with fewer, only if an iteration left less than FAST of
+#: the marginal error.
+FEWEST = 3
+FAST = 0.2
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ class SinkhornResult:
         part = slice(start, max(start, stop))
         A = self._affinity
         P = A.xp.empty((part.stop - part.start, A.shape[1]), dtype=A.dtype, device=A.device)
-        return exponential(A.exponent(part, self.u, self.v, self.epsilon, P))
+        return exponential(A.exponent(part, to_numpy(self.u), to_numpy(self.v), self.epsilon, P))
 
 
 def sinkhorn(
@@ -162,15 +174,14 @@ def sinkhorn(
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
     n = A.shape[0]
-    solved, _ = iterate(A, float(epsilon), r, c, max_iter, within(tolerance), memory)
-    xp = A.xp
+    solved, _ = iterate(A, float(epsilon), r, c, max_iter, Goal(tolerance), memory)
     with strip_pool_for(A, memory) as pool:
         rows, columns = kernel_marginals(Kernel(A, float(epsilon), memory, pool), solved.u, solved.v)
-    error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
+    error = float(np.abs(rows - r).sum() + np.abs(columns - c).sum())
     u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
     return SinkhornResult(
-        *(u, solved.v, float(epsilon), mass, error, solved.error, solved.n_iter, solved.error <= tolerance),
-        *(rows, columns, A),
+        *(A.vector(u), A.vector(solved.v), float(epsilon), mass, error, solved.error, solved.n_iter),
+        *(solved.error <= tolerance, as_array(rows, A), as_array(columns, A), A),
     )
 
 
@@ -196,7 +207,7 @@ def choose_affinity(
 
 def check_marginals(
     marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None, affinity: Affinity
-) -> tuple[Array, Array]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the marginals of rows (n,) and of columns (m,), each summing to 1."""
     sides = (None, None) if marginals is None else tuple(marginals)
     if len(sides) != 2:
@@ -258,12 +269,11 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
 def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     """Return ``epsilon``; refuse one so small that rounding of A/ε changes the plan by more than ``ROUNDING``."""
     check_positive(epsilon, name)
-    xp = affinity.xp
-    with single_threaded(xp.zeros(0)):
-        bound = affinity.bound()
-    least = bound * xp.finfo(affinity.dtype).eps / ROUNDING
+    with single_threaded(affinity.xp.zeros(0)):
+        bound = affinity.bound
+    least = bound * float(affinity.xp.finfo(affinity.dtype).eps) / ROUNDING
     if epsilon < least:
-        kind = "float64" if affinity.dtype == xp.float64 else "float32"
+        kind = "float64" if affinity.itemsize == 8 else "float32"
         remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
             f"Got `{name}={epsilon}` for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}.",
@@ -272,16 +282,15 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     return float(epsilon)
 
 
-def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Affinity) -> Array:
+def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Affinity) -> np.ndarray:
     """Return a marginal that adds up to 1, shape (n,); uniform if None."""
-    xp = affinity.xp
     if marginal is None:
-        return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
+        return np.full(n, 1 / n)
     array = to_numpy(marginal)
     if array.shape != (n,):
         raise ShapeError(f"Got {name} marginal of shape {array.shape}; expected ({n},).", "Pass one weight each.")
     w = as_matrix(array[:, None], f"{name} marginal")[:, 0].astype(np.float64)
-    least = LEAST[8 if affinity.dtype == xp.float64 else 4]
+    least = LEAST[affinity.itemsize]
     if w.min() < least:
         raise ParameterError(
             f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected at least {least:g}.",
@@ -289,15 +298,15 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
         )
     if abs(w.sum() - 1) > 1e-6:
         raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1.", "Divide by their sum.")
-    return xp.asarray(w / w.sum(), dtype=affinity.dtype, device=affinity.device)
+    return np.asarray(w / w.sum())
 
 
 @dataclass(frozen=True)
 class Potentials:
     """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1.
 
-    ``error`` estimates the L1 distance to the converged plan, from 0 to 2; ``marginal_error`` is the L1 error of the
-    column sums half an iteration earlier, which no half iteration increases.
+    ``error`` estimates the L1 distance to the converged plan, from 0 to 2 (2 also if it is not known yet);
+    ``marginal_error`` is the L1 error of the column sums half an iteration earlier, which no half iteration increases.
     """
 
     u: Array
@@ -308,13 +317,37 @@ class Potentials:
     log_mass: float = 0.0
 
 
-#: Says whether a plan is good enough, by its estimated error and its potentials.
-Enough: TypeAlias = Callable[[float, Array, np.ndarray], bool]
+class Goal:
+    """The estimated error at which a plan is good enough."""
+
+    def __init__(self, error: float) -> None:
+        self.error = error
+
+    def reached(self, error: float, rows: Array) -> bool:
+        """Return whether a plan with this error, and with these ``rows`` of the sample, is good enough."""
+        return error <= self.error
 
 
-def within(tolerance: float) -> Enough:
-    """Return the condition that the estimated error is at most ``tolerance``."""
-    return lambda error, u, v: error <= tolerance
+class Sample:
+    """Rows of a plan, evenly spaced, from which L1 norms of all rows are estimated."""
+
+    def __init__(self, affinity: Affinity, epsilon: float, r: np.ndarray) -> None:
+        self._step = max(1, affinity.shape[0] // ROWS)
+        self._rows, self._epsilon = affinity.every(self._step), epsilon
+        self._share = float(r[:: self._step].sum() / r.sum())
+
+    def plan(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Return these rows of exp(u_i + A_ij/ε + v_j), or a multiple of them where that is too large or too small."""
+        few = self._rows
+        out = few.xp.empty(few.shape, dtype=few.dtype, device=few.device)
+        L = few.exponent(slice(0, few.shape[0]), u[:: self._step], v, self._epsilon, out)
+        if not SMALL < float(few.xp.max(L)) <= 0:  # the mass of an unbalanced plan may be any number
+            L -= few.xp.max(L)
+        return to_numpy(exponential(L))
+
+    def norm(self, rows: np.ndarray) -> float:
+        """Return the L1 norm of a matrix of which these are the rows."""
+        return float(np.abs(rows).sum(dtype=np.float64)) / self._share
 
 
 class Anderson:
@@ -338,12 +371,12 @@ class Anderson:
 
     def restart(self) -> None:
         """Forget all iterates."""
-        self._count = 0
+        self.count = 0
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
     def change(self, x: np.ndarray, plain: np.ndarray) -> np.ndarray:
         """Return the difference between the next iterate and x, where ``plain`` is G(x) − x."""
-        short = float(np.ptp(plain))
+        short = float(plain.max() - plain.min())
         if short > LONGEST:  # far from convergence, residuals do not shrink by a fixed matrix
             self.restart()
             return plain
@@ -351,35 +384,54 @@ class Anderson:
         last, self._last = self._last, (residual, g)
         if last is None:
             return plain
-        place = self._count % DEPTH
-        self._count += 1
-        k = min(self._count, DEPTH)
+        place = self.count % DEPTH
+        self.count += 1
+        k = min(self.count, DEPTH)
         np.subtract(residual, last[0], out=self._differences[place])
         np.subtract(g, last[1], out=self._moves[place])
         known = self._differences[:k]
-        self._gram[place, :k] = self._gram[:k, place] = np.einsum("ij,j->i", known, known[place])
-        gram = self._gram[:k, :k]
-        size = float(np.trace(gram))
+        self._gram[place, :k] = self._gram[:k, place] = times_columns(known, known[place], True)
+        gram = self._gram[:k, :k].copy()
+        size = float(gram.trace())
         if not size > 0:
             return plain
-        shares = np.linalg.solve(gram + RIDGE * size * np.eye(k), np.einsum("ij,j->i", known, residual))
-        change = plain - np.einsum("i,ij->j", shares, self._moves[:k])
-        longest, most = float(np.ptp(change)), min(LONGEST, FURTHER * short)
+        gram.flat[:: k + 1] += RIDGE * size
+        _, shares, failed = dposv(gram, times_columns(known, residual, True))
+        if failed:
+            return plain
+        change = plain - times_rows(self._moves[:k], shares, True)
+        longest, most = float(change.max() - change.min()), min(LONGEST, FURTHER * short)
         return change if longest <= most else change * (most / longest)
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """A plan on the way: its potentials, and what is known of its error.
+
+    The column potentials are to change by ``rest`` more, the row potentials by less than ``change`` of the columns'.
+    """
+
+    u: np.ndarray
+    v: np.ndarray
+    marginal_error: float
+    change: np.ndarray
+    rest: np.ndarray
+    known: bool
 
 
 class Progress:
     """Accelerates an iteration, estimates the error of its plans, and remembers the best of them."""
 
-    def __init__(self, c: np.ndarray, eps: float, enough: Enough) -> None:
-        self._accelerated, self._enough = Anderson(c), enough
+    def __init__(self, c: np.ndarray, eps: float, goal: Goal, sample: Sample, damping: float = 1.0) -> None:
+        self._accelerated, self._goal, self._sample, self._damping = Anderson(c), goal, sample, damping
         self._settled, self._rounding = SETTLED * eps, ROUNDED * eps
-        self._best: tuple[float, float, Array, np.ndarray] | None = None
-        self._bounds: list[float] = []
+        self._best: Iterate | None = None
+        self._error = 2.0  # of the best; 2 if it is not known
         self._went_back = False
+        self._before, self._look = math.inf, math.inf
         self._least, self._since = math.inf, 0
 
-    def change(self, x: np.ndarray, plain: np.ndarray, u: Array, residual: np.ndarray) -> np.ndarray | None:
+    def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
         """Return the change of the column potentials ``x`` (m,); None if the plan is good enough, or will not get
         better.
 
@@ -387,178 +439,182 @@ class Progress:
         what the column sums lack.
         """
         marginal = float(np.abs(residual).sum())
-        if self._best is not None and not (self._went_back or marginal <= WORSE * self._best[1]):
+        if self._best is not None and not (self._went_back or marginal <= WORSE * self._best.marginal_error):
             self._went_back = True
             self.restart()
-            return self._best[3] - x
+            return self._best.v - x
         self._went_back = False
         change = self._accelerated.change(x, plain)
-        # f H⁻¹ f, with this change for H⁻¹ f, is about twice the divergence to the converged plan, and by Pinsker's
-        # inequality the L1 distance is at most the root of twice that. No plan is nearer than its marginals are.
-        bound = max(marginal, math.sqrt(max(float(np.einsum("i,i", residual, change)), 0.0)))
-        # A change may miss a slow direction for a while, so the largest of the last bounds is taken.
-        self._bounds = [*self._bounds[1 - WINDOW :], bound]
-        settled = marginal <= self._settled
-        error = bound if settled else max(self._bounds)
+        known = self._accelerated.count >= FEWEST or marginal <= FAST * self._before
+        now = Iterate(u, x + plain, marginal, change, change - plain, known)
+        self._before = marginal
         if marginal < self._least / 2:
             self._least, self._since = marginal, 0
         else:
             self._since += 1
-        v = x + plain
-        done = settled or (len(self._bounds) >= FEWEST and self._enough(error, u, v))
-        if done or self._best is None or marginal < self._best[1]:
-            self._best = error, marginal, u, v
-        stuck = self._since >= PATIENCE and marginal <= self._rounding
-        return None if done or stuck else change
+        if self._best is None or marginal < self._best.marginal_error:
+            self._best, self._error = now, 2.0
+        if known and marginal <= min(NEAR * self._goal.error, self._look):
+            error, rows = self._estimate(now)
+            if self._goal.reached(error, rows):
+                self._best, self._error = now, error
+                return None
+            self._look = 1.3 * marginal * min(1.0, self._goal.error / error)
+        done = marginal <= self._settled or (self._since >= PATIENCE and marginal <= self._rounding)
+        return None if done else change
 
     def restart(self) -> None:
         """Accelerate without the iterations so far."""
         self._accelerated.restart()
 
-    def result(self, n_iter: int, u: Array, v: Array) -> Potentials:
-        """Return the best plan so far, or, if the error of none is known, that of the last potentials."""
-        if self._best is None:
+    def _estimate(self, at: Iterate) -> tuple[float, np.ndarray]:
+        """Return the promised error and the sampled rows of a plan.
+
+        If the column potentials before the last plain change are to change by s, those of the rows change by the mean
+        of −λs over the row, and those of the columns by the rest of s. The error is the mean of |δu_i + δv_j|.
+        """
+        P = self._sample.plan(at.u, at.v)
+        change, rest = at.change.astype(P.dtype), at.rest.astype(P.dtype)
+        rows = P.sum(axis=1)
+        changes = rest - (self._damping * times_columns(P, change, True) / rows)[:, None]
+        if self._damping < 1:  # a constant changes the mass only
+            changes -= np.einsum("ij,ij", P, changes) / rows.sum()
+        return PROMISE * float(np.einsum("ij,ij", P, np.abs(changes, out=changes)) / rows.sum()), P
+
+    def result(self, n_iter: int, u: np.ndarray, v: np.ndarray) -> Potentials:
+        """Return the best plan so far, or, if there is none, that of the last potentials."""
+        best = self._best
+        if best is None:
             return Potentials(u, v, n_iter, 2.0, 2.0)
-        error, marginal, u, best = self._best
-        return Potentials(u, as_array(best, v), n_iter, error, marginal)
+        if best.known and self._error == 2.0:
+            self._error = min(2.0, self._estimate(best)[0])
+        return Potentials(best.u, best.v, n_iter, self._error, best.marginal_error)
 
 
-def as_array(vector: np.ndarray, like: Array) -> Array:
-    """Return a vector in the library, precision and memory of another."""
-    return namespace(like).asarray(vector, dtype=like.dtype, device=device(like))
-
-
-def float64(vector: Array) -> np.ndarray:
-    """Return a vector as a NumPy array."""
-    return to_numpy(vector).astype(np.float64)
+def as_array(vector: np.ndarray, affinity: Affinity) -> Array:
+    """Return a vector in the library and memory of an affinity."""
+    return affinity.xp.asarray(vector, device=affinity.device)
 
 
 def iterate(
     affinity: Affinity,
     epsilon: float,
-    r: Array,
-    c: Array,
+    r: np.ndarray,
+    c: np.ndarray,
     max_iter: int,
-    enough: Enough,
+    goal: Goal,
     memory: int,
-    start: Array | None = None,
+    start: np.ndarray | None = None,
+    buffer: Array | None = None,
 ) -> tuple[Potentials, Kernel]:
     """Return the potentials, and the kernel at the end, after accelerated Sinkhorn iterations from v = 0 or ``start``,
     rows first: a ← r/(K b), b ← c/(Kᵀa).
 
-    Sums are those of a kernel K = exp(U_i + A_ij/ε + V_j). When logarithms of the scalings exceed GROWTH, they are
-    absorbed into U and V, and K is computed again, so nothing overflows, and entries below e^-65 that matter appear
-    (Schmitzer 2019, section 3.1). It stops when the plan is good ``enough``, or further iterations would only change
-    rounding.
+    Sums are those of a kernel K = exp(U_i + A_ij/ε + V_j), in ``buffer`` if that is passed. When logarithms of the
+    scalings exceed GROWTH, they are absorbed into U and V, and K is computed again, so nothing overflows, and entries
+    below e^-65 that matter appear (Schmitzer 2019, section 3.1). It stops when the plan is good enough, or further
+    iterations would only change rounding.
     """
     with strip_pool_for(affinity, memory) as pool:
-        return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, enough, start)
+        return _iterate(Kernel(affinity, epsilon, memory, pool, buffer), r, c, max_iter, goal, start)
 
 
 def _iterate(
-    kernel: Kernel, r: Array, c: Array, max_iter: int, enough: Enough, start: Array | None
+    kernel: Kernel, r: np.ndarray, c: np.ndarray, max_iter: int, goal: Goal, start: np.ndarray | None
 ) -> tuple[Potentials, Kernel]:
-    xp, marginals = kernel.xp, None if kernel.fits else (r, c)
-    wanted = float64(c)
-    log_c, progress = np.log(wanted), Progress(wanted, float(xp.finfo(c.dtype).eps), enough)
-    v = kernel.zeros(len(c)) if start is None else start
-    kernel.rebase(*_start(kernel, v, r, c))
+    marginals = None if kernel.fits else (r, c)
+    narrow, log_c = r.astype(kernel.real), np.log(c)
+    sample = Sample(kernel.affinity, kernel.epsilon, r)
+    progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample)
+    _start(kernel, np.zeros(len(c)) if start is None else start, r, c)
     n_iter, exact = 0, False
-    # Potentials are those of the kernel's base plus these; the columns' are kept in float64.
-    log_a, x = kernel.zeros(len(r)), np.zeros(len(wanted))
+    # Potentials are those of the kernel's base plus these.
+    log_a, x, a = np.zeros(len(r)), np.zeros(len(c)), np.empty_like(narrow)
     while n_iter < max_iter:
-        b, new_a, sums = as_array(np.exp(x), c), kernel.zeros(len(r)), kernel.zeros(len(c))
+        b = np.exp(x).astype(kernel.real)
 
-        def scale(part: slice, K: Strip, b: Array = b, new_a: Array = new_a) -> Array:
-            new_a[part] = r[part] / K.times(b)
-            return K.transposed_times(new_a[part])
+        def scale(part: slice, K: Strip, b: np.ndarray = b) -> np.ndarray:
+            a[part] = narrow[part] / K.times(b)
+            return K.transposed_times(a[part])
 
-        for columns in kernel.strips(scale):
-            sums += columns
-        new_log_a, have = xp.log(new_a), float64(b) * float64(sums)
+        sums = functools.reduce(operator.iadd, kernel.strips(scale), np.zeros_like(b))
+        new_log_a, have = np.log(a, dtype=np.float64), b * sums.astype(np.float64)
         plain = log_c - np.log(have)
-        grown = float(xp.max(xp.abs(new_log_a))) + max(float(np.abs(side).max()) for side in (x, x + plain))
+        grown = float(np.abs(new_log_a).max()) + max(float(np.abs(side).max()) for side in (x, x + plain))
         if kernel.reach is not None and not grown <= kernel.reach:
             # The dropped entries may matter now: start again from here, and densely if that is where it was.
-            kernel.rebase(*_moved(kernel, log_a, x), marginals if exact else None)
-            log_a, x, exact = kernel.zeros(len(r)), np.zeros(len(wanted)), False
+            kernel.rebase(kernel.u + log_a, kernel.v + x, marginals if exact else None)
+            log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
             continue
         n_iter += 1
         if grown > GROWTH:
-            kernel.rebase(*_moved(kernel, new_log_a, x + plain), marginals)
+            kernel.rebase(kernel.u + new_log_a, kernel.v + x + plain, marginals)
             progress.restart()
-            log_a, x, exact = kernel.zeros(len(r)), np.zeros(len(wanted)), False
+            log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
             continue
-        change = progress.change(float64(kernel.v) + x, plain, kernel.u + new_log_a, wanted - have)
+        change = progress.change(kernel.v + x, plain, kernel.u + new_log_a, c - have)
         if change is None:
             break
         log_a, x, exact = new_log_a, x + change, True
-    return progress.result(n_iter, *_moved(kernel, log_a, x)), kernel
+    return progress.result(n_iter, kernel.u + log_a, kernel.v + x), kernel
 
 
-def _moved(kernel: Kernel, log_a: Array, x: np.ndarray) -> tuple[Array, Array]:
-    """Return the potentials that are this far from those of the kernel's base."""
-    return kernel.u + log_a, as_array(float64(kernel.v) + x, log_a)
-
-
-def _start(kernel: Kernel, v: Array, r: Array, c: Array) -> tuple[Array, Array, tuple[Array, Array] | None]:
-    """Return the first base: potentials and, where the kernel may be sparse, marginals."""
-    xp = kernel.xp
+def _start(kernel: Kernel, v: np.ndarray, r: np.ndarray, c: np.ndarray) -> None:
+    """Compute the kernel for the first base, from these column potentials."""
+    log_r = np.log(r)
     if kernel.fits:  # the largest entry of each row becomes that row's marginal
-        u = kernel.zeros(len(r))
-
-        def put(part: slice, L: Array) -> None:
-            u[part] = xp.log(r[part]) - xp.max(L, axis=1)
-
-        for _ in kernel.exponents(put, kernel.zeros(len(r)), v):
-            pass
-        return u, v, None
-    u, largest, log_sums = log_domain_pass(
-        kernel, v, lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
-    )
-    return u, v + xp.log(c) - largest - log_sums, (r, c)
+        kernel.rebase(None, v, rows=log_r)
+        return
+    u, largest, log_sums = log_domain_pass(kernel, v, lambda part, largest, log_sums: log_r[part] - largest - log_sums)
+    kernel.rebase(u, v + np.log(c) - largest - log_sums, (r, c))
 
 
 def log_domain_pass(
-    kernel: Kernel, v: Array, row_potentials: Callable[[slice, Array, Array], Array]
-) -> tuple[Array, Array, Array]:
+    kernel: Kernel, v: np.ndarray, row_potentials: Callable[[slice, np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return row potentials u (n,) from column potentials v (m,) in the log domain, in one pass over the rows.
 
     ``row_potentials`` gets, for a slice of rows, the largest exponent A_ij/ε + v_j of each and the log of the sum of
     exp of the others minus it. The same two are returned for each column of u_i + A_ij/ε + v_j.
     """
-    xp, (n, m) = kernel.xp, kernel.affinity.shape
-    u = kernel.zeros(n)
-    scratch = Scratch(kernel.affinity)
+    A, xp, (n, m) = kernel.affinity, kernel.xp, kernel.affinity.shape
+    u = np.zeros(n)
+    scratch = Scratch(A)
 
-    def work(part: slice, L: Array) -> tuple[Array, Array]:
+    def work(part: slice, L: Array) -> tuple[np.ndarray, np.ndarray]:
         row_largest = xp.max(L, axis=1)
         spare = scratch.rows(len(L))
         xp.subtract(L, row_largest[:, None], out=spare)
-        u[part] = row_potentials(part, row_largest, xp.log(xp.sum(exponential(spare), axis=1)))
-        L += u[part][:, None]
+        log_sums = float64(xp.log(xp.sum(exponential(spare), axis=1)))
+        u[part] = row_potentials(part, float64(row_largest), log_sums)
+        L += A.vector(u[part])[:, None]
         strip_largest = xp.max(L, axis=0)
         L -= strip_largest
-        return strip_largest, xp.sum(exponential(L), axis=0)
+        return float64(strip_largest), float64(xp.sum(exponential(L), axis=0))
 
-    largest, sums = kernel.zeros(m) - xp.inf, kernel.zeros(m)
-    for strip_largest, strip_sums in kernel.exponents(work, kernel.zeros(n), v):
-        new_largest = xp.maximum(largest, strip_largest)
-        sums = sums * xp.exp(largest - new_largest) + strip_sums * xp.exp(strip_largest - new_largest)
+    largest, sums = np.full(m, -np.inf), np.zeros(m)
+    for strip_largest, strip_sums in kernel.exponents(work, np.zeros(n), v):
+        new_largest = np.maximum(largest, strip_largest)
+        sums = sums * np.exp(largest - new_largest) + strip_sums * np.exp(strip_largest - new_largest)
         largest = new_largest
-    return u, largest, xp.log(sums)
+    return u, largest, np.log(sums)
 
 
-def kernel_marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:
-    """Return the row sums and the column sums of exp(u_i + A_ij/ε + v_j), in float64."""
+def kernel_marginals(kernel: Kernel, u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row sums and the column sums of exp(u_i + A_ij/ε + v_j)."""
     xp = kernel.xp
-    rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in kernel.affinity.shape)
+    rows, columns = (np.zeros(size) for size in kernel.affinity.shape)
 
-    def add_up(part: slice, L: Array) -> Array:
+    def add_up(part: slice, L: Array) -> np.ndarray:
         P = exponential(L)
-        rows[part] = xp.sum(P, axis=1)
-        return xp.sum(P, axis=0)
+        rows[part] = to_numpy(xp.sum(P, axis=1))
+        return to_numpy(xp.sum(P, axis=0))
 
     for sums in kernel.exponents(add_up, u, v):
         columns += sums
     return rows, columns
+
+
+def float64(vector: Array) -> np.ndarray:
+    """Return a vector as a NumPy array."""
+    return to_numpy(vector).astype(np.float64)

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.arrays import to_numpy
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
 from congruence.transport._comparison import Side as Side
-from congruence.transport._kernel import Affinity, Dense, exponential
+from congruence.transport._kernel import Affinity, Dense
 from congruence.transport.balanced import (
     LEAST,
     MASSES,
     MAX_ITER,
     MEMORY,
-    Enough,
+    Goal,
     Potentials,
-    as_array,
+    Sample,
     check_epsilon,
     check_options,
     computing_dtype,
@@ -32,7 +33,6 @@ from congruence.transport.balanced import (
     products,
     same_library,
     weights,
-    within,
 )
 from congruence.transport.unbalanced import check_rho, relax
 
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
-TIGHT = 0.05
-#: Number of rows from which ‖P − P*‖₁ is estimated before both plans are known.
-SAMPLE = 50
+TIGHT = 0.2
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
 SAFE = 0.8
 
@@ -312,7 +310,10 @@ def _with_info(
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
-    student, teacher = (side.potentials for side in sides)
+    student, teacher = (
+        replace(side.potentials, u=side.affinity.vector(side.potentials.u), v=side.affinity.vector(side.potentials.v))
+        for side in sides
+    )
     convergence = Convergence(student, teacher, difference, rounding, tolerance)
     if return_info:
         return value, convergence
@@ -324,7 +325,27 @@ def _with_info(
 
 def _rounding(affinity: Affinity, epsilon: float) -> float:
     """Return the L1 error of a plan that rounding of its exponents causes."""
-    return affinity.bound() / epsilon * float(affinity.xp.finfo(affinity.dtype).eps) / 2
+    return affinity.bound / epsilon * float(affinity.xp.finfo(affinity.dtype).eps) / 2
+
+
+class _Relative(Goal):
+    """The error of a plan at which the gradient is accurate enough, if the other plan is ``known``."""
+
+    def __init__(self, known: Side, other: Affinity, epsilon: float, tolerance: float) -> None:
+        super().__init__(2 * tolerance)  # plans differ by 2 at most
+        potentials, r = known.potentials, known.marginals[0]
+        self._sample = Sample(known.affinity, known.epsilon, r)
+        self._known, self._tolerance = self._sample.plan(potentials.u, potentials.v), tolerance
+        self._error = potentials.error
+        self._rounding = _rounding(other, epsilon) + _rounding(known.affinity, known.epsilon)
+
+    def reached(self, error: float, rows: np.ndarray) -> bool:
+        """Return whether the gradient is accurate enough, or will not get better by this plan."""
+        if error > self.error:
+            return False
+        both = SAFE * self._tolerance * self._sample.norm(rows - self._known) - self._rounding
+        self.error = max(both - self._error, both / 2, self._rounding)
+        return error <= self.error
 
 
 @dataclass(frozen=True)
@@ -345,24 +366,20 @@ class _Solver:
             raise ShapeError(
                 f"Got start of shape {tuple(start.shape)}; expected {student.shape[1:]}.", "Pass one number a column."
             )
-        if start is not None:
-            start = start.detach().to(student.dtype)
+        first = None if start is None else to_numpy(start).astype(np.float64)
         if isinstance(teacher, Side) or self._soft:
             known = teacher if isinstance(teacher, Side) else self.teacher(teacher)
-            enough = self._relative(known, student, self.epsilon)
-            return self._side(student, self.epsilon, known.marginals, enough, start, keep=False), known
+            return self._against(known, student, self.epsilon, first), known
         # The student converges in few iterations, so it can be solved before it is known how accurately it must be.
         check_epsilon(teacher, self.epsilon_teacher, "epsilon_teacher")
         n, m = student.shape
         uniform = weights(None, n, "row", student), weights(None, m, "column", student)
-        first = self._side(student, self.epsilon, uniform, within(TIGHT * self.tolerance), start, keep=False)
-        enough = self._relative(first, teacher, self.epsilon_teacher)
-        second = self._side(teacher, self.epsilon_teacher, uniform, enough)
-        if second.potentials.n_iter < self.max_iter and first.potentials.error > second.potentials.error:
-            again = self._relative(second, student, self.epsilon)
-            second = replace(second, kernel=None)
-            first = self._side(student, self.epsilon, uniform, again, first.potentials.v, keep=False)
-        return first, second
+        pupil = self._side(student, self.epsilon, uniform, Goal(TIGHT * self.tolerance), first)
+        model = self._against(pupil, teacher, self.epsilon_teacher)
+        if model.potentials.n_iter < self.max_iter and pupil.potentials.error > model.potentials.error:
+            model = replace(model, kernel=None)
+            pupil = self._against(model, student, self.epsilon, pupil.potentials.v)
+        return replace(pupil, kernel=None), model
 
     @property
     def _soft(self) -> bool:
@@ -373,53 +390,29 @@ class _Solver:
         check_epsilon(affinity, self.epsilon_teacher, "epsilon_teacher")
         n, m = affinity.shape
         r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
-        enough, epsilon = within(TIGHT * self.tolerance), float(self.epsilon_teacher)
+        goal, epsilon = Goal(TIGHT * self.tolerance), float(self.epsilon_teacher)
         if not self._soft:
-            return self._side(affinity, epsilon, (r, c), enough, keep=False)
+            return replace(self._side(affinity, epsilon, (r, c), goal), kernel=None)
         assert self.rho is not None
-        relaxed, sums = relax(affinity, epsilon, float(self.rho), r, c, self.max_iter, enough, self.memory)
+        relaxed, sums = relax(affinity, epsilon, float(self.rho), r, c, self.max_iter, goal, self.memory)
         # Marginals below this are numerically zero, but the student's solver needs positive ones.
-        xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
-        raised = (xp.clip(side, least, 1.0) for side in sums)
-        rows, columns = (xp.astype(side / xp.sum(side), affinity.dtype) for side in raised)
-        return Side(affinity, epsilon, relaxed, (rows, columns))
+        rows, columns = (np.clip(side, LEAST[affinity.itemsize], 1.0) for side in sums)
+        return Side(affinity, epsilon, relaxed, (rows / rows.sum(), columns / columns.sum()))
+
+    def _against(self, known: Side, affinity: Affinity, epsilon: float, start: np.ndarray | None = None) -> Side:
+        """Solve for a plan as accurately as its difference from one that is known needs it, in the same memory."""
+        goal = _Relative(known, affinity, epsilon, self.tolerance)
+        buffer = None if known.kernel is None else known.kernel.buffer
+        return self._side(affinity, epsilon, known.marginals, goal, start, buffer)
 
     def _side(
         self,
         affinity: Affinity,
         epsilon: float,
-        marginals: tuple[Array, Array],
-        enough: Enough,
-        start: Array | None = None,
-        keep: bool = True,
+        marginals: tuple[np.ndarray, np.ndarray],
+        goal: Goal,
+        start: np.ndarray | None = None,
+        buffer: Array | None = None,
     ) -> Side:
-        solved, kernel = iterate(affinity, float(epsilon), *marginals, self.max_iter, enough, self.memory, start)
-        return Side(affinity, float(epsilon), solved, marginals, kernel if keep else None)
-
-    def _relative(self, known: Side, other: Affinity, epsilon: float) -> Enough:
-        """Return the condition on the other plan that the gradient is accurate enough, if one plan is ``known``."""
-        xp, n = other.xp, other.shape[0]
-        step = max(1, n // SAMPLE)
-
-        def sample(affinity: Affinity, epsilon: float, u: Array, v: Array) -> Array:
-            few = affinity.every(step)
-            rows = xp.empty(few.shape, dtype=few.dtype, device=few.device)
-            return exponential(few.exponent(slice(0, few.shape[0]), u[::step], v, epsilon, rows))
-
-        here = sample(known.affinity, known.epsilon, known.potentials.u, known.potentials.v)
-        rounding = _rounding(other, epsilon) + _rounding(known.affinity, known.epsilon)
-        looked = math.inf
-
-        def enough(error: float, u: Array, v: np.ndarray) -> bool:
-            nonlocal looked
-            both = error + known.potentials.error
-            if both <= rounding or error <= known.potentials.error / 4:  # no iteration here would help much
-                return True
-            if both > 2 * self.tolerance or error > looked:
-                return False
-            looked = 0.8 * error  # looking at the rows costs as much as a part of an iteration
-            there = sample(other, epsilon, u, as_array(v, u))
-            difference = float(xp.sum(xp.abs(there - here))) * n / here.shape[0]
-            return both <= SAFE * self.tolerance * difference
-
-        return enough
+        solved, kernel = iterate(affinity, float(epsilon), *marginals, self.max_iter, goal, self.memory, start, buffer)
+        return Side(affinity, float(epsilon), solved, marginals, kernel)

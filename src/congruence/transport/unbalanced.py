@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
+from congruence._utils.typing import RowsLike, Tensor
 from congruence._utils.validation import check_positive
 from congruence.transport._kernel import Affinity, Kernel, Strip, strip_pool_for
 from congruence.transport.balanced import (
@@ -16,20 +18,19 @@ from congruence.transport.balanced import (
     GROWTH,
     MAX_ITER,
     MEMORY,
-    Enough,
+    Goal,
     Potentials,
     Progress,
+    Sample,
     SinkhornResult,
     as_array,
     check_epsilon,
     check_marginals,
     check_options,
     choose_affinity,
-    float64,
     kernel_marginals,
     log_domain_pass,
     sinkhorn,
-    within,
 )
 
 #: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH)
@@ -93,17 +94,17 @@ def sinkhorn_unbalanced(
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
-    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, within(tolerance), memory)
+    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, Goal(tolerance), memory)
     return SinkhornResult(
-        solved.u,
-        solved.v,
+        A.vector(solved.u),
+        A.vector(solved.v),
         float(epsilon),
         "unit",
         solved.marginal_error,
         solved.error,
         solved.n_iter,
         solved.error <= tolerance,
-        *sums,
+        *(as_array(side, A) for side in sums),
         A,
         rho=float(rho),
         log_mass=solved.log_mass,
@@ -119,12 +120,12 @@ def relax(
     affinity: Affinity,
     epsilon: float,
     rho: float,
-    r: Array,
-    c: Array,
+    r: np.ndarray,
+    c: np.ndarray,
     max_iter: int,
-    enough: Enough,
+    goal: Goal,
     memory: int,
-) -> tuple[Potentials, tuple[Array, Array]]:
+) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
     """Return potentials and marginals of the optimal plan divided by its mass, after accelerated iterations from
     v = log c.
 
@@ -136,106 +137,105 @@ def relax(
     sum far below its marginal, so no entries are dropped.
     """
     with strip_pool_for(affinity, memory) as pool:
-        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, enough)
+        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, goal)
 
 
 def _relax(
-    kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, enough: Enough
-) -> tuple[Potentials, tuple[Array, Array]]:
+    kernel: Kernel, ratio: float, r: np.ndarray, c: np.ndarray, max_iter: int, goal: Goal
+) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
     """Run the iteration of ``relax``, with ``ratio`` = ε/ρ."""
-    xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
-    log_r, log_c = xp.log(r), xp.log(c)
-    progress = Progress(float64(c), float(xp.finfo(c.dtype).eps), enough)
+    log_r, log_c = np.log(r), np.log(c)
+    sample = Sample(kernel.affinity, kernel.epsilon, r)
+    progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample, lam)
     h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
-    log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+    log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
     n_iter = 1
     while n_iter < max_iter:
-        b, sums = xp.exp(log_b), kernel.zeros(len(c))
-        row_terms = log_r - damp * kernel.u - (1 + lam) * h
-        new_log_a = kernel.zeros(len(r))
+        b = np.exp(log_b)
+        narrow = b.astype(kernel.real)
+        row_terms, new_log_a = log_r - damp * kernel.u - (1 + lam) * h, np.zeros(len(r))
 
         def scale(
-            part: slice, K: Strip, b: Array = b, row_terms: Array = row_terms, new_log_a: Array = new_log_a
-        ) -> Array:
-            new_log_a[part] = row_terms[part] - lam * xp.log(K.times(b))
-            return K.transposed_times(xp.exp(new_log_a[part]))
+            part: slice,
+            K: Strip,
+            b: np.ndarray = narrow,
+            row_terms: np.ndarray = row_terms,
+            new_log_a: np.ndarray = new_log_a,
+        ) -> np.ndarray:
+            new_log_a[part] = row_terms[part] - lam * np.log(K.times(b))
+            return K.transposed_times(np.exp(new_log_a[part]).astype(b.dtype))
 
-        for columns in kernel.strips(scale):
-            sums += columns
-        new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
-        grown = float(xp.max(xp.abs(new_log_a))) + max(float(xp.max(xp.abs(side))) for side in (log_b, new_log_b))
+        sums = functools.reduce(operator.iadd, kernel.strips(scale), np.zeros(len(c)))
+        new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * np.log(sums)
+        grown = float(np.abs(new_log_a).max()) + max(float(np.abs(side).max()) for side in (log_b, new_log_b))
         n_iter += 1
         # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the
         # first.
         if not grown <= LEAP:
             h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
-            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
             progress.restart()
             continue
-        t = _shift(xp, ratio, kernel.u + new_log_a - log_r + h, kernel.v + new_log_b - log_c + h, log_r, log_c)
+        t = _shift(ratio, kernel.u + new_log_a - log_r + h, kernel.v + new_log_b - log_c + h, log_r, log_c)
         # An update changes a potential by λ times the logarithmic error of its sum.
-        have = float64(b * sums)
-        plain = float64(new_log_b) - float64(log_b)
+        have = b * sums
+        plain = new_log_b - log_b
         wanted = have * np.exp(np.clip(plain / lam, -2 * GROWTH, 2 * GROWTH))
         residual = (wanted - have) / max(wanted.sum(), have.sum())
-        u, v = kernel.u + new_log_a + (t + h), float64(kernel.v) + float64(log_b) + h
-        change = progress.change(v, plain - t, u, residual)
+        change = progress.change(kernel.v + log_b + h, plain - t, kernel.u + new_log_a + (t + h), residual)
         log_a = new_log_a
         if change is None:
             break
         kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
-        log_b = log_b + as_array(change, log_b) + t
+        log_b = log_b + change + t
         if n_iter < max_iter and grown > GROWTH:
-            half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
+            half = 0.5 * math.log(float(np.exp(log_b) @ sums))
             h += half
             kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
-            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
     best = progress.result(n_iter, kernel.u + log_a + h, kernel.v + log_b + h)
     return _result(kernel, best, h, ratio, log_r, log_c)
 
 
 def _result(
-    kernel: Kernel, best: Potentials, h: float, ratio: float, log_r: Array, log_c: Array
-) -> tuple[Potentials, tuple[Array, Array]]:
+    kernel: Kernel, best: Potentials, h: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray
+) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
     """Normalize the plan, and measure its distance from the optimality conditions; ``best`` has potentials with h."""
-    xp = kernel.xp
     u, v = best.u - h, best.v - h
     rows, columns = kernel_marginals(kernel, u, v)
-    log_mass = math.log(float(xp.sum(rows)))
+    log_mass = math.log(rows.sum())
     h += 0.5 * log_mass
     u, v = u - 0.5 * log_mass, v - 0.5 * log_mass
     rows, columns = kernel_marginals(kernel, u, v)
     error = 0.0
     for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
-        log_weight = xp.astype(log_weight, xp.float64)
-        log_implied = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
+        log_implied = log_weight - ratio * (potential + h - log_weight) - 2 * h
         # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
-        error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(log_implied, -700.0, 700.0)))))
+        error += float(np.abs(sums - np.exp(np.clip(log_implied, -700.0, 700.0))).sum())
     return replace(best, u=u, v=v, marginal_error=error, log_mass=2 * h), (rows, columns)
 
 
-def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
+def _log_domain_iteration(
+    kernel: Kernel, lam: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray, start: np.ndarray
+) -> float:
     """Run one log-domain iteration from the column potentials ``start``, rebase to mass 1, and return h."""
-    xp = kernel.xp
     u, largest, log_sums = log_domain_pass(
         kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
     )
     log_column_sums = largest + log_sums - start  # log of the sums of exp(u + A/ε) over rows
     v = log_c - lam * log_column_sums
-    half = 0.5 * _log_sum(xp, v + log_column_sums)
-    t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
+    half = 0.5 * _log_sum(v + log_column_sums)
+    t = _shift(ratio, u - log_r, v - log_c, log_r, log_c)
     kernel.rebase(u + (t - half), v - (t + half))
     return half
 
 
-def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, log_c: Array) -> float:
+def _shift(ratio: float, f: np.ndarray, g: np.ndarray, log_r: np.ndarray, log_c: np.ndarray) -> float:
     """Return the t that maximizes the dual value of (f + t, g − t); f and g are potentials divided by ε."""
-    return (_log_sum(xp, log_r - ratio * f) - _log_sum(xp, log_c - ratio * g)) / (2 * ratio)
+    return (_log_sum(log_r - ratio * f) - _log_sum(log_c - ratio * g)) / (2 * ratio)
 
 
-def _log_sum(xp: ArrayNamespace, L: Array) -> float:
-    """Return log Σ exp(L), in float64."""
-    wide = xp.astype(L, xp.float64)
-    largest = float(xp.max(wide))
-    return largest + math.log(float(xp.sum(xp.exp(wide - largest))))
+def _log_sum(L: np.ndarray) -> float:
+    """Return log Σ exp(L)."""
+    return float(np.logaddexp.reduce(L))
