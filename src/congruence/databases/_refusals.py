@@ -71,7 +71,7 @@ def refuse_unswitched(unswitched: bool, place: object) -> None:
         raise MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
 
 
-def check_obstacles(obstacles: Sequence[str], place: object) -> None:
+def check_obstacles(obstacles: Sequence[tuple[str, str]], place: object) -> None:
     """Raise DatabaseError if something stands in the way of a migration."""
     if obstacles:
         found = "; ".join(words for _, words in obstacles)
