@@ -88,8 +88,10 @@ def command(
     if as_json:
         print_json(report.to_dict())
         return
-    rows = [["taken as", f"{'new' if inverse else 'old'} model: {mapping.source_space_}"], ["rows", str(report.rows)]]
-    rows += [["width", str(report.dim)], ["dtype", report.dtype]]
+    rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
+    if "target" not in mapping.sides:
+        model = mapping.source_space_.model or "unnamed"
+        rows.insert(0, ["taken as", f"vectors of the {'new' if inverse else 'old'} model ({model})"])
     rows.append(["norms", "1" if report.normalized else "as mapped"])
     if report.covered_share is not None:
         rows.append(["variance in covered directions", number(report.covered_share)])
