@@ -103,8 +103,9 @@ def command(
         refuse_options(needs_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
         options = {**check_parameters("orthogonal", settings), "random_state": seed}
         files = [read(*given, allow_zero_rows) for given in ((old, False, spaces[0]), (new, False, spaces[1]))]
-        strict = settings.get("strict", False)
-        _fit_unpaired(files, (old, new), modality, options, out, strict=strict, force=force, as_json=as_json)
+        mapping = _fit_unpaired(files, modality, options, strict=settings.get("strict", False))
+        mapping.save(out, force=force)
+        _report(mapping, old, new, out, "search", as_json)
         return
     parameters = check_parameters(method, settings)
     if runner.by_fragments(old, new):
@@ -194,60 +195,35 @@ def _read_pools(files: str | None, ids: str | None, modality: str | None) -> tup
     return pool(old, columns[0]), pool(new, columns[1])
 
 
-def _fit_unpaired(
-    sides: list[Embeddings],
-    names: tuple[str, str],
-    modality: str | None,
-    options: dict[str, Any],
-    out: str,
-    *,
-    strict: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search
-    failed.
-    """
+def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[str, Any], *, strict: bool) -> Map:
+    """Return a map fitted without pairs; with ``strict``, raise UnpairedError if the search failed."""
     from congruence import UnpairedMap
-    from congruence.maps.evidence import alignment_rows
 
     mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
-    alignment = mapping.alignment_
-    if strict and not alignment.found:
+    if strict and not mapping.alignment_.found:
         raise UnpairedError(
             "Got files that could not be aligned without pairs; expected restarts of the search to agree. "
-            f"{alignment.sentence} Pass paired files, and leave out --no-pairs."
+            f"{mapping.alignment_.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
-    mapping.save(out, force=force)
-    if as_json:
-        print_json({"output": out, "old": names[0], "new": names[1], "paired_by": "search", **mapping.describe()})
-        return
-    rows = [
-        ["old model", f"{names[0]}: {mapping.source_space_}"],
-        ["new model", f"{names[1]}: {mapping.target_space_}"],
-        *alignment_rows(alignment.to_dict()),
-        ["written to", out],
-    ]
-    print_facts("UnpairedMap", rows)
+    return mapping
 
 
 def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import HeadsMap
+    from congruence.maps import HeadsMap, UnpairedMap
+    from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
     if as_json:
         print_json({"output": out, "old": old, "new": new, "paired_by": paired_by, **mapping.describe()})
         return
+    rows = [["old model", f"{old}: {mapping.source_space_}"], ["new model", f"{new}: {mapping.target_space_}"]]
+    if isinstance(mapping, UnpairedMap):
+        rows += [*alignment_rows(mapping.alignment_.to_dict()), ["written to", out]]
+        print_facts("UnpairedMap", rows)
+        return
     facts, scores = mapping.facts_, mapping.scores_
-    rows = [
-        ["old model", f"{old}: {mapping.source_space_}"],
-        ["new model", f"{new}: {mapping.target_space_}"],
-        ["pairs", str(facts["n_pairs"])],
-        ["paired by", paired_by],
-    ]
+    rows += [["pairs", str(facts["n_pairs"])], ["paired by", paired_by]]
     if "choice" in scores:
-        from congruence.maps.evidence import choice_rows
-
         rows += choice_rows(scores["choice"])
     if isinstance(mapping, HeadsMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
@@ -255,8 +231,6 @@ def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json:
         counts = f"{scores['unpaired_source']} only in the old model, {scores['unpaired_target']} only in the new one"
         rows.append(["left out", counts])
     if "refinement" in scores:
-        from congruence.maps.evidence import refinement_rows
-
         rows += refinement_rows(scores["refinement"])
     if "rank" in facts and "directions" in facts:
         rows.append(["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"])
