@@ -44,7 +44,7 @@ ANSWERS = {
     "fit a.npz b.npz -o m --set check=maybe": "expected true or false",
     "fit a.npz other.npz -o m": "expected the same items on both sides",
     "check a.npz other.npz": "expected the same items on both sides",
-    "transform map b.npz -o x.npy": "Use the inverse map",
+    "transform map b.npz -o x.npy": "congruence transform map b.npz -o x.npy --inverse",
     "transform map a.npz -o x.npy --modality smell": "smell",
     "migrate b.npy plan --map map --modality image": "6",
     "migrate b.npy plan --from map": "Pass --map map",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,13 +27,15 @@ from congruence.cli._base import (
 )
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
+from congruence.cli._sides import check_sides, placed, swapped
 from congruence.cli.fit import find_ids, read_anchors
 from congruence.errors import IdError, InputError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from congruence.embeddings import Embeddings
+    from congruence.cli._sides import Side
+    from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
     from congruence.upgrade.certify import Certificate, Estimate
 
@@ -97,8 +100,10 @@ def command(
     if new is None and not others:
         refuse_options({"--engine": by_fragments, "--test": held}, "for a bundle", "Pass OLD and NEW.")
         sides, classes = _from_bundle(old, models)
+        given = _words(sides, dict.fromkeys(sides[0], (f"the old side of {old}", f"the new side of {old}")))
     else:
         reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
+        given = reader.given
         sides = reader.read(old, new, modality, others)
     class_file, _, held_file = (labels or "").partition(",")
     classes = _labels(class_file or None, sides) or classes
@@ -114,14 +119,22 @@ def command(
         sides, heldout = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
-    if store is not None:
-        settings = {"rows": _rows_of(store, sides[0]), **settings}
+    asked = _text_queries(old_queries, queries, models)
+    of_store = None if store is None else _read_store(store)
+    if of_store is not None:
+        given.insert(0, ((f"--store {of_store.shown}", of_store.space), None))
+        settings = {"rows": of_store.rows, **settings}
+    if asked is not None:
+        given += _words(
+            tuple({} if rows is None else {"text": rows} for rows in asked), {"text": (old_queries, queries)}
+        )
+    check_sides(*given)
     with progress("checking", STEPS, as_json) as callback:
         certificate = certify(
             *sides,
             method,
             queries=heldout,
-            text_queries=_text_queries(old_queries, queries, models),
+            text_queries=asked,
             labels=classes,
             thresholds=criteria,
             random_state=seed,
@@ -129,7 +142,11 @@ def command(
             callback=callback,
             **settings,
         )
-    written = _write(out, certificate, certificate.fit(), force=force)
+    mapping = certificate.fit()
+    if of_store is not None and of_store.is_new(mapping):
+        words = f"the rows of --store {of_store.shown} look like those of {new or 'the new model'}"
+        raise swapped(words, old, new)
+    written = _write(out, certificate, mapping, force=force)
     following = _next(certificate, old, new, out, store)
     if as_json:
         print_json({**certificate.to_dict(), "output": out, "next": following})
@@ -141,6 +158,8 @@ def command(
             sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
             say(f"Verdict: {verdict.headline}{sure}")
             say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+        if new is not None and not all(side and side[1].model for side in given[of_store is not None]):
+            say(f"Old model: {old}; new model: {new} (as typed: the files do not name both models)")
         say(f"Written to {out}: {', '.join(written)}")
         if following is not None:
             say(f"Next: {following}")
@@ -184,21 +203,47 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
     return None if words is None else shlex.join(["congruence", *words])
 
 
-def _rows_of(store: str, old: Mapping[str, Embeddings]) -> int:
-    """Return the number of rows of a store, whose vectors have to be those of the old model."""
+@dataclass(frozen=True)
+class _Store:
+    """A database to migrate: its address without secrets, what is known of its vectors, and the first of them."""
+
+    shown: str
+    rows: int
+    space: Space
+    sample: np.ndarray
+
+    def is_new(self, mapping: Map) -> bool:
+        """Return whether most rows look like those of the model that a map leads to."""
+        from congruence.compare.origins import judge
+
+        if not len(self.sample) or self.sample.dtype.kind != "f":  # quantized rows are not told apart
+            return False
+        judged = judge(mapping, self.sample, self.space.modality)
+        return judged.outcome == "bad" and sum(n for kind, n in judged.shares.items() if "old" not in kind) > 0.5
+
+
+def _read_store(store: str) -> _Store:
+    """Read what a database says of its vectors, and the first rows."""
     from contextlib import closing
+    from dataclasses import replace
+
+    import numpy as np
 
     from congruence.databases import Address
+    from congruence.upgrade.migrate.plan import SAMPLE
 
     with closing(open_asking(store)) as database:
         info = database.info()
-    width = next(iter(old.values())).dim
-    if info.dim != width:
-        raise InputError(
-            f"Got --store {Address.parse(store).shown} with vectors of {info.dim} components; OLD has {width}.",
-            "Pass the old model's vectors first, and the database that holds them.",
-        )
-    return info.rows
+        sample = next(iter(database.scan("old", batch=SAMPLE)), None)
+    rows = np.empty((0, info.dim)) if sample is None else sample.vectors
+    return _Store(Address.parse(store).shown, info.rows, replace(info.space, dim=info.dim), rows)
+
+
+def _words(
+    sides: Sequence[Mapping[str, Embeddings]], typed: Mapping[str, Sequence[str | None]]
+) -> list[tuple[Side, Side]]:
+    """Return by modality what was typed for each side, and the space of what was read."""
+    return [placed(words, [side.get(name) for side in sides]) for name, words in typed.items()]
 
 
 def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, ...]]:
@@ -226,11 +271,20 @@ class _Reader:
         labels: str | None,
     ) -> None:
         self.ids, self.models, self.runner, self.seed, self.labels = ids, models, runner, seed, labels
+        self.given: list[tuple[Side, Side]] = []  # the words that were read, for check_sides
 
     def read(
         self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
     ) -> Sides:
         """Return the rows of both models by modality; OLD and NEW are of the given one, or of that the files name."""
+        sides = self._read(old, new, modality, others)
+        first = {} if old is None else {next(iter(sides[0])): (old, new)}
+        self.given += _words(sides, {**first, **others})
+        return sides
+
+    def _read(
+        self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
+    ) -> Sides:
         from congruence.embeddings import Space
 
         if self.runner is not None:

@@ -11,6 +11,7 @@ from congruence.cli._base import ids_of, number, print_facts, print_json, read, 
 from congruence.cli._engines import RAY, Engine, EngineOptions
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
 from congruence.cli._scores import held_out_rows
+from congruence.cli._sides import check_sides, placed
 from congruence.errors import IdError, InputError, ParameterError, UnpairedError
 
 if TYPE_CHECKING:
@@ -103,8 +104,9 @@ def command(
         refuse_options(needs_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
         options = {**check_parameters("orthogonal", settings), "random_state": seed}
         files = [read(*given, allow_zero_rows) for given in ((old, False, spaces[0]), (new, False, spaces[1]))]
-        strict = settings.get("strict", False)
-        _fit_unpaired(files, modality, options, out, strict=strict, force=force, as_json=as_json)
+        mapping = _fit_unpaired(files, modality, options, strict=settings.get("strict", False))
+        mapping.save(out, force=force)
+        _report(mapping, old, new, out, "search", as_json)
         return
     parameters = check_parameters(method, settings)
     if runner.by_fragments(old, new):
@@ -129,10 +131,10 @@ def command(
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
         mapping = fit_dataset(pairs, method, engine=runner.open(), modality=modality, **parameters)
         mapping.save(out, force=force)
-        _report(mapping, out, "fragments", as_json)
+        _report(mapping, old, new, out, "fragments", as_json)
         return
     anchors, paired_by = read_anchors((old, new), ids, spaces, allow_zero_rows)
-    others = {}
+    others, given = {}, [placed((old, new), anchors)]
     for entry in means or []:
         name, sides = _parse_means(entry)
         # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
@@ -145,6 +147,11 @@ def command(
             for spec, column in zip(sides, id_columns, strict=True)
         ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
+        given.append(placed(sides, others[name]))
+    pools = _read_pools(unpaired, None if paired_by == "position" else ids, modality)
+    if pools is not None:
+        given.append(placed(two_sides(unpaired, "--unpaired") or (), pools))
+    check_sides(*given)
     realign = settings.pop("realign", None)
     if realign is not None:
         _realign(anchors, (old, new), realign, force=force)
@@ -154,7 +161,7 @@ def command(
         method,
         modality=None if new_modality else modality,
         means=others or None,
-        unpaired=_read_pools(unpaired, None if paired_by == "position" else ids, modality),
+        unpaired=pools,
         holdout=holdout,
         random_state=seed,
         groups=read_groups(settings.pop("groups", None)),
@@ -163,7 +170,7 @@ def command(
         **parameters,
     )
     mapping.save(out, force=force)
-    _report(mapping, out, paired_by, as_json)
+    _report(mapping, old, new, out, paired_by, as_json)
 
 
 def _realign(anchors: tuple[Embeddings, Embeddings], files: tuple[str, str], path: str, *, force: bool) -> None:
@@ -219,59 +226,35 @@ def _read_pools(files: str | None, ids: str | None, modality: str | None) -> tup
     return pool(old, columns[0]), pool(new, columns[1])
 
 
-def _fit_unpaired(
-    sides: list[Embeddings],
-    modality: str | None,
-    options: dict[str, Any],
-    out: str,
-    *,
-    strict: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search
-    failed.
-    """
+def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[str, Any], *, strict: bool) -> Map:
+    """Return a map fitted without pairs; with ``strict``, raise UnpairedError if the search failed."""
     from congruence import UnpairedMap
-    from congruence.maps.evidence import alignment_rows
 
     mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
-    alignment = mapping.alignment_
-    if strict and not alignment.found:
+    if strict and not mapping.alignment_.found:
         raise UnpairedError(
             "Got files that could not be aligned without pairs; expected restarts of the search to agree. "
-            f"{alignment.sentence} Pass paired files, and leave out --no-pairs."
+            f"{mapping.alignment_.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
-    mapping.save(out, force=force)
+    return mapping
+
+
+def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
+    from congruence.maps import HeadsMap, UnpairedMap
+    from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
+
     if as_json:
-        print_json({"output": out, "paired_by": "search", **mapping.describe()})
+        print_json({"output": out, "old": old, "new": new, "paired_by": paired_by, **mapping.describe()})
         return
-    rows = [
-        ["old model", str(mapping.source_space_)],
-        ["new model", str(mapping.target_space_)],
-        *alignment_rows(alignment.to_dict()),
-        ["written to", out],
-    ]
-    print_facts("UnpairedMap", rows)
-
-
-def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import HeadsMap
-
-    if as_json:
-        print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
+    rows = [["old model", f"{old}: {mapping.source_space_}"], ["new model", f"{new}: {mapping.target_space_}"]]
+    if isinstance(mapping, UnpairedMap):
+        rows += [*alignment_rows(mapping.alignment_.to_dict()), ["written to", out]]
+        print_facts("UnpairedMap", rows)
         return
     facts, scores = mapping.facts_, mapping.scores_
-    rows = [
-        ["old model", str(mapping.source_space_)],
-        ["new model", str(mapping.target_space_)],
-        ["pairs", str(facts["n_pairs"])],
-        ["paired by", paired_by],
-    ]
+    rows += [["pairs", str(facts["n_pairs"])], ["paired by", paired_by]]
     if "choice" in scores:
-        from congruence.maps.evidence import choice_rows
-
         rows += choice_rows(scores["choice"])
     if isinstance(mapping, HeadsMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
@@ -279,8 +262,6 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         counts = f"{scores['unpaired_source']} only in the old model, {scores['unpaired_target']} only in the new one"
         rows.append(["left out", counts])
     if "refinement" in scores:
-        from congruence.maps.evidence import refinement_rows
-
         rows += refinement_rows(scores["refinement"])
     if "rank" in facts and "directions" in facts:
         rows.append(["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"])
@@ -308,11 +289,16 @@ def read_anchors(
     ``specs``: old and new, as ``file`` or ``file:key``; ``ids``: as of ``--ids``, None to look for ``id``, ``ids`` or
     ``names``. The text, for the report: ``id``, with the names of the columns if known, or ``position``.
     """
+    from congruence.io import open_source
+
     automatic, given = ids is None, ids_of(ids)
     columns = _default_columns(specs) if automatic else tuple(False if "none" in given else name for name in given)
     source, target = (
         read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
     )
+    recorded = [(spec, open_source(spec).space) for spec in specs]
+    if {space.model for space in spaces} & {space.model for _, space in recorded} - {None}:
+        check_sides((("--set old_model", spaces[0]), ("--set new_model", spaces[1])), (recorded[0], recorded[1]))
     if not (source.has_ids and target.has_ids):
         if len(source) != len(target):
             raise InputError(_no_ids_message(specs, (len(source), len(target))))

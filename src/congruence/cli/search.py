@@ -70,19 +70,9 @@ def command(
         notes.append(
             f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
-    report: dict[str, Any] = {
-        "map": map_path,
-        "output": out,
-        "k": k,
-        "n_queries": len(new_queries),
-        "n_old": len(old_rows),
-    }
-    report |= {
-        "n_new": len(new_rows),
-        "n_in_both": mixed.n_in_both,
-        "merge": settings.get("merge", "standardize"),
-        "share_new": share,
-    }
+    report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries)}
+    report |= {"n_old": len(old_rows), "n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
+    report["merge"] = settings.get("merge", "standardize")
     title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
     hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
     print_hits(title, hits, report, notes, force=force, as_json=as_json)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import in_python, inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._options import Force, Ids, Json, argument, option, settable, with_groups
+from congruence.errors import DirectionError
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
@@ -71,7 +74,14 @@ def command(
     if not isinstance(source, Source):
         options |= {"engine": runner.open(), "bad_rows": runner.bad_rows}
     with progress("mapping", source.n, as_json) as callback:
-        report = transform_file(mapping, source, out, callback=callback, **options)
+        try:
+            report = transform_file(mapping, source, out, callback=callback, **options)
+        except DirectionError as error:
+            if not inverse:
+                error.fix = (
+                    f"To map them back to the old model, type: {shlex.join(['congruence', *sys.argv[1:]])} --inverse",
+                )
+            raise
     if not isinstance(source, Source):
         print_data_set("mapped", report, as_json=as_json)
         return
@@ -79,6 +89,9 @@ def command(
         print_json(report.to_dict())
         return
     rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
+    if "target" not in mapping.sides:
+        model = mapping.source_space_.model or "unnamed"
+        rows.insert(0, ["taken as", f"vectors of the {'new' if inverse else 'old'} model ({model})"])
     rows.append(["norms", "1" if report.normalized else "as mapped"])
     if report.covered_share is not None:
         rows.append(["variance in covered directions", number(report.covered_share)])

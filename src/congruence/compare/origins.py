@@ -13,7 +13,7 @@ from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.embeddings import Embeddings, as_embeddings
-from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
+from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.linalg.distribution import FEWEST, Kinds, directions, distinct, kind_name, names_of
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ class Judgement:
         """Raise ModalityError or SpaceMismatchError if the map must not be applied to the rows of ``place``."""
         if self.outcome in ("good", "unknown"):
             return
-        kind = ModalityError if self.outcome == "ask" else SpaceMismatchError
+        kind = ModalityError if self.outcome == "ask" else DirectionError if self.fix == _BACK else SpaceMismatchError
         raise kind(f"The rows of {place} do not all fit the map: {self.detail}.", f"{self.fix} {fix}".strip())
 
 
@@ -434,7 +434,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
             )
         clear = False
     # Rows that are all unlike the only modality that a map knows may be of another one.
-    options = " or ".join(f"--modality {name}" for name in own if name)
+    options = " or ".join(f"`modality={name!r}`" for name in own if name)
     if modality is None and options and not clear and (len(own) > 1 or len(odd) >= 0.9 * len(rows)):
         return Judgement("ask", shares, None, found, f"Pass {options}.")
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
@@ -456,7 +456,7 @@ def check_means(modality: str, rows: Sequence[np.ndarray | None], pairs: Sequenc
             raise SpaceMismatchError(
                 f"The {modality} rows passed as means are not of the {side} model of the pairs: neither their mean nor "
                 "the directions along which they vary are related to those of its rows.",
-                f"Pass rows of the {side} model, or `check=False` (--no-check).",
+                f"Pass rows of the {side} model, or `check=False`.",
             )
 
 
@@ -466,14 +466,18 @@ def _in_words(name: str) -> str:
     return f"{words} ({modality})" if modality else words
 
 
+#: What to do about rows of the new model, which rows that were mapped resemble.
+_BACK = "They need no map to the new model; the inverse map leads back."
+
+
 def _fix(kind: str, mixed: bool, modality: str | None) -> str:
     """Return what to do about rows of another kind."""
     side, _, other = kind.partition(".")
     if mixed:
         return "Map only the rows that the map is for."
     if side == "old":
-        return f"Pass --modality {other} (`modality={other!r}`)." if modality != other else "Use a map for these rows."
-    return "They need no map." if side == "mapped" else "They need no map to the new model; the inverse map leads back."
+        return f"Pass `modality={other!r}`." if modality != other else "Use a map for these rows."
+    return _BACK
 
 
 def _rows(count: int) -> str:

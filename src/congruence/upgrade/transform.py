@@ -302,7 +302,7 @@ def transform_file(
         device="auto" if isinstance(source, DataSet) else None,
     )
     if judged is not None:
-        judged.refuse(name, "--no-check-space (`check=False`) maps them all.")
+        judged.refuse(name, "`check=False` maps them all.")
     table: dict[str, Any] = {
         "dim": function.dim,
         "dtype": function.dtype,
