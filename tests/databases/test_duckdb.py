@@ -116,6 +116,14 @@ def small(folder, kind="FLOAT[4]", n=30, sql=""):
     return where, vectors
 
 
+def test_a_column_that_hides_the_row_ids_is_refused(tmp_path):
+    where, _ = small(tmp_path)
+    with duckdb.connect(where) as user:
+        user.execute("ALTER TABLE items ADD COLUMN RowId VARCHAR")
+    with pytest.raises(DatabaseError, match=r"'RowId'.*Rename"):
+        open_database(where)
+
+
 @pytest.mark.parametrize("kind", ["FLOAT[]", "DOUBLE[4]"])
 def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
     where, vectors = small(

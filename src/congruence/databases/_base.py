@@ -60,6 +60,9 @@ _SECRET = re.compile(r"pass(?!file)|pwd|secret|token|api[_-]?key|credential", re
 
 _HIDDEN = "***"
 
+#: What clients say of a full disk.
+_FULL = re.compile(r"no space left|disk is full|disk quota|not enough (disk )?space", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Address:
@@ -341,6 +344,8 @@ class Database(ABC):
         except CongruenceError:
             raise
         except Exception as error:
+            if _FULL.search(str(error)):
+                raise refusals.full_disk(self._address.shown, self._address.hide(str(error))) from error
             ours = self._translate(error)
             if ours is None:
                 raise
@@ -586,22 +591,25 @@ class Database(ABC):
 
         self._change(remove)
 
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the rows with a vector of a side, those of the other side, (b, dim), zeros for rows without one, which
+        rows have one, and which have the same fields there.
+        """
+        for block in self.scan(side, batch=batch):
+            found = self.fetch(block.ids, "new" if side == "old" else "old")
+            others = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
+            others[rows_of(found.ids, block.ids)] = found.vectors
+            yield block, others, within(found.ids, block.ids), np.ones(len(block.ids), bool)
+
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors, in one read if both are in the same row."""
-        for block in self.scan("old", batch=batch):
-            found = self.fetch(block.ids, "new")
-            new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
-            rows = rows_of(found.ids, block.ids)
-            new[rows] = found.vectors
-            has_new = np.zeros(len(block.ids), bool)
-            has_new[rows] = True
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+        """Yield the old side's rows with their new vectors; those whose other fields have changed count as without."""
+        for block, new, has_new, same in self._pairs("old", batch):
+            yield PairedBlock(block.ids, block.vectors, new, has_new & same, block.modalities)
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
         """Yield the rows that have a new vector."""
-        for block in self.scan("new", batch=batch):
-            has_old = within(self.fetch(block.ids, "old").ids, block.ids)
-            yield NewBlock(block.ids, block.vectors, has_old, np.ones(len(block.ids), bool), block.modalities)
+        for block, _, has_old, same in self._pairs("new", batch):
+            yield NewBlock(block.ids, block.vectors, has_old, same, block.modalities)
 
     def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
         """Return which rows exist on a side, with a vector or without, bool of shape (b,)."""

@@ -20,9 +20,7 @@ from congruence.databases._base import (
     Block,
     Cursor,
     Database,
-    NewBlock,
     NewVectors,
-    PairedBlock,
     Stage,
     VectorSide,
 )
@@ -337,16 +335,21 @@ class CollectionDatabase(Database):
             return 0
         return sum(int(seen.sum()) for _, seen in self.without_condition().without_new())
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        (old, _), (new, width) = self._side("old"), self._side("new")
-        for records in self._pages(new, batch=batch, whole=True) if new is not None else ():
-            block = self._block(new, records, width)
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        (ours, width), (theirs, other) = self._side(side), self._side("new" if side == "old" else "old")
+        for records in () if ours is None else self._pages(ours, batch=batch, whole=True):
             ids = [self._id_of(record) for record in records]
-            copies = {self._id_of(copy): copy for copy in self._records(old, ids, whole=True)}
-            has_old = np.array([id_ in copies for id_ in ids], bool)
-            pairs = zip(ids, records, strict=True)
-            same = np.array([id_ in copies and self._same(record, copies[id_]) for id_, record in pairs], bool)
-            yield NewBlock(block.ids, block.vectors, has_old, same, block.modalities)
+            found = [] if theirs is None else self._records(theirs, ids, whole=True)
+            copies = {self._id_of(copy): copy for copy in found}
+            has = np.array([id_ in copies for id_ in ids], bool)
+            same = np.array(
+                [h and self._same(record, copies[self._id_of(record)]) for h, record in zip(has, records, strict=True)],
+                bool,
+            )
+            vectors = self._block(theirs, [copies[id_] for id_ in ids if id_ in copies], other).vectors
+            others = np.zeros((len(ids), vectors.shape[1]), np.float32)
+            others[has] = vectors
+            yield self._block(ours, records, width), others, has, same
 
     def exist(self, ids: pa.Array, side: VectorSide) -> np.ndarray:
         collection, _ = self._side(side)
@@ -367,21 +370,6 @@ class CollectionDatabase(Database):
 
     def forget_old(self, ids: pa.Array) -> None:
         self._delete(self._place_with_new().old, ids.to_pylist())
-
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
-        (old, width), (new, new_width) = self._side("old"), self._side("new")
-        for records in self._pages(old, batch=batch, whole=True):
-            block = self._block(old, records, width)
-            ids = [self._id_of(record) for record in records]
-            copies = {
-                self._id_of(copy): copy for copy in (self._records(new, ids, whole=True) if new is not None else ())
-            }
-            rows = [k for k, id_ in enumerate(ids) if id_ in copies]
-            vectors, has_new = np.zeros((len(ids), new_width), np.float32), np.zeros(len(ids), bool)
-            vectors[rows] = self._block(new, [copies[ids[k]] for k in rows], new_width).vectors
-            has_new[rows] = [self._same(records[k], copies[ids[k]]) for k in rows]
-            yield PairedBlock(block.ids, block.vectors, vectors, has_new, block.modalities)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors with a copy of the current other fields; after the switch, the new collection's own."""

@@ -231,11 +231,12 @@ class FileDatabase(Database):
             for numbers, block in run_ahead(self._numbered_pairs(rows, batch)):
                 yield numbers, change(block)
 
-        for numbers, result in run_ahead(changed()):
-            if result is not None:
-                self._invalidate_built()
-                which, vectors = result
-                new.write(numbers[which], vectors)
+        with self._errors():
+            for numbers, result in run_ahead(changed()):
+                if result is not None:
+                    self._invalidate_built()
+                    which, vectors = result
+                    new.write(numbers[which], vectors)
         self.flush()
         return []
 
@@ -372,17 +373,17 @@ class FileDatabase(Database):
         """Store new vectors; the ids are searched in the whole file."""
         new = self._new_vectors()
         refusals.check_shape(vectors, (len(ids), new.dim))
-        self._invalidate_built()
+        self._call(self._invalidate_built)
         rows = self._rows_of(ids)
         known = rows >= 0
-        new.write(rows[known], vectors if known.all() else vectors[known])
+        self._call(new.write, rows[known], vectors if known.all() else vectors[known])
 
     def delete(self, ids: pa.Array) -> None:
         """Mark rows as not written."""
         new = self._new_vectors()
-        self._invalidate_built()
+        self._call(self._invalidate_built)
         rows = self._rows_of(ids)
-        new.forget(rows[rows >= 0])
+        self._call(new.forget, rows[rows >= 0])
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""
@@ -394,7 +395,7 @@ class FileDatabase(Database):
 
     def flush(self) -> None:
         if self._new is not None:
-            self._new.flush()
+            self._call(self._new.flush)
 
     def build_index(self) -> str | None:
         """Write the complete new file to the hidden folder, so that the switch only exchanges names."""
@@ -557,12 +558,11 @@ class RowVectors:
         """Create both files, with no row written yet."""
         dtype = np.dtype(element_type)
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
-        with _refusing(f"from the disk while writing {path}"):
-            with open(path, "wb") as stream:
-                np.lib.format.write_array_header_1_0(stream, header)
-                stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
-            with open(marks, "wb") as stream:
-                stream.truncate(rows)
+        with open(path, "wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
+        with open(marks, "wb") as stream:
+            stream.truncate(rows)
 
     def write(self, rows: np.ndarray, vectors: np.ndarray) -> None:
         """Store vectors, shape (b, dim), then the marks of their rows, int64 of shape (b,)."""
@@ -574,7 +574,7 @@ class RowVectors:
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
         width = self.dim * self.dtype.itemsize
-        with _refusing(f"from the disk while writing {self._path}"), self._lock:
+        with self._lock:
             for start, stop in _ranges(rows):
                 _write_at(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
             for start, stop in _ranges(rows):
@@ -582,7 +582,7 @@ class RowVectors:
 
     def forget(self, rows: np.ndarray) -> None:
         """Remove the marks of rows."""
-        with _refusing(f"from the disk while writing {self._path}"), self._lock:
+        with self._lock:
             for start, stop in _ranges(rows):
                 _write_at(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
 
@@ -617,9 +617,8 @@ class RowVectors:
     def flush(self) -> None:
         """Sync both files to disk, the marks last."""
         if self._file.writable():
-            with _refusing(f"from the disk while writing {self._path}"):
-                for stream in (self._file, self._marks):
-                    os.fsync(stream.fileno())
+            for stream in (self._file, self._marks):
+                os.fsync(stream.fileno())
 
     def close(self) -> None:
         """Close both files."""
@@ -755,18 +754,16 @@ class HiddenFolder:
     def begin(self, record: MigrationRecord) -> Iterator[Path]:
         """Yield the new folder under a temporary name, and then rename it to its final one, atomically."""
         folder = self._begun
-        with _refusing(f"while creating a folder next to {self.path}"):
-            if folder.exists():  # left by a process that was killed here; ``check_names`` refuses that of others
-                shutil.rmtree(folder)
-            (folder / self.other.parent.name).mkdir(parents=True)
-            (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+        if folder.exists():  # left by a process that was killed here; ``check_names`` refuses that of others
+            shutil.rmtree(folder)
+        (folder / self.other.parent.name).mkdir(parents=True)
+        (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
         try:
             yield folder
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        with _refusing(f"while creating {self.folder}"):
-            os.rename(folder, self.folder)
+        os.rename(folder, self.folder)
 
     def stage(self) -> Stage:
         """Return the state of the migration: switched if the original is in the hidden folder."""
@@ -799,19 +796,17 @@ class HiddenFolder:
         assert record is not None
         record.switched = switched
         self.keep(record)
-        with _refusing(f"while switching {self.path}"):
-            if not exchange(self.path, self.other):
-                with self._locked():
-                    os.rename(self.path, self._renamed)
-                    os.rename(self.other, self.path)
-                    os.rename(self._renamed, self.other)
-            for folder in (self.path.parent, self.other.parent):
-                with suppress(OSError):  # some systems cannot sync a folder
-                    sync(folder)
+        if not exchange(self.path, self.other):
+            with self._locked():
+                os.rename(self.path, self._renamed)
+                os.rename(self.other, self.path)
+                os.rename(self._renamed, self.other)
+        for folder in (self.path.parent, self.other.parent):
+            with suppress(OSError):  # some systems cannot sync a folder
+                sync(folder)
 
     def remove(self) -> None:
         """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically."""
-        with _refusing(f"while removing {self.folder}"):
-            if self.folder.is_dir():
-                os.rename(self.folder, self._dropped)
-                shutil.rmtree(self._dropped)
+        if self.folder.is_dir():
+            os.rename(self.folder, self._dropped)
+            shutil.rmtree(self._dropped)

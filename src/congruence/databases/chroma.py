@@ -106,8 +106,7 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        full = self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM
-        if full or "disk is full" in message or "No space left" in message:  # not all of its errors say so
+        if self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM:  # not all of its errors say so
             return refusals.full_disk(where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:

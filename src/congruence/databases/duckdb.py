@@ -29,9 +29,7 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    NewBlock,
     NewVectors,
-    PairedBlock,
     Stage,
     VectorSide,
     as_ids,
@@ -134,6 +132,8 @@ class DuckDB(ColumnDatabase):
             ).fetchall()
         )
         refusals.check_columns(columns, name, column, ids, modality)
+        if hidden := [one for one in columns if one.lower() == "rowid"]:
+            raise DatabaseError(f"{name} has a column {hidden[0]!r}, which hides DuckDB's own row ids.", "Rename it.")
         if column is None:
             vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
             # Small integers need not be vectors, so a column of floats is preferred.
@@ -370,18 +370,11 @@ class DuckDB(ColumnDatabase):
         lacking = f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"
         return int(self._read(f"SELECT count(*) AS n FROM {self._table.path} WHERE {lacking}")["n"][0].as_py())
 
-    def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        for page, _ in self._pages([self._side("new"), self._side("old")], None, batch):
-            has_old = page["c2"].is_valid().to_numpy()
-            same, modalities = np.ones(len(page), bool), self._modalities_of(page)
-            yield NewBlock(self._ids_of(page), _matrix(page["c1"]), has_old, same, modalities)
-
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
-            has_new = page["c2"].is_valid().to_numpy()
-            yield PairedBlock(
-                self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has_new, self._modalities_of(page)
-            )
+    def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
+        sides = self._side(side), self._side("new" if side == "old" else "old")
+        for page, cursor in self._pages([*sides], None, batch):
+            has = page["c2"].is_valid().to_numpy()
+            yield self._block(page, cursor), _matrix(page["c2"]), has, np.ones(len(page), bool)
 
     def repeated_ids(self) -> list[str]:
         column = quoted(self._table.ids)

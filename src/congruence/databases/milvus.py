@@ -59,7 +59,6 @@ _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
-_FULL = re.compile(r"no space left|disk is full|disk quota", re.IGNORECASE)
 _BUSY = re.compile(r"rate limit|not ready|unavailable|deadline|timeout|too many requests", re.IGNORECASE)
 
 #: Keys in Milvus's description of an index that are not parameters.
@@ -189,8 +188,6 @@ class Milvus(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         module = type(error).__module__.partition(".")[0]
         message = " ".join(self._address.hide(str(getattr(error, "message", "") or error) or name).split())
-        if _FULL.search(message):
-            return refusals.full_disk(where, message)
         if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
             return refusals.no_answer(where, message, "Milvus")
         if getattr(error, "code", None) == 65535 and "auth" in message:

@@ -61,8 +61,6 @@ _FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
 _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 
-_FULL = re.compile(r"no space left|disk is full|not enough (disk )?space", re.IGNORECASE)
-
 
 class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
@@ -135,8 +133,6 @@ class Qdrant(CollectionDatabase):
     def _translate(self, error: Exception) -> CongruenceError | None:
         where, source = self._address.shown, getattr(error, "source", None)
         message = self._address.hide(str(source if source is not None else error) or type(error).__name__)
-        if _FULL.search(message):
-            return refusals.full_disk(where, message)
         if type(error).__name__ == "ResourceExhaustedResponse":
             return refusals.no_answer(where, f"too many requests: {message}", "Qdrant")
         if source is not None:

@@ -104,7 +104,7 @@ class SQLite(CollectionDatabase):
             )
         if "not a database" in text or "malformed" in text:
             return refusals.damaged(self._path, text)
-        return refusals.full_disk(self._path, text) if "disk is full" in text else refusals.rejected(self._path, text)
+        return refusals.rejected(self._path, text)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, self._errors():
