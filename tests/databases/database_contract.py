@@ -848,6 +848,33 @@ class DatabaseContract:
                 check(same)
         check(np.setdiff1d(np.arange(N), [6] if writers else []))
 
+    def test_the_plan_says_of_each_step_what_then_happens(self, tmp_path):
+        ids, vectors, others = make_rows(self.id_types[0])
+        where, (mapping, new) = self.make(tmp_path, ids, vectors, others), self.rotated(vectors)
+        with self.migrating(where, tmp_path, mapping) as migration:
+            checks = {check["check"]: check for check in migration.plan().checks}
+        assert [checks[step]["outcome"] for step in ("switch", "rollback", "drop-old")] == ["good"] * 3
+        self.switched(where, tmp_path, mapping)
+        with self.migrating(where, tmp_path) as migration:
+            assert migration.rollback()["identical"]
+            assert migration.verify().passed
+            migration.switch()
+        self.user_change(where, ids[3], -new[3], {name: values[3] for name, values in others.items()})
+        for new_rows in ("refuse", "keep", "map-back"):
+            with self.migrating(where, tmp_path) as migration:
+                try:
+                    migration.rollback(new_rows=new_rows)
+                except MigrationError:
+                    happened = False
+                else:
+                    happened = True
+                    assert migration.verify().passed
+                    migration.switch()
+            said = checks["rollback"]["detail"]
+            assert happened == (new_rows in said and "stay" in said), (new_rows, said)
+        with self.migrating(where, tmp_path) as migration:
+            migration.drop_old()
+
     def test_old_vectors_stay_while_they_are_the_only_ones(self, made, tmp_path):
         where, ids, vectors, others = made
         with self.open(where) as database:

@@ -1,5 +1,6 @@
 """DuckDB: the contract on files that its own client writes, and special cases."""
 
+import json
 import subprocess
 import sys
 
@@ -7,10 +8,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DatabaseContract, UserRow, lists, run
+from database_contract import DatabaseContract, UserRow, lists, make_rows, run
 
 from congruence.databases import Stage, open_database
+from congruence.databases.duckdb import DuckDB
 from congruence.errors import (
+    CongruenceError,
     CorruptFileError,
     DatabaseError,
     DatabaseUnavailableError,
@@ -260,3 +263,47 @@ def test_int8_is_a_column_of_tinyint_which_no_hnsw_index_takes(tmp_path, monkeyp
         database.switch()
     with duckdb.connect(where) as user:
         assert user.execute("SELECT v, typeof(v) FROM items").fetchone() == ((-128, 127, 0, 5), "TINYINT[4]")
+
+
+@pytest.mark.parametrize(
+    ("situation", "step", "name"),
+    [
+        ("check", "drop-old", "CHECK((len(embedding) = 8))"),
+        ("generated column", "drop-old", "width"),
+        ("foreign key", "run", "likes"),
+    ],
+)
+def test_the_plan_names_the_step_that_fails_and_what_is_in_the_way(tmp_path, here, situation, step, name):
+    contract = TestDuckDB()
+    ids, vectors, others = make_rows("int")
+    where, (mapping, _) = contract.make(tmp_path, ids, vectors, others), contract.rotated(vectors)
+    contract.give(where, situation)
+    mapping.save(tmp_path / "map")
+    said = here("migrate", where, "plan", "--map", "map", "--table", "items", "--modality", "image", "--json")
+    assert all(word in said.ends(2).err for word in (name, step))
+    checks = {check["check"]: check for check in json.loads(said.out)["checks"]}
+    assert [one for one in checks if checks[one]["outcome"] == "bad"] == [step]
+    assert name in checks[step]["detail"]
+
+    def checked():
+        with duckdb.connect(where) as user:
+            return user.execute("SELECT count(*) FROM duckdb_constraints() WHERE constraint_type = 'CHECK'").fetchone()
+
+    before, failed = checked(), None
+    with pytest.MonkeyPatch.context() as patch:  # what would happen if the plan did not refuse
+        patch.setattr(DuckDB, "obstacles", lambda self, new: [])
+        for one, do in (
+            ("run", lambda database: run(database, 8)),
+            ("switch", lambda database: database.switch()),
+            ("rollback", lambda database: (database.rollback(), database.switch())),
+            ("drop-old", lambda database: database.drop_old()),
+        ):
+            try:
+                with open_database(where, table="items") as database:
+                    do(database)
+                    database.flush()
+                assert checked() == before
+            except (CongruenceError, AssertionError):
+                failed = one
+                break
+    assert failed == step

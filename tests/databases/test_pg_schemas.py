@@ -875,7 +875,7 @@ def check(case, probes, control, connection, server):
                 block = next(database.scan())
                 database.check(NewVectors(case.dim, case.element_type, {}))
                 plan = list(database.rehearse(block.ids, new_vectors(block.vectors, case.dim), case.element_type))
-                assert [words for outcome, words in plan if outcome == "bad"], plan
+                assert [words for _, outcome, words in plan if outcome == "bad"], plan
             except CongruenceError:
                 pass
             else:
@@ -887,8 +887,8 @@ def check(case, probes, control, connection, server):
             return
         block = next(database.scan())
         plan = list(database.rehearse(block.ids, new_vectors(block.vectors, case.dim), case.element_type))
-        assert not [words for outcome, words in plan if outcome == "bad"], plan
-        assert case.result == "same" or any(case.result in words for _, words in plan)
+        assert not [words for _, outcome, words in plan if outcome == "bad"], plan
+        assert case.result == "same" or any(case.result in words for *_, words in plan)
         compare("old", "planned")
         database.prepare(case.dim, case.element_type)
         compare("old", "prepared")

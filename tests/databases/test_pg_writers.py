@@ -163,7 +163,7 @@ def test_a_subscriber_replicates_throughout(server):
             with open_database(where, table="items") as database:
                 same("copied")
                 block = next(database.scan())
-                plan = [words for _, words in database.rehearse(block.ids, mapped(block), "float32")]
+                plan = [words for *_, words in database.rehearse(block.ids, mapped(block), "float32")]
                 (words,) = (words for words in plan if words.startswith("subscribers of p"))
                 added, *renamed = re.findall(r'ALTER TABLE [^;]*?(?:vector"\(3\)|TO "\w+")', words)
                 assert len(renamed) == 2

@@ -1,5 +1,6 @@
 """PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
+import re
 import traceback
 from contextlib import contextmanager
 
@@ -379,9 +380,9 @@ def test_a_run_refuses_what_the_plan_refuses_and_maps_rows_added_until_the_switc
         return Migration(open_database(where, table="items"), mapping, journal=tmp_path / "journal")
 
     with begin() as migration:
-        for step in (migration.plan, migration.run):
-            with pytest.raises(DatabaseError, match="materialized view .*seen.*drop it"):
-                step()
+        assert re.search("materialized view .*seen.*drop it", str(migration.plan().refused))
+        with pytest.raises(DatabaseError, match="for switch.*materialized view .*seen.*drop it"):
+            migration.run()
         assert migration.database.stage() is Stage.UNTOUCHED
         connection.execute("DROP MATERIALIZED VIEW seen")
         migration.run()

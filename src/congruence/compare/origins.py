@@ -429,7 +429,9 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     said = modality or (chosen.partition(".")[2] or None if clear else None)
     if chosen and counted(len(odd)):
         if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
-            return Judgement("unrelated", shares, said, found, "Select the other rows, or use a map from their model.")
+            return Judgement(
+                "unrelated", shares, said, found, "Select the other rows, or use a map of their model and modality."
+            )
         clear = False
     # Rows that are all unlike the only modality that a map knows may be of another one.
     options = " or ".join(f"--modality {name}" for name in own if name)

@@ -409,8 +409,8 @@ class Database(ABC):
         ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
-    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
-        """Try the whole migration with some rows, undo it, and yield outcomes for a plan, each with its details.
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
+        """Try the whole migration with some rows, undo it, and yield checks of a plan: name, outcome and details.
 
         The outcome is "good", "bad" if ``prepare`` would refuse, or "unknown" for what an application has to know.
         """
@@ -482,9 +482,29 @@ class Database(ABC):
         """Complete what ``prepare`` made, which a kill may have interrupted."""
         return
 
+    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
+        """Return what in the schema stands in the way of a step, each with the step; nothing is changed."""
+        return []
+
     def check(self, new: NewVectors) -> None:
         """Raise an error if something stands in the way of a step, up to ``drop_old``; nothing is changed."""
-        return
+        refusals.check_obstacles(self.obstacles(new), self._subject)
+
+    def foresee(self, obstacles: Sequence[tuple[str, str]], back: bool) -> Iterator[tuple[str, str, str]]:
+        """Yield what will become of each later step, as checks of a plan; ``back``: whether the map has an inverse."""
+        kept = ["keep"] * self.bare_rows + ["map-back"] * back
+        files = not self.capabilities.writes_after_switch
+        switch = f"in {'one step' if self.capabilities.atomic_switch else 'several steps'} for readers"
+        if not self.capabilities.concurrent_writes:
+            switch += "; refused if another program has written since the run"
+        rollback = f"rows of {self._subject} written after the switch stay with --new-rows {' or '.join(kept)}"
+        if files or not kept:
+            why = "it exchanges whole files" if files else "no row may be without a vector, and the map has no inverse"
+            rollback = f"refused once a row of {self._subject} was written after the switch: {why}"
+        drop = "refused while rows have an old vector only" if self.bare_rows else "the old vectors are removed"
+        for step, possible in (("switch", switch), ("rollback", rollback), ("drop-old", drop)):
+            against = "; ".join(words for name, words in obstacles if name == step)
+            yield step, "bad" if against else "good", f"the table has {against}" if against else possible
 
     def _missing(self) -> int:
         """Return how many rows, selected or not, have an old vector and no new one: readers would lose it."""

@@ -74,8 +74,9 @@ def refuse_unswitched(unswitched: bool, place: object) -> None:
 def check_obstacles(obstacles: Sequence[str], place: object) -> None:
     """Raise DatabaseError if something stands in the way of a migration."""
     if obstacles:
+        found = "; ".join(words for _, words in obstacles)
         raise DatabaseError(
-            f"{place} cannot be migrated in place, as it has {'; '.join(obstacles)}.",
+            f"{place} cannot be migrated in place, as it has {found}.",
             "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
         )
 

@@ -398,7 +398,6 @@ class DuckDB(ColumnDatabase):
                 f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
                 "Pass `element_type='float32'`, or drop the index.",
             )
-        refusals.check_obstacles(self._obstacles(new), self._subject)
 
     def _create(self, new: NewVectors) -> None:
         """Add the column and its comment in one transaction."""
@@ -425,7 +424,7 @@ class DuckDB(ColumnDatabase):
     def exact(self) -> bool:
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
-    def _obstacles(self, new: NewVectors) -> list[str]:
+    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
         """Return what stands in the way of a step, by the catalog and a rehearsal in a transaction that is undone."""
         columns, name, table = self._columns(), self._column, self._table
         old = columns[name]
@@ -436,17 +435,17 @@ class DuckDB(ColumnDatabase):
             table.schema,
         ).to_pylist()
         found = [
-            f"the constraint {row['text']}, which DuckDB drops with the column"
+            ("drop-old", f"the constraint {row['text']}, which DuckDB drops with the column")
             for row in constraints
             if row["table_name"] == table.name and row["kind"] == "CHECK" and mentions.search(row["expression"])
         ]
         found += [
-            f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it"
+            ("run", f"the foreign key of {row['table_name']} to it, so that DuckDB refuses to update it")
             for row in constraints
             if row["kind"] == "FOREIGN KEY" and row["other"] == table.name
         ]
         found += [
-            f"the generated column {other}, which needs {name}"
+            ("drop-old", f"the generated column {other}, which needs {name}")
             for other, column in columns.items()
             if other != name and column.default and mentions.search(column.default)
         ]
@@ -455,23 +454,27 @@ class DuckDB(ColumnDatabase):
             try:
                 self._connection.execute(f"SELECT CAST(({old.default}) AS {kind})")
             except self._duckdb.Error:
-                found.append(f"the default {old.default} of {name}, which is no {kind}")
+                found.append(("switch", f"the default {old.default} of {name}, which is no {kind}"))
         return found or self._rehearse(new)
 
-    def _rehearse(self, new: NewVectors) -> list[str]:
+    def _rehearse(self, new: NewVectors) -> list[tuple[str, str]]:
         """Return why DuckDB refuses one of the steps, which are all undone."""
         self._connection.execute("BEGIN")
         self._rehearsing = True
+        step = "run"
         try:
             self._create(new)
+            step = "switch"
             self._rename(NEW, OLD)
+            step = "rollback"
             self._rename(OLD, NEW)
             self._rename(NEW, OLD)
+            step = "drop-old"
             self._drop(self._column + OLD)
         except DatabaseError as error:
             if isinstance(error, DatabaseUnavailableError):
                 raise
-            return [f"columns that DuckDB does not rename or drop ({error.__cause__ or error})"]
+            return [(step, f"columns that DuckDB does not rename or drop ({error.__cause__ or error})")]
         finally:
             self._rehearsing = False
             with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended

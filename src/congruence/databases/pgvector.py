@@ -415,29 +415,25 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 self._rehearse_moves()
 
-    def check(self, new: NewVectors) -> None:
-        super().check(new)
-        refusals.check_obstacles(self._obstacles(), self._subject)
-
-    def _obstacles(self) -> list[str]:
+    def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
         """Return what the catalog says; ``rehearse`` and ``prepare`` find what only the server knows."""
         table = self._table
         with self._reading() as cursor:
             with empty_search_path(cursor):
                 tree = self._tree(cursor)
-                reasons = obstacles(cursor, tree, self._column, self._guard)
+                reasons = [("switch", words) for words in obstacles(cursor, tree, self._column, self._guard)]
             indexes = read_indexes_of(cursor, tree, self._column)
             hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
             columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
             oids = [relation.oid for relation in tree]
             taken = cursor.execute(_TAKEN, [oids, columns, *self._guard_function, hidden]).fetchall()
-            reasons += [f"{what}, whose name migrations need (rename it)" for (what,) in taken]
+            reasons += [("run", f"{what}, whose name migrations need (rename it)") for (what,) in taken]
             indexed, nulls = one_row(cursor, _USABLE, [table.oid, table.ids])
             if not indexed:
-                reasons.append(f"no index whose first column is {table.ids!r} (create one)")
+                reasons.append(("run", f"no index whose first column is {table.ids!r} (create one)"))
             without = f"{quoted(table.ids)} IS NULL AND {quoted(self._column)} IS NOT NULL"
             if nulls and one_row(cursor, f"SELECT EXISTS (SELECT FROM {table.path} WHERE {without})")[0]:
-                reasons.append(f"rows without an id in {table.ids!r} (fill them in)")
+                reasons.append(("run", f"rows without an id in {table.ids!r} (fill them in)"))
         return reasons
 
     @property
@@ -459,25 +455,29 @@ class PgVector(ColumnDatabase):
             publish(cursor, tree, self._column, hidden, add=True)
         self._set_guard(cursor, Mark(new.dim, dict(new.note)), hidden, switched=False)
 
-    def _rehearse_moves(self) -> None:
+    def _rehearse_moves(self, tell: Callable[[str], object] = lambda step: None) -> None:
         """Switch, drop the old column, and, without having dropped it, switch back; the caller undoes all of it."""
         cursor = self._cursor
+        tell("switch")
         self._rename(NEW, OLD, rehearsal=True)
+        tell("drop-old")
         with _SERVER_REFUSES(), cursor.connection.transaction(force_rollback=True):
             self._drop(self._hidden(OLD))
+        tell("rollback")
         self._rename(OLD, NEW, rehearsal=True)
 
-    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str]]:
+    def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
         """Do the whole migration with some rows in a transaction that is rolled back; others wait less than 0.1 s."""
         if self.stage() is not Stage.UNTOUCHED:
             return
-        found: list[tuple[str, str]] = []
+        found: list[tuple[str, str, str]] = []
+        steps = ["run"]
         ids, vectors = ids[:REHEARSED], vectors[:REHEARSED]
         new = NewVectors(vectors.shape[1], element_type, {})
 
         def once() -> None:
             found.clear()
-            if self._obstacles():
+            if self.obstacles(new):
                 return
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
@@ -485,14 +485,15 @@ class PgVector(ColumnDatabase):
                         following = self._following()
                         self._add_column(new)
                         self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
-                        found.extend(("unknown", words) for words in self._announcements(new))
-                        self._rehearse_moves()
+                        found.extend(("schema", "unknown", words) for words in self._announcements(new))
+                        self._rehearse_moves(steps.append)
+                        steps.append("switch")
                         self._check_rows(ids)
                         left = tuple(name for name, _ in self._planned_indexes(self._cursor)[1])
                         if following := [words for words in following if not (left and words.endswith(left))]:
-                            found.append(("good", f"these follow the new vectors: {', '.join(following)}"))
+                            found.append(("schema", "good", f"these follow the new vectors: {', '.join(following)}"))
                 except MigrationError as error:
-                    found.append(("bad", str(error)))
+                    found.append((steps[-1], "bad", str(error)))
 
         self._change(once)
         yield from found

@@ -37,6 +37,11 @@ _MANY = 100
 #: model shares it.
 _CONCENTRATED = 0.45, 0.55, 0.58
 
+#: Mean cosine of a model's rows from which those of one modality share their mean direction whatever their content, and
+#: cosine with it below which the mean of other rows is that of another modality, as of a dual encoder. Topics of one
+#: model reached .62 and .60, modalities of CLIP .75 and .31 (benchmarks/which_rows.py).
+_MODALITY, _APART = 0.65, 0.45
+
 #: Share of the left-out rows beyond which p-values come from a fitted tail.
 _TAIL = 0.1
 
@@ -146,12 +151,17 @@ class RowDistribution:
     def excludes(self, rows: np.ndarray) -> bool:
         """Return whether rows (n, d), none of which ``fits``, must be of another model.
 
-        Only if the model's own rows share a direction whatever their content. Rows of models without such a direction
-        may be as far from each other as unrelated ones, and so may those of models that few rows describe.
+        Or of another modality. Only if the model's own rows share a direction whatever their content. Rows of models
+        without such a direction may be as far from each other as unrelated ones, and so may those of models that few
+        rows describe.
         """
         many = len(self.distances) >= _MANY
         least = _CONCENTRATED[0] if many else _CONCENTRATED[2]
-        return self.tells_unrelated and self.concentration >= least and not self.related(rows, 2 if many else 1)
+        if not self.tells_unrelated or self.concentration < least:
+            return False
+        mean = directions(rows)[0].mean(axis=0)
+        near = float(mean @ self.mean) / max(float(np.linalg.norm(mean) * np.linalg.norm(self.mean)), 1e-12)
+        return (self.concentration >= _MODALITY and near < _APART) or not self.related(rows, 2 if many else 1)
 
     def unusual(self, rows: np.ndarray) -> int:
         """Return how many rows (n, d) may be of this model, or of a similar one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
+from congruence.compare.origins import judge
 from congruence.databases import Block, Database, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
@@ -175,6 +176,34 @@ def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None
         if bad:
             return bad_rows_error(kind, len(bad), n, "the database", f"ids {name_rows(np.arange(len(bad)), bad)}")
     return None
+
+
+def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) -> Iterator[dict[str, str]]:
+    """Yield checks of rows, judged one by one; sets the modality of ``mapper`` if they leave no doubt about it."""
+    parts: dict[str | None, list[np.ndarray]] = {}
+    for block in blocks:
+        usable = np.isfinite(block.vectors).all(axis=1) & block.vectors.any(axis=1)
+        rows, names = mapper.rows(block.vectors[usable]), [mapper.modality] * int(usable.sum())
+        if mapper.modality is None and block.modalities is not None:
+            names = block.modalities.filter(pa.array(usable)).to_pylist()
+        for name in dict.fromkeys(names):
+            parts.setdefault(name, []).append(rows[[name == one for one in names]])
+    for modality, rows_of_one in parts.items():
+        found = judge(mapper.map, np.concatenate(rows_of_one), modality)
+        fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
+        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
+        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
+        check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
+        yield {**check, "detail": found.detail, "fix": fix}
+        if mapper.modality is None and modality is None and found.modality and outcome != "bad":
+            mapper.modality = found.modality
+            yield {"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"}
+
+
+def misfit(rows: str, check: Mapping[str, str]) -> ModalityError | SpaceMismatchError:
+    """Return the error for a bad check of ``judge_rows``."""
+    kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
+    return kind(f"The rows {rows} do not all fit the map: {check['detail']}.", check["fix"])
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:

@@ -34,9 +34,9 @@ from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
-from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
+from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
-from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, judge_rows, make_plan, misfit, refuse
+from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 from congruence.upgrade.migrate.written import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
-from congruence.compare.origins import JUDGED, judge
+from congruence.compare.origins import JUDGED
 from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
 from congruence.errors import (
     CongruenceError,
@@ -20,15 +20,13 @@ from congruence.errors import (
     DatabaseUnavailableError,
     IdError,
     MigrationError,
-    ModalityError,
     NotFiniteError,
     ParameterError,
     ShapeError,
-    SpaceMismatchError,
     StorageError,
     ZeroRowError,
 )
-from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows
+from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.quantize import recall_of
 from congruence.upgrade.transform import map_digest
 
@@ -124,8 +122,15 @@ def make_plan(
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
     elif stage is Stage.UNTOUCHED:
-        database.check(NewVectors(mapper.dim, element_type, {}))
+        new = NewVectors(mapper.dim, element_type, {})
+        obstacles = database.obstacles(new)
+        if not obstacles:
+            database.check(new)
         note("stage", "good", "there are only old vectors")
+        for words in (words for step, words in obstacles if step == "run"):
+            note("run", "bad", f"the table has {words}")
+        for step, outcome, words in database.foresee(obstacles, hasattr(mapper.map, "inverse")):
+            note(step, outcome, words)
     else:
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
     try:
@@ -154,8 +159,8 @@ def make_plan(
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
-        for outcome, detail in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
-            note("schema", outcome, detail)
+        for check, outcome, detail in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
+            note(check, outcome, detail)
     repeated = database.repeated_ids()
     words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
     note("ids", "bad" if repeated else "good", words)
@@ -240,28 +245,6 @@ def _check_origin(
     checks += judge_rows(mapper, _spread(database, info), allow_unknown)
 
 
-def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) -> Iterator[dict[str, str]]:
-    """Yield checks of rows, judged one by one; sets the modality of ``mapper`` if they leave no doubt about it."""
-    parts: dict[str | None, list[np.ndarray]] = {}
-    for block in blocks:
-        usable = np.isfinite(block.vectors).all(axis=1) & block.vectors.any(axis=1)
-        rows, names = mapper.rows(block.vectors[usable]), [mapper.modality] * int(usable.sum())
-        if mapper.modality is None and block.modalities is not None:
-            names = block.modalities.filter(pa.array(usable)).to_pylist()
-        for name in dict.fromkeys(names):
-            parts.setdefault(name, []).append(rows[[name == one for one in names]])
-    for modality, rows_of_one in parts.items():
-        found = judge(mapper.map, np.concatenate(rows_of_one), modality)
-        fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
-        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
-        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
-        check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
-        yield {**check, "detail": found.detail, "fix": fix}
-        if mapper.modality is None and modality is None and found.modality and outcome != "bad":
-            mapper.modality = found.modality
-            yield {"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"}
-
-
 def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
     """Yield rows from all over the store: stores are often sorted, so the first do not stand for all."""
     step, seen = max(info.rows // JUDGED, 1), 0
@@ -270,12 +253,6 @@ def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
         seen += len(block.ids)
         kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
         yield block._replace(vectors=block.vectors[picked], modalities=kinds)
-
-
-def misfit(rows: str, check: Mapping[str, str]) -> ModalityError | SpaceMismatchError:
-    """Return the error for a bad check of ``judge_rows``."""
-    kind = ModalityError if check["check"] == "modality" else SpaceMismatchError
-    return kind(f"The rows {rows} do not all fit the map: {check['detail']}.", check["fix"])
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
@@ -291,8 +268,11 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
             )
         if check["check"] == "ids":
             raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
-        if check["check"] == "schema":
-            raise DatabaseError(f"{plan.place} cannot be migrated: {check['detail']}.", "Change what is named here.")
+        if check["check"] in ("run", "switch", "rollback", "drop-old"):
+            raise DatabaseError(
+                f"{plan.place} cannot be migrated in place: for {check['check']}, {check['detail']}.",
+                "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
+            )
         if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
