@@ -466,3 +466,36 @@ def test_rows_of_the_application_are_told_from_ours_after_a_kill(switched, mappi
         found = migration.rollback("keep")
         assert (found["added"], found["changed"], found["deleted"]) == (0, 1, 0)
     assert bits(made.old) == {one: row for one, row in old.items() if one != changed}
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_what_the_application_writes_while_rows_are_encoded_stays(switched, mapping, truth, tmp_path, rolled_back):
+    """After the switch new vectors, which stay; after a rollback old ones, by which the rows are mapped again."""
+    made, model, wrote = switched, Model(truth), {}
+
+    def encode(ids):
+        vectors = model(ids)
+        for one in {int(ids[0]), images(made)[len(model.asked)]} - set(wrote):  # encoded now, and mapped
+            side = made.old if rolled_back else made.new
+            side[one] = wrote[one] = unit(-side[one][None])[0]
+        return vectors
+
+    with begin(made, mapping, tmp_path) as migration:
+        if rolled_back:
+            migration.rollback()
+        plan = reembed(migration, encode, among="image", size=20, budget=80)
+        assert migration.verify().passed
+        if rolled_back:
+            migration.switch()
+    assert len(wrote) == 8
+    done = dict(zip(plan.ids.tolist(), plan.embedded.tolist(), strict=True))
+    for one, vector in wrote.items():
+        wanted = plan.transform(vector[None])[0] if rolled_back else vector
+        np.testing.assert_allclose(made.new[one], wanted, atol=2e-6)
+    for one in set(images(made)) - set(wrote):
+        if done[str(one)]:
+            np.testing.assert_allclose(made.new[one], truth[str(one)], atol=2e-6)
+    with begin(made, mapping, tmp_path) as migration:
+        again = Model(truth)
+        reembed(migration, again, among="image", size=20, budget=80)
+        assert not set(again.asked) & (set(model.asked) - {str(one) for one in wrote})

@@ -39,15 +39,7 @@ from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
-from congruence.upgrade.migrate.written import (
-    NEW_ROWS,
-    Marks,
-    NewRows,
-    Written,
-    find_written,
-    keep_written,
-    map_back,
-)
+from congruence.upgrade.migrate.written import NEW_ROWS, Marks, NewRows, Written, find_written, keep_written, map_back
 from congruence.upgrade.transform import map_digest
 
 
@@ -234,8 +226,7 @@ class Migration:
         old, new = self.info.dim, self.mapper.dim
         if old != new:
             return "bad", f"{others}, which are {old}-d, and the new vectors {new}-d", "Migrate all rows."
-        kind = self.info.element_type
-        if self.element_type != kind or self.mapper.old.coded or not self.database.exact:
+        if self.element_type != self.info.element_type or self.mapper.old.coded or not self.database.exact:
             return "bad", f"{others}, which a copy in {self.element_type} would change", "Migrate all rows."
         if not mixed:
             return "bad", f"{others}, and readers would see vectors of both models", "Pass `mixed=True`, or all rows."
@@ -439,12 +430,11 @@ class Migration:
                 journal.state = "rolled back"
             checksum = self.passes.checksum()
             known = journal.passes[-1]["old"] if journal.passes else None
-            info = self.retry(self.database, self.database.info)
             status = {
                 "rows": checksum.rows,
                 "identical": known == str(checksum) if known else None,
                 "checksum": str(checksum),
-                "rows_without": info.rows_without,
+                "rows_without": self.retry(self.database, self.database.info).rows_without,
                 **found.counts(),
             }
             journal.log(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
@@ -455,11 +445,6 @@ class Migration:
         """Return the rows that the application wrote after the switch."""
         batch = rows_per_block(self.mapper.dim)
         return self.retry(self.database, lambda: find_written(self.database, self.mapper, self.marks, batch))
-
-    def _theirs(self) -> set[str]:
-        """Return the ids of rows whose new vectors the application wrote after a switch, also if it was rolled back."""
-        found = Written() if self.marks is None else self._written()
-        return {str(id_) for ids in (*found.added, *found.changed) for id_ in ids.to_pylist()}
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.

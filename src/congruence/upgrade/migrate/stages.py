@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from congruence.upgrade.migrate.journal import hashes
 from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
+from congruence.upgrade.migrate.written import Marks
 from congruence.upgrade.progressive import Order, Progressive
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
@@ -194,7 +195,6 @@ class _Table:
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
-        self.theirs = migration._theirs()
         if not facts:  # left over from a migration that was discarded
             names = self.plan.ids[self.known(self.plan.ids)]
             for start in range(0, len(names), ROWS_PER_UPDATE):
@@ -234,20 +234,35 @@ class _Table:
 
     def write(self, rows: np.ndarray) -> None:
         """Write the plan's current vectors of these rows to the database, except those that the application wrote."""
-        migration, plan = self.migration, self.plan
-        if self.theirs:
-            rows = rows[[name not in self.theirs for name in plan.ids[rows].tolist()]]
-        database, step = migration.database, rows_per_block(migration.mapper.dim)
+        migration = self.migration
+        database, marks, step = migration.database, migration.marks, rows_per_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            names, vectors = self.ids.take(pa.array(part)), plan.stored(part)
-            codes = migration.mapper.new.encode(vectors)
-            migration.retry(database, partial(database.write, names, codes))
-            if migration.marks is not None:
-                migration.marks.add(hashes(names, codes))
+            names = self.ids.take(pa.array(part))
+            if marks is not None:  # also what it wrote while rows were encoded
+                theirs = migration.retry(database, partial(self._theirs, names))
+                part, names = part[~theirs], names.filter(pa.array(~theirs))
+            vectors = self.plan.stored(part)
+            migration.retry(database, partial(database.write, names, migration.mapper.new.encode(vectors)))
+            if marks is not None:  # as they are read back
+                migration.retry(database, database.flush)
+                stored = migration.retry(database, partial(database.fetch, names, "new"))
+                wanted = database.as_stored(vectors[_places(names, stored.ids)])
+                ours = ~migration.mapper.new.differs(stored.vectors, wanted)
+                marks.add(hashes(stored.ids.filter(pa.array(ours)), stored.vectors[ours]))
         migration.retry(database, database.flush)
-        if migration.marks is not None:
-            migration.marks.write(migration.folder)
+        if marks is not None:
+            marks.write(migration.folder)
+
+    def _theirs(self, names: pa.Array) -> np.ndarray:
+        """Return which rows have a new vector that the application wrote after a switch, bool of shape (b,)."""
+        marks = cast(Marks, self.migration.marks)
+        old, new = (self.migration.database.fetch(names, side) for side in ("old", "new"))
+        place = _places(new.ids, old.ids)
+        both, found = place >= 0, np.zeros(len(names), bool)
+        ids = old.ids.filter(pa.array(both))
+        found[_places(names, ids)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
+        return found
 
     def repair(self) -> bool:
         """Write all rows that differ from the plan, after a kill or the first map; return whether there were any."""
@@ -261,6 +276,11 @@ class _Table:
                 break
             changed = True
         return changed
+
+
+def _places(ids: pa.Array, wanted: pa.Array) -> np.ndarray:
+    """Return the position of each wanted id, −1 if it is not there."""
+    return id_rows(id_texts(ids.to_pylist()), id_texts(wanted.to_pylist()))
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
