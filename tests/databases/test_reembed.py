@@ -484,8 +484,10 @@ def test_what_the_application_writes_while_rows_are_encoded_stays(switched, mapp
         if rolled_back:
             migration.rollback()
         plan = reembed(migration, encode, among="image", size=20, budget=80)
-        assert migration.verify().passed
+        assert migration.verify().passed is not rolled_back
         if rolled_back:
+            migration.run(resume=True)
+            assert migration.verify().passed
             migration.switch()
     assert len(wrote) == 8
     done = dict(zip(plan.ids.tolist(), plan.embedded.tolist(), strict=True))
