@@ -107,6 +107,15 @@ def test_repeated_rows_count_once(mapping):
     assert judge(mapping, store, "text").outcome == "good"
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 20, 40])
+@pytest.mark.parametrize("strangers", [0, 1, 2, 20])
+def test_few_rows_are_not_called_good_with_one_stranger_nor_accused_by_one(mapping, n, strangers):
+    wrong = min(n, strangers)
+    store = np.vstack([OLD["text"][N : 2 * N - wrong][: n - wrong], OTHER["text"][:wrong]])
+    outcome = judge(mapping, store, "text").outcome
+    assert outcome == ("good" if not wrong and n >= 3 else "unrelated" if wrong >= 3 else "unknown")
+
+
 @pytest.mark.parametrize(("old", "new"), [(OTHER, NEW), (OTHER, None), (OLD, OTHER), (NEW, OLD)])
 def test_means_of_another_model_are_refused(old, new):
     rows = old["image"], None if new is None else new["image"]

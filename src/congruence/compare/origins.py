@@ -413,7 +413,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     found = f"of {len(rows):,} different rows: {listed}"
 
     def counted(n: int) -> bool:
-        return n >= max(min(_COUNT, len(rows)), _SHARE * len(rows))
+        return n >= max(_COUNT, _SHARE * len(rows))
 
     wrong, total = sum(counts.values()), sum(right.values())
     if counted(wrong) and wrong >= len(odd):
@@ -428,7 +428,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     clear = 2 * total >= len(rows) and not counted(total - right.get(chosen, 0)) and not counted(wrong)
     said = modality or (chosen.partition(".")[2] or None if clear else None)
     if chosen and counted(len(odd)):
-        if len(odd) >= _COUNT and kinds[chosen].excludes(odd):
+        if kinds[chosen].excludes(odd):
             return Judgement(
                 "unrelated", shares, said, found, "Select the other rows, or use a map of their model and modality."
             )
@@ -438,6 +438,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     if modality is None and options and not clear and (len(own) > 1 or len(odd) >= 0.9 * len(rows)):
         return Judgement("ask", shares, None, found, f"Pass {options}.")
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
+    good &= len(rows) >= _COUNT and wrong + len(odd) <= _SHARE * len(rows)  # one of few rows is a large share
     return Judgement("good" if good else "unknown", shares, said, found)
 
 

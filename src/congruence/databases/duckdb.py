@@ -464,9 +464,9 @@ class DuckDB(ColumnDatabase):
             self._rename(NEW, OLD)
             step = "drop-old"
             self._drop(self._column + OLD)
-        except (MigrationError, DatabaseUnavailableError):
-            raise
-        except CongruenceError as error:
+        except DatabaseError as error:
+            if isinstance(error, DatabaseUnavailableError):
+                raise
             return [(step, f"columns that DuckDB does not rename or drop ({error.__cause__ or error})")]
         finally:
             self._rehearsing = False

@@ -242,6 +242,8 @@ class _Table:
             if marks is not None:  # also what it wrote while rows were encoded
                 theirs = migration.retry(database, partial(self._theirs, names))
                 part, names = part[~theirs], names.filter(pa.array(~theirs))
+                if not len(part):
+                    continue
             vectors = self.plan.stored(part)
             migration.retry(database, partial(database.write, names, migration.mapper.new.encode(vectors)))
             if marks is not None:  # as they are read back
