@@ -147,6 +147,9 @@ class Source(ABC):
     def _slice_ids(self, start: int, count: int) -> pa.Array | None:
         return None if self._ids is None else self._ids.slice(start, count)
 
+    def _ids_at(self, rows: np.ndarray) -> pa.Array | None:
+        return self._ids.take(rows) if self._ids is not None and len(rows) else None
+
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order.
 
@@ -246,7 +249,7 @@ class RawSource(Source):
             for first, end in pairwise(runs):
                 stream.seek(self._offset + int(wanted[first]) * size)
                 read_exactly(stream, out[first:end], self.path)
-        return None if self._ids is None else self._ids.take(rows), self._converted(out)[place]
+        return self._ids_at(rows), self._converted(out)[place]
 
 
 class Sink(ABC):

@@ -23,10 +23,6 @@ class RowsByNumber(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Numbers of rows and columns."""
 
-    @property
-    def dtype(self) -> Any:
-        """Type of the numbers."""
-
     def __getitem__(self, key: Any, /) -> Any: ...
 
 
@@ -37,7 +33,7 @@ class ArraySource(Source):
         self, array: RowsByNumber, name: str = "the array", ids: pa.Array | None = None, space: Space | None = None
     ) -> None:
         self._array, self.path, self._ids = array, name, ids
-        (self.n, self.dim), self.dtype = array.shape, np.dtype(array.dtype)
+        (self.n, self.dim), self.dtype = array.shape, np.dtype(getattr(array, "dtype", np.float32))
         self.space = space or Space()
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
@@ -47,7 +43,7 @@ class ArraySource(Source):
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Return ids and vectors of rows by number, which may repeat, in any order."""
         rows = as_row_numbers(rows, self.n, self.path)
-        ids = None if self._ids is None else self._ids.take(rows)
+        ids = self._ids_at(rows)
         # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
         wanted, place = np.unique(rows, return_inverse=True)
         if len(wanted) == len(rows) and (place == np.arange(len(rows))).all():

@@ -21,6 +21,7 @@ from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import Sink, Source, read_sidecar
+from congruence.io.arrays import ArraySource
 from congruence.io.columns import (
     Columns,
     TableRows,
@@ -297,25 +298,20 @@ def _is_plain(kind: pa.DataType) -> bool:
 # ------------------------------------------------------------------ readers
 
 
-class _TextSource(Source):
+class _TextSource(ArraySource):
     """Rows held in memory."""
 
     names_ids, streams = True, False
-    _matrix: np.ndarray
 
     def _keep(
         self, path: str | Path, vectors: ArrayLike, names: list[str | int | None] | None, ids: pa.Array | None
     ) -> None:
-        self.files, self._matrix = (Path(path),), np.ascontiguousarray(vectors, dtype=np.float64)
-        if not self._matrix.size:
+        matrix = np.ascontiguousarray(vectors, dtype=np.float64)
+        if not matrix.size:
             raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
-        (self.n, self.dim), self.dtype = self._matrix.shape, self._matrix.dtype
-        self._ids = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
-        self.space = read_sidecar(Path(path))
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        for start in range(after, self.n, batch):
-            yield self._matrix[start : start + batch].copy()
+        own = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
+        super().__init__(matrix, self.path, own, read_sidecar(Path(path)))
+        self.files = (Path(path),)
 
     def _scan(
         self, after: int, batch: int, *, table: bool

@@ -382,6 +382,8 @@ class Progressive:
         self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, mapped, dtype=np.float64))
         unrequested = rows[states.role[rows] == WAITING]
         states.role[unrequested], states.due[unrequested] = SELECTED, True
+        if states.embedded[rows].any():  # other vectors than those that the map was fitted on
+            self._fitted_at = 0
         states.embedded[rows] = True
         if self.order == "auto":
             self._selection.finish(rows, Y, mapped, self.texts, self.n_neighbors)
