@@ -7,8 +7,8 @@ rounds is reported with the range. Times are wall-clock times, since waiting tim
 starts a process that computes without end. Without spinners, a load average above 0.5 at the start is recorded, and the
 run does not count as idle.
 
-``--python .venv-peers/bin/python`` runs all by an interpreter that has the peers besides: POT, geomloss 0.3.1, ott-jax,
-isotrieve 0.4.0, drift-spark 0.5.0. Those that are not installed are left out, by name.
+``--python .venv-peers/bin/python`` runs all by an interpreter that has the peers besides: isotrieve 0.4.0, drift-spark
+0.5.0. Those that are not installed are left out, by name.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from typing import Any
 
 import numpy as np
 
-import bench_klot
 import peers
 from machine_output import add_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Maximum load average at which a run without spinners counts as a run on an idle machine.
 IDLE = 0.5
-#: Rows, iterations and rounds, chosen so that a run takes a few minutes.
-SIZES = ((1000, 100, 3), (4000, 10, 1), (10_000, 3, 1))
-NEEDS = {"pot": "ot", "pot_numpy": "ot", "geomloss": "geomloss", "ott": "ott"}
 
 
 # ------------------------------------------------------------------ what is measured
@@ -46,74 +42,6 @@ def load(folder: Path, *names: str) -> list[Any]:
     import torch
 
     return [torch.from_numpy(np.load(folder / f"{name}.npy")) for name in names]
-
-
-def ott(X: Any, Y: Any, TX: Any, TY: Any, max_iter: int) -> Any:
-    """ott-jax: plans of its log-domain solver, with the explicit gradient."""
-    import jax
-    import torch
-    from ott.geometry import geometry
-    from ott.solvers.linear import sinkhorn
-
-    @jax.jit
-    def plan(X: Any, Y: Any, epsilon: float) -> Any:
-        geom = geometry.Geometry(cost_matrix=-X @ Y.T, epsilon=epsilon)
-        problem = sinkhorn.linear_problem.LinearProblem(geom)
-        solver = sinkhorn.Sinkhorn(threshold=-1.0, min_iterations=max_iter, max_iterations=max_iter)
-        out = solver(problem)
-        return (X @ Y.T + out.f[:, None] + out.g) / epsilon
-
-    log_p, log_q = (
-        torch.from_numpy(np.array(plan(a.numpy(), b.numpy(), e)))
-        for a, b, e in ((X, Y, bench_klot.EPSILON), (TX, TY, bench_klot.EPSILON_TEACHER))
-    )
-    value, slope = bench_klot.explicit(log_p, log_q)
-    return value, slope @ Y, slope.T @ X
-
-
-def transport(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
-    """KLOT's value and its gradients with respect to the vectors."""
-    way = {**bench_klot.WAYS, "ott": ott}[who]
-    sides = load(folder, "X", "Y", "TX", "TY")
-    return lambda: float(way(*(side.clone() for side in sides), max_iter)[0])
-
-
-def forward(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
-    """KLOT's value alone, computed from affinities."""
-    from congruence.transport import klot
-
-    X, Y, TX, TY = load(folder, "X", "Y", "TX", "TY")
-    A, T = X @ Y.T, TX @ TY.T
-    if who == "forward":
-        return lambda: float(klot(A, T, max_iter=max_iter))
-
-    def plain() -> float:
-        plans = (
-            bench_klot.log_plan(M, e, max_iter) for M, e in ((A, bench_klot.EPSILON), (T, bench_klot.EPSILON_TEACHER))
-        )
-        return float(bench_klot.explicit(*plans)[0])
-
-    return plain
-
-
-def plans(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
-    """One plan of a NumPy matrix, ε = 0.05."""
-    A = np.load(folder / "X.npy") @ np.load(folder / "Y.npy").T
-    if who == "sinkhorn":
-        from congruence.transport import sinkhorn
-
-        return lambda: float(np.sum(sinkhorn(A, bench_klot.EPSILON, max_iter).u))
-    import ot
-
-    w = np.full(len(A), 1 / len(A), A.dtype)
-
-    def pot() -> float:
-        _, log = ot.bregman.sinkhorn_log(
-            w, w, -A, bench_klot.EPSILON, numItermax=max_iter, stopThr=0, warn=False, log=True
-        )
-        return float(np.sum(log["log_u"]))
-
-    return pot
 
 
 def neighbors(who: str, folder: Path, k: int) -> Callable[[], float]:
@@ -163,9 +91,6 @@ def fitted(who: str, folder: Path, held_out: int) -> Callable[[], float]:
 
 
 TABLES: dict[str, Callable[[str, Path, int], Callable[[], float]]] = {
-    "forward": forward,
-    "transport": transport,
-    "plans": plans,
     "neighbors": neighbors,
     "certify": certified,
     "maps": fitted,
@@ -290,41 +215,9 @@ def has(options: argparse.Namespace, module: str) -> bool:
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    left_out = {who for who, module in NEEDS.items() if not has(options, module)}
     results: list[dict] = []
-
-    def there(*ways: str) -> list[str]:
-        return [who for who in ways if who not in left_out]
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if "forward" in options.tables:
-            bench_klot.write_problem(folder, 2500, 256)
-            results.append(
-                measure(options, "forward", ["forward"], folder, 100, options.rounds, rows=2500, iterations=100)
-            )
-            results.append(measure(options, "forward", ["plain"], folder, 2, 1, rows=2500, iterations=2))
-        if "transport" in options.tables:
-            for n, iterations, rounds in SIZES:
-                if n > options.most:
-                    continue
-                bench_klot.write_problem(folder, n, 256)
-                ways = there("dense", "features", "plain", "pot", "geomloss", "ott")
-                about = {"rows": n, "iterations": iterations}
-                results.append(
-                    measure(options, "transport", ways, folder, iterations, min(rounds, options.rounds), **about)
-                )
-                results.append(
-                    measure(
-                        options,
-                        "plans",
-                        there("sinkhorn", "pot_numpy"),
-                        folder,
-                        iterations,
-                        min(rounds, options.rounds),
-                        **about,
-                    )
-                )
         if "neighbors" in options.tables:
             write_spaces(folder, options.rows, 256)
             results.append(
@@ -341,17 +234,16 @@ def run(options: argparse.Namespace) -> list[dict]:
                 *(place for _, package, place in peers.PEERS if has(options, package.split("-")[0])),
             ]
             results.append(measure(options, "maps", ways, folder, 1000, options.rounds, rows=3000, dim=384))
-    return [{"left_out": sorted(left_out)}, *results]
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", nargs="+", choices=["forward", "transport", "neighbors", "certify", "maps"],
-                        default=["forward", "transport", "neighbors", "certify", "maps"])  # fmt: skip
+    parser.add_argument("--tables", nargs="+", choices=["neighbors", "certify", "maps"],
+                        default=["neighbors", "certify", "maps"])  # fmt: skip
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--spinners", type=int, default=0, help="number of processes that each keep a core busy")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of measurements that take less than a second")
-    parser.add_argument("--most", type=int, default=10_000, help="number of rows of the largest plans")
     parser.add_argument("--rows", type=int, default=20_000, help="number of rows whose neighbors are searched")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--child", nargs=2)

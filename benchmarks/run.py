@@ -19,7 +19,7 @@ JOBS = [
     ["certify_calibration.py", "--pairs", "100"],
     ["bench_sliced.py"],
     ["bench_sliced.py", "--rows", "20000", "10007"],
-    ["bench_klot.py", "--rows", "2000"],
+    ["klot.py", "--most", "4000"],
     ["bench_train.py", "--unpaired", "2048", "--pairs", "512"],
     ["bench_jam.py"],
 ]

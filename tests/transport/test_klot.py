@@ -1,6 +1,10 @@
 """KLOT and its explicit gradient against autograd through the solver, finite differences, and POT's plans."""
 
 import math
+import re
+import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
 import ot
@@ -9,7 +13,7 @@ import torch
 from torch.nn.functional import normalize
 
 from congruence import errors
-from congruence.transport import klot, klot_features, sinkhorn, solve_teacher
+from congruence.transport import _kernel, klot, klot_features, sinkhorn, solve_teacher
 
 EXACT = {"max_iter": 20_000, "tolerance": 1e-11}
 
@@ -365,3 +369,56 @@ def test_a_start_saves_iterations_and_changes_nothing_else():
     assert again.item() == pytest.approx(first.item(), rel=1e-3)
     with pytest.raises(errors.ShapeError, match="start"):
         klot_features(X, Y, None, None, teacher=teacher, start=info.student.u)
+
+
+HOSTILE = {
+    "constant": lambda A: torch.zeros_like(A),
+    "constant rows": lambda A: A[:, :1].expand(A.shape),
+    "duplicates": lambda A: A[torch.arange(len(A)) // 3],
+    "one row far away": lambda A: A - 3.0 * (torch.arange(len(A)) == 2)[:, None] * (torch.arange(A.shape[1]) != 4),
+    "one row": lambda A: A[:1],
+    "one column": lambda A: A[:, :1],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("side", [0, 1])
+def test_degenerate_affinities_have_the_plans_of_the_log_domain(kind, side):
+    X, Y, TX, TY = (z.detach() for z in problem(30, 20))
+    given = [X @ Y.T, TX @ TY.T]
+    given[side] = HOSTILE[kind](given[side])
+    n, m = given[side].shape
+    A, T = (Z[:n, :m].contiguous() for Z in given)
+    A.requires_grad_()
+    P, Q = (torch.exp(log_plan(Z.detach(), 0.05, 3000)) for Z in (A, T))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.ConvergenceWarning)  # where the plans agree
+        value = klot(A, T, 0.05, 0.05, tolerance=1e-9)
+    value.backward()
+    assert value.item() == pytest.approx((Q * (Q / P).log()).sum().item(), rel=1e-6, abs=1e-9)
+    torch.testing.assert_close(A.grad, (P - Q) / 0.05, rtol=1e-6, atol=1e-7)
+
+
+def peak(run):
+    """Return the largest growth of resident memory during a call, in bytes."""
+    counters = Path("/proc/self/status")
+    Path("/proc/self/clear_refs").write_text("5")
+
+    def read(name):
+        return 1024 * int(re.search(rf"{name}:\s*(\d+)", counters.read_text())[1])
+
+    before = read("VmRSS")
+    run()
+    return read("VmHWM") - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are counted by Linux")
+def test_memory(monkeypatch):
+    n = 3000
+    X, Y, TX, TY = (unit(n, 16, seed).float().requires_grad_(seed < 2) for seed in range(4))
+    A, T = (X @ Y.T).detach().requires_grad_(), TX @ TY.T
+    klot(A[:200, :200], T[:200, :200]).backward()
+    A.grad = None
+    assert peak(lambda: klot(A, T).backward()) < 1.2 * 4 * n * n
+    monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 2**20)
+    assert peak(lambda: klot_features(X, Y, TX, TY, max_iter=3, memory=0, return_info=True)[0].backward()) < n * n

@@ -31,7 +31,7 @@ class Side:
 
     affinity: Affinity
     epsilon: float
-    potentials: Potentials
+    potentials: Potentials[np.ndarray]
     marginals: tuple[np.ndarray, np.ndarray]
     kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
 

@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -37,14 +37,17 @@ SPARSE = 0.05
 
 def exponential(L: Array) -> Array:
     """Compute exp(L) in place, with exponents below ``FLOOR`` raised to it, and return L."""
-    floor = FLOOR[L.dtype.itemsize]
+    entries: Any = L
+    floor = FLOOR[entries.dtype.itemsize]
     if is_tensor(L):
-        L.clamp_(min=floor)
+        entries.clamp_(min=floor)
         if remote(L.device):
-            return L.exp_()
-    elif L.min() < floor:
-        np.maximum(L, floor, out=L)
-    np.exp(to_numpy(L), out=to_numpy(L))  # takes half as long as torch's
+            entries.exp_()
+            return L
+        entries = to_numpy(L)
+    elif entries.min() < floor:
+        np.maximum(entries, floor, out=entries)
+    np.exp(entries, out=entries)  # takes half as long as torch's
     return L
 
 
@@ -77,7 +80,7 @@ class Dense(_Affinity):
 
     def __init__(self, A: Array, dtype: DType) -> None:
         super().__init__(A, dtype)
-        self.A, self.shape = A, tuple(A.shape)
+        self.A, self.shape = A, (A.shape[0], A.shape[1])
 
     def every(self, step: int) -> Dense:
         """Return the affinities of every ``step``-th row."""
@@ -96,7 +99,7 @@ class Dense(_Affinity):
 
             torch.add(rows, self.A[part, :], alpha=1 / epsilon, out=out)
         else:
-            np.multiply(self.A[part, :], 1 / epsilon, out=out, dtype=out.dtype)
+            np.multiply(to_numpy(self.A[part, :]), 1 / epsilon, out=to_numpy(out))
             out += rows
         if v.any():
             out += self.vector(v)
@@ -270,21 +273,16 @@ class DenseStrip:
     """Rows of the kernel as a dense array, which multiplies NumPy vectors; ``avoid_blas`` as for ``StripPool``."""
 
     def __init__(self, entries: Array, avoid_blas: bool) -> None:
-        self._remote: Array | None = entries if remote(device(entries)) else None
-        self._entries = None if self._remote is not None else to_numpy(entries)
-        self._avoid_blas = avoid_blas
+        self._entries, self._avoid_blas, self._remote = entries, avoid_blas, remote(device(entries))
+        self._near = np.empty((0, 0)) if self._remote else to_numpy(entries)
 
     def times(self, b: np.ndarray) -> np.ndarray:
         """Return K b."""
-        if self._entries is None:
-            return self._product(self._remote, b)
-        return times_columns(self._entries, b, self._avoid_blas)
+        return self._product(self._entries, b) if self._remote else times_columns(self._near, b, self._avoid_blas)
 
     def transposed_times(self, a: np.ndarray) -> np.ndarray:
         """Return Kᵀ a."""
-        if self._entries is None:
-            return self._product(self._remote.T, a)
-        return times_rows(self._entries, a, self._avoid_blas)
+        return self._product(self._entries.T, a) if self._remote else times_rows(self._near, a, self._avoid_blas)
 
     def _product(self, K: Array, vector: np.ndarray) -> np.ndarray:
         return to_numpy(K @ namespace(K).asarray(vector, device=device(K)))

@@ -7,13 +7,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg.lapack import dposv
 
 from congruence._utils.arrays import is_tensor, namespace, to_numpy
-from congruence._utils.typing import Array, DType, RowsLike, Tensor
+from congruence._utils.typing import Array, ArrayT, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.transport._kernel import Affinity, Dense, Kernel, Products, Scratch, Strip, exponential, strip_pool_for
@@ -302,15 +303,15 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
 
 @dataclass(frozen=True)
-class Potentials:
+class Potentials(Generic[ArrayT]):
     """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1.
 
     ``error`` estimates the L1 distance to the converged plan, from 0 to 2 (2 also if it is not known yet);
     ``marginal_error`` is the L1 error of the column sums half an iteration earlier, which no half iteration increases.
     """
 
-    u: Array
-    v: Array
+    u: ArrayT
+    v: ArrayT
     n_iter: int
     error: float
     marginal_error: float
@@ -323,7 +324,7 @@ class Goal:
     def __init__(self, error: float) -> None:
         self.error = error
 
-    def reached(self, error: float, rows: Array) -> bool:
+    def reached(self, error: float, rows: np.ndarray) -> bool:
         """Return whether a plan with this error, and with these ``rows`` of the sample, is good enough."""
         return error <= self.error
 
@@ -428,7 +429,7 @@ class Progress:
         self._best: Iterate | None = None
         self._error = 2.0  # of the best; 2 if it is not known
         self._went_back = False
-        self._before, self._look = math.inf, math.inf
+        self._before, self._look = 0.0, math.inf
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
@@ -445,7 +446,7 @@ class Progress:
             return self._best.v - x
         self._went_back = False
         change = self._accelerated.change(x, plain)
-        known = self._accelerated.count >= FEWEST or marginal <= FAST * self._before
+        known = self._accelerated.count >= FEWEST or marginal <= max(FAST * self._before, self._settled)
         now = Iterate(u, x + plain, marginal, change, change - plain, known)
         self._before = marginal
         if marginal < self._least / 2:
@@ -481,7 +482,7 @@ class Progress:
             changes -= np.einsum("ij,ij", P, changes) / rows.sum()
         return PROMISE * float(np.einsum("ij,ij", P, np.abs(changes, out=changes)) / rows.sum()), P
 
-    def result(self, n_iter: int, u: np.ndarray, v: np.ndarray) -> Potentials:
+    def result(self, n_iter: int, u: np.ndarray, v: np.ndarray) -> Potentials[np.ndarray]:
         """Return the best plan so far, or, if there is none, that of the last potentials."""
         best = self._best
         if best is None:
@@ -506,7 +507,7 @@ def iterate(
     memory: int,
     start: np.ndarray | None = None,
     buffer: Array | None = None,
-) -> tuple[Potentials, Kernel]:
+) -> tuple[Potentials[np.ndarray], Kernel]:
     """Return the potentials, and the kernel at the end, after accelerated Sinkhorn iterations from v = 0 or ``start``,
     rows first: a ← r/(K b), b ← c/(Kᵀa).
 
@@ -521,7 +522,7 @@ def iterate(
 
 def _iterate(
     kernel: Kernel, r: np.ndarray, c: np.ndarray, max_iter: int, goal: Goal, start: np.ndarray | None
-) -> tuple[Potentials, Kernel]:
+) -> tuple[Potentials[np.ndarray], Kernel]:
     marginals = None if kernel.fits else (r, c)
     narrow, log_c = r.astype(kernel.real), np.log(c)
     sample = Sample(kernel.affinity, kernel.epsilon, r)

@@ -58,8 +58,8 @@ class Convergence:
     - ``tolerance``: The largest ``gradient_error`` that counts as converged.
     """
 
-    student: Potentials
-    teacher: Potentials
+    student: Potentials[Array]
+    teacher: Potentials[Array]
     difference: float
     rounding: float
     tolerance: float
@@ -68,7 +68,7 @@ class Convergence:
     def gradient_error(self) -> float:
         """Estimated error of the gradient in L1 norm, relative to the gradient, at most 1."""
         error = self.student.error + self.teacher.error + self.rounding
-        return error / max(error, self.difference)
+        return error / max(error, self.difference) if error else 0.0
 
     @property
     def converged(self) -> bool:
@@ -310,10 +310,7 @@ def _with_info(
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
-    student, teacher = (
-        replace(side.potentials, u=side.affinity.vector(side.potentials.u), v=side.affinity.vector(side.potentials.v))
-        for side in sides
-    )
+    student, teacher = (_in_library(side) for side in sides)
     convergence = Convergence(student, teacher, difference, rounding, tolerance)
     if return_info:
         return value, convergence
@@ -321,6 +318,12 @@ def _with_info(
         where = f"after {max(side.potentials.n_iter for side in sides)} iterations"
         warn_unconverged(convergence.gradient_error, where, ", or check with return_info=True", stacklevel=3)
     return value
+
+
+def _in_library(side: Side) -> Potentials[Array]:
+    """Return the potentials of a side in its library."""
+    found, vector = side.potentials, side.affinity.vector
+    return Potentials(vector(found.u), vector(found.v), found.n_iter, found.error, found.marginal_error, found.log_mass)
 
 
 def _rounding(affinity: Affinity, epsilon: float) -> float:

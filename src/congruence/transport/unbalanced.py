@@ -104,7 +104,8 @@ def sinkhorn_unbalanced(
         solved.error,
         solved.n_iter,
         solved.error <= tolerance,
-        *(as_array(side, A) for side in sums),
+        as_array(sums[0], A),
+        as_array(sums[1], A),
         A,
         rho=float(rho),
         log_mass=solved.log_mass,
@@ -125,7 +126,7 @@ def relax(
     max_iter: int,
     goal: Goal,
     memory: int,
-) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
+) -> tuple[Potentials[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return potentials and marginals of the optimal plan divided by its mass, after accelerated iterations from
     v = log c.
 
@@ -142,7 +143,7 @@ def relax(
 
 def _relax(
     kernel: Kernel, ratio: float, r: np.ndarray, c: np.ndarray, max_iter: int, goal: Goal
-) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
+) -> tuple[Potentials[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Run the iteration of ``relax``, with ``ratio`` = ε/ρ."""
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = np.log(r), np.log(c)
@@ -199,8 +200,8 @@ def _relax(
 
 
 def _result(
-    kernel: Kernel, best: Potentials, h: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray
-) -> tuple[Potentials, tuple[np.ndarray, np.ndarray]]:
+    kernel: Kernel, best: Potentials[np.ndarray], h: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray
+) -> tuple[Potentials[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Normalize the plan, and measure its distance from the optimality conditions; ``best`` has potentials with h."""
     u, v = best.u - h, best.v - h
     rows, columns = kernel_marginals(kernel, u, v)

@@ -231,7 +231,7 @@ PAPER = Paper(
     drawings={
         "sotalign-fig1": ("a drawing of the task", "1"),
         "sotalign-fig2": ("a drawing of the method", "3"),
-        "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/bench_klot.py", "5"),
-        "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/bench_klot.py", "B.1"),
+        "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/klot.py", "5"),
+        "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/klot.py", "B.1"),
     },
 )
