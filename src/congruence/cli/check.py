@@ -200,6 +200,8 @@ def _next(certificate: Certificate, old: str, new: str | None, out: str, store: 
         "collect": ["lab", "anchors", old, "-n", str(certificate.n_anchors + (verdict.more or 0)), "-o", "chosen.txt"],
         "re-embed": ["embed", "ENCODER", "ITEMS", "-o", "new.parquet"],
     }.get(verdict.action)
+    if certificate.pairing["state"] == "shifted":
+        words = ["fit", *files, "--set", "realign=step", "-o", "map"]
     return None if words is None else shlex.join(["congruence", *words])
 
 
