@@ -20,7 +20,9 @@ pytest.importorskip("torch", reason="methods are trained with torch")
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
 #: tests/transport/test_klot.py.
-pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::congruence.errors.{name}Warning") for name in ("Convergence", "Alignment")
+]
 
 NAMES = list(METHODS)
 QUICK = {"n_components": 6, "max_steps": 60, "learning_rate": 5e-3, "batch_size": 128, "validate_every": 30}
@@ -39,7 +41,7 @@ OWN["sue"]["spectral_batch_size"] = 200
 def quick(name):
     if name == "jam":
         return make_method("jam", **JAM_QUICK)
-    closed = METHODS[name].kind != "heads"
+    closed = "max_steps" not in METHODS[name]().get_params()
     return make_method(name, **({"n_components": 6} if closed else {**QUICK, **OWN.get(name, {})}))
 
 
@@ -57,7 +59,7 @@ def fits(latent):
             method = quick(name)
             heldout = {"validation": (latent.X_test, latent.Y_test), "verbose": False}
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", errors.ConvergenceWarning)
+                warnings.simplefilter("ignore", errors.CongruenceWarning)
                 done[name] = method, method.fit(latent.X, latent.Y, **beside_the_pairs(name, latent), **heldout)
         return done[name]
 
@@ -89,7 +91,7 @@ def test_fit_returns_the_method_itself_which_is_then_a_map(latent, retrieval, fi
     assert json.dumps(loaded.describe()) == json.dumps(method.describe())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if METHODS[name].kind == "heads"])
+@pytest.mark.parametrize("name", [name for name in NAMES if "max_steps" in METHODS[name]().get_params()])
 def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name):
     assert not hasattr(quick(name), "history_")
     method, _ = fits(name)

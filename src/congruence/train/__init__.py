@@ -18,6 +18,7 @@ from congruence.train.nnclr import NNCLR
 from congruence.train.rows import ArrayRows, Rows, Sources
 from congruence.train.sail import SAIL, Contrastive
 from congruence.train.sclip import SCLIP
+from congruence.train.self_trained import SelfTrainedMap
 from congruence.train.sotalign import SOTAlign
 from congruence.train.structure import STRUCTURE
 from congruence.train.sue import SUE
@@ -40,6 +41,7 @@ __all__ = [
     "Rows",
     "SOTAlign",
     "Schedule",
+    "SelfTrainedMap",
     "Sources",
     "make_method",
     "split_by_group",
@@ -48,7 +50,8 @@ __all__ = [
 #: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the
 #: pairs: unpaired ones, or JAM's wrong captions.
 METHODS: dict[str, type[HeadsMap]] = {
-    cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
+    cls.method: cls
+    for cls in (SelfTrainedMap, SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
 }
 
 
