@@ -30,7 +30,7 @@ from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
 from congruence.synthetic import unimodal_problem
-from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
+from congruence.train import CCA, SAIL, Procrustes, SOTAlign, WeightedCCA
 from congruence.transport import distribution_shift, sinkhorn
 from congruence_papers.sotalign import Heldout, Parts, SOTAlignData, encoder_agreement, measure_heads
 from congruence_papers.sotalign.samples import open_sample
@@ -197,7 +197,7 @@ def linear_maps(pairs: int, width: int) -> list[Any]:
     return [
         *(Procrustes(n_components=d) for d in some),
         *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (some[0], some[-2], some[-1])),
-        *(CSA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
+        *(WeightedCCA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
     ]
 
 

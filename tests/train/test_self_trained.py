@@ -7,6 +7,7 @@ import pytest
 
 import congruence
 from congruence import errors
+from congruence.evaluation import search
 from congruence.synthetic import unimodal_problem
 from congruence.train import SelfTrainedMap
 from congruence.train.retrieval import mean_recall
@@ -125,6 +126,30 @@ def test_the_saved_map_searches_alike(tmp_path):
     for ours, theirs in zip(loaded.banks_, mapping.banks_, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert mapping.scores_["validation_mean_recall_at_1"] == quality(loaded, test, csls=True)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_search_corrects_for_hubs_as_the_score_does(side):
+    pairs, pools, test = world()
+    mapping = SelfTrainedMap(hubness="csls").fit(*pairs, unpaired=pools)
+    asked, others = test if side == "source" else test[::-1]
+    rows, near = search(mapping, asked, others, 3, side=side)
+    one = search(mapping, asked[:1], others, 3, side=side)
+    np.testing.assert_array_equal(one[0][0], rows[0])
+    assert (np.diff(near, axis=1) <= 1e-6).all()
+    plain = search(mapping, asked, others, 1, side=side, hubness="none")[0]
+    correct = np.arange(len(asked))
+    assert not np.array_equal(rows[:, :1], plain)
+    scores = [
+        (found[:, 0] == correct).mean()
+        for found in (
+            search(mapping, *two, 1, side=name)[0] for name, two in (("source", test), ("target", test[::-1]))
+        )
+    ]
+    assert np.mean(scores) == pytest.approx(mapping.score(*test), abs=1e-9)
+    mapping.banks_ = None
+    with pytest.raises(errors.ParameterError, match="without rows to compute densities"):
+        search(mapping, asked, others, side=side)
 
 
 def test_many_unpaired_rows_are_sampled():

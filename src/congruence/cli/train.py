@@ -29,8 +29,8 @@ _CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at
 def command(
     method: str | None = argument(
         None,
-        "self_trained (the default), sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, procrustes "
-        "or jam.",
+        "self_trained (the default), sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, "
+        "weighted_cca, procrustes or jam.",
     ),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     pairs: str | None = option(None, "FIRST,SECOND: files of the paired rows, paired by id or position."),

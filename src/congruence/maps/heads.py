@@ -45,6 +45,7 @@ class HeadsMap(Map):
     - ``normalize``: x / ‖x‖, and zero rows stay zero
     - ``center``, with ``mean`` (d,): x − mean
     - ``linear``, with ``weight`` (d_in, d_out), ``bias`` (d_out,): x @ weight + bias
+    - ``complete``, with ``column`` (d,): x + √(1 − ‖x‖²) · column, which makes short rows unit rows
     - ``gelu``: x Φ(x), exactly; ``relu``: max(x, 0); ``silu``: x σ(x)
     - ``layernorm``, with ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5: (x − mean) / √(variance + eps) · weight + bias
     - ``swiglu``, with ``weight`` and ``gate_weight`` (d_in, d_out), ``bias`` and ``gate_bias`` (d_out,):

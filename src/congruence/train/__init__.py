@@ -11,7 +11,7 @@ from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.train._base import HeadTrainer
 from congruence.train.captions import split_by_group
-from congruence.train.closed import CCA, CSA, Procrustes
+from congruence.train.closed import CCA, CSA, Procrustes, WeightedCCA
 from congruence.train.jam import JAM
 from congruence.train.loop import Schedule
 from congruence.train.nnclr import NNCLR
@@ -43,6 +43,7 @@ __all__ = [
     "Schedule",
     "SelfTrainedMap",
     "Sources",
+    "WeightedCCA",
     "make_method",
     "split_by_group",
 ]
@@ -51,7 +52,10 @@ __all__ = [
 #: pairs: unpaired ones, or JAM's wrong captions.
 METHODS: dict[str, type[HeadsMap]] = {
     cls.method: cls
-    for cls in (SelfTrainedMap, SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
+    for cls in (
+        *(SelfTrainedMap, SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, WeightedCCA, Procrustes),
+        JAM,
+    )
 }
 
 

@@ -10,6 +10,7 @@ from congruence._utils.arrays import to_numpy
 from congruence._utils.typing import Labels
 from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
+from congruence.linalg.csls import mean_of_largest
 from congruence.metrics import recall_at_k
 
 
@@ -88,3 +89,28 @@ def mean_recall(
 ) -> float:
     """Return the mean of recall at 1 in both directions, by which methods are selected; see ``recalls``."""
     return recalls(X, Y, x_labels, y_labels, (1,), banks)["mean@1"]
+
+
+def left_out_ranks(
+    pairs: tuple[np.ndarray, np.ndarray],
+    pools: tuple[np.ndarray, np.ndarray],
+    labels: np.ndarray,
+    banks: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
+    """Return the reciprocal rank and the hits at 1 of left-out pairs (n, 2), the mean of both directions.
+
+    Mapped unit rows of a side are searched among those of the other and its pool; those of equal labels are hits. With
+    ``banks`` of queries, hubs are corrected for by CSLS.
+    """
+    own = labels[:, None] == labels
+    scores = []
+    for side in (0, 1):
+        gallery = np.concatenate([pairs[1 - side], pools[1 - side]])
+        near = pairs[side] @ gallery.T
+        if banks is not None:
+            near -= mean_of_largest(gallery @ banks[side].T, 10, axis=1).astype(near.dtype) / 2
+        best = np.where(own, near[:, : len(own)], -np.inf).max(axis=1)[:, None]
+        near[:, : len(own)][own] = -np.inf
+        rank = 1 + (near > best).sum(axis=1) + (near == best).sum(axis=1) / 2
+        scores.append(np.column_stack([1 / rank, rank <= 1]))
+    return np.asarray(np.mean(scores, axis=0))

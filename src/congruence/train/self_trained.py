@@ -13,14 +13,15 @@ import scipy.linalg
 from congruence._utils.arrays import normalize_rows, to_numpy
 from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence.embeddings import Space
 from congruence.errors import AlignmentWarning, InputError
-from congruence.linalg.csls import ScaledSimilarity, mean_of_largest
+from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import HeadsMap
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
 from congruence.train._base import HeadTrainer
-from congruence.train._reading import Unpaired, Validation, read_data, space_of
-from congruence.train.retrieval import mean_recall
+from congruence.train._reading import DISTRACTORS, TrainingData, Unpaired, Validation, fold_numbers, read_data, space_of
+from congruence.train.retrieval import left_out_ranks, mean_recall
 from congruence.train.rows import Rows, sample
 
 #: Leading principal directions of each side that are used: more change nothing measurable and cost their cube.
@@ -32,8 +33,8 @@ RIDGES = (0.0025, 0.0075, 0.025, 0.075, 0.25)
 #: Matches and λ of the rounds to choose from.
 ROUNDS = (("soft", 0.0075), ("soft", 0.025), ("soft", 0.075), ("hard", 0.0075))
 
-#: Largest number of rows of a pool in the rounds of the folds, and kept in the map for CSLS.
-FOLD_ROWS, BANK_ROWS = 1500, 2000
+#: Largest number of rows of a pool kept in the map for CSLS.
+BANK_ROWS = 2000
 
 #: Fewest different pairs that can be divided into folds, and fewest new rows of a pool that are used.
 FEWEST_PAIRS, FEWEST_ROWS = 5, 20
@@ -155,6 +156,22 @@ class SelfTrainedMap(HeadsMap):
         """
         self._check_parameters()
         data = read_data(self, X, Y, unpaired, validation)
+        why = self.fit_data(data)
+        self.source_space_ = replace(space_of(X), dim=self.n_features_in_)
+        self.target_space_ = replace(space_of(Y), dim=self.d_target)
+        if data.validation is not None:
+            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+        if why:
+            warnings.warn(
+                AlignmentWarning(
+                    f"The map is fitted on the pairs alone: {why}.", "Pass more pairs, or larger `unpaired=(U, V)`."
+                ),
+                stacklevel=2,
+            )
+        return self
+
+    def fit_data(self, data: TrainingData, choice: Choice | None = None) -> str:
+        """Choose, unless a choice is given, and fit; return why the unpaired rows were not used, or an empty string."""
         groups = duplicate_groups(data.source, data.target)
         pools = [
             _new_rows(pool, paired, self.max_rows)
@@ -163,7 +180,9 @@ class SelfTrainedMap(HeadsMap):
         sides = [_Side(paired, pool) for paired, pool in zip((data.source, data.target), pools, strict=True)]
         A, B, U, V = (*(side.pairs for side in sides), *(side.pool for side in sides))
         why, evidence = "", {}
-        if groups.max() + 1 < FEWEST_PAIRS:
+        if choice is not None:
+            pass
+        elif groups.max() + 1 < FEWEST_PAIRS:
             why = f"{groups.max() + 1} different pairs cannot be divided into folds"
             choice = Choice("none", RIDGES[2], 0, None)
         else:
@@ -190,8 +209,7 @@ class SelfTrainedMap(HeadsMap):
         }
         facts: dict[str, Any] = {"n_pairs": len(A), **sizes, "used_rows": [len(U), len(V)], "hubness": choice.hubness}
         self.set_layers(layers, self.method, {**facts, "training": self.get_params()})
-        self.source_space_ = replace(space_of(X), dim=self.n_features_in_)
-        self.target_space_ = replace(space_of(Y), dim=self.d_target)
+        self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
         self.banks_ = tuple(
             unit(np.concatenate([_spread(pool, BANK_ROWS), pairs]) @ W)
@@ -199,16 +217,7 @@ class SelfTrainedMap(HeadsMap):
         )
         self.scores_ = {"self_training": {**found, **evidence, **({"note": why} if why else {})}}
         self.scores_["self_training"]["sentence"] = describe(self.scores_["self_training"])
-        if data.validation is not None:
-            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
-        if why:
-            warnings.warn(
-                AlignmentWarning(
-                    f"The map is fitted on the pairs alone: {why}.", "Pass more pairs, or larger `unpaired=(U, V)`."
-                ),
-                stacklevel=2,
-            )
-        return self
+        return why
 
     def score(
         self,
@@ -238,10 +247,9 @@ class SelfTrainedMap(HeadsMap):
         self, A: np.ndarray, B: np.ndarray, U: np.ndarray, V: np.ndarray, groups: np.ndarray
     ) -> tuple[Choice, dict[str, Any]]:
         """Return the choice, and how left-out pairs are found by the teacher and by the map chosen."""
-        U, V = (_spread(pool, FOLD_ROWS) for pool in (U, V))
+        U, V = (_spread(pool, DISTRACTORS) for pool in (U, V))
         corrections = {"auto": (None, "csls"), "csls": ("csls",), "none": (None,)}[self.hubness]
-        order = np.random.default_rng(self.random_state).permutation(groups.max() + 1)
-        fold = order[groups] % min(self.folds, len(order))
+        fold = fold_numbers(groups, self.folds, self.random_state)
         outs = [fold == k for k in range(fold.max() + 1)]
 
         def measure(matches: str, ridge: float, rounds: int) -> dict[Choice, np.ndarray]:
@@ -251,10 +259,12 @@ class SelfTrainedMap(HeadsMap):
                 first = Choice(matches, ridge, 0, None)
                 found = _rounds(A[~out], B[~out], U, V, first, rounds, self.temperature)
                 for number, weights in enumerate(found):
-                    mapped = [unit(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True)]
+                    a, b, u, v = (unit(rows @ W) for rows, W in zip((A, B, U, V), weights * 2, strict=True))
+                    banks = np.concatenate([u, a[~out]]), np.concatenate([v, b[~out]])
                     for hubness in corrections:
+                        ranks = left_out_ranks((a[out], b[out]), (u, v), groups[out], banks if hubness else None)
                         key = Choice(matches if number else "none", ridge, number, hubness)
-                        scores.setdefault(key, np.empty((len(A), 2)))[out] = _ranks(mapped, out, groups, hubness)
+                        scores.setdefault(key, np.empty((len(A), 2)))[out] = ranks
             return scores
 
         trials: dict[Choice, np.ndarray] = {}
@@ -364,25 +374,6 @@ def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> t
     sides = ((factors[0], left[:, :kept] * roots), (factors[1], right[:kept].T * roots))
     W, Z = (scipy.linalg.solve_triangular(L, side, lower=True, trans="T").astype(np.float32) for L, side in sides)
     return W, Z
-
-
-def _ranks(mapped: list[np.ndarray], out: np.ndarray, groups: np.ndarray, hubness: str | None) -> np.ndarray:
-    """Return the mean reciprocal rank and hits at 1 (k, 2), both ways, of left-out pairs among these and the pool."""
-    A, B, U, V = mapped
-    own = groups[out][:, None] == groups[out]
-    scores = []
-    for queries, others, queries_pool, pool in ((A, B, U, V), (B, A, V, U)):
-        gallery = np.concatenate([others[out], pool])
-        near = queries[out] @ gallery.T
-        if hubness:
-            bank = np.concatenate([queries_pool, queries[~out]])
-            near -= mean_of_largest(gallery @ bank.T, 10, axis=1).astype(near.dtype) / 2
-        wrong = near.copy()
-        wrong[:, : len(own)][own] = -np.inf
-        best = np.where(own, near[:, : len(own)], -np.inf).max(axis=1)[:, None]
-        rank = 1 + (wrong > best).sum(axis=1) + (wrong == best).sum(axis=1) / 2
-        scores.append(np.column_stack([1 / rank, rank <= 1]))
-    return np.asarray(np.mean(scores, axis=0))
 
 
 def describe(facts: dict[str, Any]) -> str:
