@@ -39,7 +39,7 @@ from machine_output import add_json, write_json
 
 WIDTHS = (64, 128, 256)
 BATCH = 512
-TRAINING: dict[str, Any] = {"validate_every": 10, "device": "cpu", "max_steps": 120}
+TRAINING: dict[str, Any] = {"validate_every": 10, "device": "cpu", "max_steps": 120, "patience": None}
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},

@@ -32,6 +32,7 @@ TRAINING: dict[str, Any] = {
     "batch_size": PAIRS + BATCH,
     "device": "cpu",
     "max_steps": 120,
+    "patience": None,
 }
 #: Starting from the teacher needs fewer and smaller steps: rate × steps / 2 bounds how far Lion can move a weight.
 STARTS: dict[str, dict[str, Any]] = {

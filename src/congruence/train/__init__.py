@@ -9,7 +9,7 @@ from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.train._base import HeadTrainer
+from congruence.train._base import HeadsObjective, HeadTrainer
 from congruence.train.captions import split_by_group
 from congruence.train.closed import CCA, CSA, Procrustes, WeightedCCA
 from congruence.train.jam import JAM
@@ -36,6 +36,7 @@ __all__ = [
     "ArrayRows",
     "Contrastive",
     "HeadTrainer",
+    "HeadsObjective",
     "History",
     "Procrustes",
     "Rows",

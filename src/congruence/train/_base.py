@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -45,7 +46,8 @@ def retrieval_score(
     x_labels: Labels | None = None,
     y_labels: Labels | None = None,
 ) -> float:
-    """Return the mean of recall at 1 in both directions, by which parameters and steps are selected.
+    """Return the mean of recall at 1 in both directions, by which parameters and steps are selected; with CSLS if the
+    map chose that.
 
     ``X`` (n, d_source), ``y`` (m, d_target): rows with equal labels match, without labels those at equal positions.
     """
@@ -54,7 +56,8 @@ def retrieval_score(
             "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
         )
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
-    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels)
+    banks = self.banks_ if self.facts_.get("hubness") == "csls" else None
+    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -212,8 +215,7 @@ class HeadTrainer(HeadsMap):
         fold = fold_numbers(groups, folds, self.random_state)
         curves = []
         for number in range(1 if share is not None else int(fold.max()) + 1):
-            one = type(self)(**self.get_params(deep=False))
-            self._share_with(one)
+            one = copy.copy(self)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CongruenceWarning)
                 part = data.leave_out(fold == number, groups)
@@ -228,9 +230,6 @@ class HeadTrainer(HeadsMap):
         chosen = steps[best] if gains.mean() > error else steps[0]
         evidence = {"folds": len(curves), "steps": steps, "reciprocal_rank": scores.mean(axis=0).tolist()}
         return chosen, {**evidence, "chosen": chosen, "gain": float(gains.mean()), "gain_error": error}
-
-    def _share_with(self, other: Self) -> None:
-        """Give the trainer of a fold what does not depend on the fold."""
 
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""

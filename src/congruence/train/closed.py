@@ -5,6 +5,7 @@ They are saved as themselves, and ``congruence.load`` returns the map of ``congr
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from congruence._utils.typing import RowsLike
+from congruence.errors import AlignmentWarning
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.heads import SIDES
 from congruence.train._base import HeadTrainer, retrieval_score
@@ -29,14 +31,25 @@ def fit_closed(
     resume: bool = True,
     verbose: bool = True,
 ) -> HeadsMap:
-    """Fit the map on the pairs, with the arguments of ``HeadTrainer.fit``; unpaired rows are checked, but not used."""
+    """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
+
+    Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
+    help. Validation rows are scored, but nothing is chosen by them.
+    """
     self._check_parameters()
     data = read_data(self, X, Y, unpaired, validation)
-    self._fit(data.source, data.target)
+    note = None
+    if hasattr(self, "fit_data"):
+        note = self.fit_data(data)
+    else:
+        self._fit(data.source, data.target)
     self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
     self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
     if data.validation is not None:
         self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+    if note:
+        problem = f"The map is fitted on the pairs alone: {note}."
+        warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=(U, V)`."), stacklevel=2)
     return self
 
 
@@ -58,31 +71,23 @@ class Procrustes(ProcrustesHeads):
     score = retrieval_score
 
 
-class WeightedCCA(CCAMap):
-    """Canonical correlation analysis whose directions are weighted by their correlations, compared by cosine.
+class WeightedCCA(CCA):
+    """Canonical correlation analysis, compared by the cosine of directions that are weighted by their correlations.
 
-    Parameters
-    ----------
-    n_components, ridge, center, normalize
-        As for ``CCAMap``; ``ridge`` is 1.0 by default.
-    power : float, default=0.5
-        Both sides of direction i are multiplied by ρ_i to this power.
+    ``CCA`` with other defaults: ``power=0.5`` and ``ridge=1.0``.
     """
 
     method: ClassVar[str] = "weighted_cca"
-    criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed  # type: ignore[assignment]
-    score = retrieval_score
 
     def __init__(
         self,
         n_components: int | None = None,
         ridge: float = 1.0,
-        power: float = 0.5,
         center: bool = True,
         normalize: bool = True,
+        power: float = 0.5,
     ) -> None:
-        super().__init__(n_components=n_components, ridge=ridge, center=center, normalize=normalize, power=power)
+        super().__init__(n_components, ridge, center, normalize, power)
 
 
 class CSA(HeadsMap):

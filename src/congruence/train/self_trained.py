@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import scipy.linalg
 
-from congruence._utils.arrays import normalize_rows, to_numpy
-from congruence._utils.typing import Labels, Layer, RowsLike
+from congruence._utils.arrays import normalize_rows
+from congruence._utils.typing import Layer
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Space
-from congruence.errors import AlignmentWarning, InputError
+from congruence.errors import ParameterError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import HeadsMap
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-from congruence.train._base import HeadTrainer
-from congruence.train._reading import DISTRACTORS, TrainingData, Unpaired, Validation, fold_numbers, read_data, space_of
-from congruence.train.retrieval import left_out_ranks, mean_recall
+from congruence.train._base import HeadTrainer, retrieval_score
+from congruence.train._reading import DISTRACTORS, TrainingData, fold_numbers
+from congruence.train.closed import fit_closed
+from congruence.train.retrieval import left_out_ranks
 from congruence.train.rows import Rows, sample
 
 #: Leading principal directions of each side that are used: more change nothing measurable and cost their cube.
@@ -64,7 +61,7 @@ class SelfTrainedMap(HeadsMap):
     Parameters
     ----------
     n_components : int, optional
-        Width of the joint space; by default as many directions as pairs and matches determine, at most 256.
+        Largest width of the joint space; by default as many directions as pairs and matches determine, at most 256.
     matches : {"auto", "none", "soft", "hard"}, default="auto"
         Kinds of matches to choose from besides the teacher; "none" is the teacher.
     max_rounds : int, default=5
@@ -111,6 +108,8 @@ class SelfTrainedMap(HeadsMap):
     kind: ClassVar[str] = "heads"
     method: ClassVar[str] = "self_trained"
     criterion: ClassVar[str] = HeadTrainer.criterion
+    fit = fit_closed  # type: ignore[assignment]
+    score = retrieval_score
 
     choice_: Choice
 
@@ -134,42 +133,6 @@ class SelfTrainedMap(HeadsMap):
         self.folds = folds
         self.random_state = random_state
 
-    def fit(  # type: ignore[override]  # unpaired rows
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        *,
-        unpaired: Unpaired | None = None,
-        validation: Validation | None = None,
-        checkpoint: str | Path | None = None,
-        resume: bool = True,
-        verbose: bool = True,
-    ) -> Self:
-        """Choose by folds of the pairs, and fit on all pairs and the pools; the arguments of ``HeadTrainer.fit``.
-
-        Validation rows are scored, but nothing is chosen by them.
-
-        Warns
-        -----
-        AlignmentWarning
-            If the unpaired rows do not help, or there are too few pairs or unpaired rows to tell.
-        """
-        self._check_parameters()
-        data = read_data(self, X, Y, unpaired, validation)
-        why = self.fit_data(data)
-        self.source_space_ = replace(space_of(X), dim=self.n_features_in_)
-        self.target_space_ = replace(space_of(Y), dim=self.d_target)
-        if data.validation is not None:
-            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
-        if why:
-            warnings.warn(
-                AlignmentWarning(
-                    f"The map is fitted on the pairs alone: {why}.", "Pass more pairs, or larger `unpaired=(U, V)`."
-                ),
-                stacklevel=2,
-            )
-        return self
-
     def fit_data(self, data: TrainingData, choice: Choice | None = None) -> str:
         """Choose, unless a choice is given, and fit; return why the unpaired rows were not used, or an empty string."""
         groups = duplicate_groups(data.source, data.target)
@@ -191,16 +154,8 @@ class SelfTrainedMap(HeadsMap):
             choice, evidence = self._choose(A, B, U, V, groups)
             if not why and choice.matches == "none" and self.matches != "none":
                 why = "maps with matches are not better on pairs left out"
-        weights = A_W, B_W = _rounds(A, B, U, V, choice, choice.rounds, self.temperature)[-1]
-        if self.n_components is not None:
-            most = A_W.shape[1]
-            check_positive(self.n_components, "n_components", integer=True)
-            if self.n_components > most:
-                raise InputError(
-                    f"Got `n_components={self.n_components}`; pairs and matches determine {most} directions.",
-                    f"Pass `n_components={most}` or less.",
-                )
-            weights = A_W[:, : self.n_components], B_W[:, : self.n_components]
+        weights = _rounds(A, B, U, V, choice, choice.rounds, self.temperature)[-1]
+        weights = weights[0][:, : self.n_components], weights[1][:, : self.n_components]
         layers = {name: side.layers(W) for name, side, W in zip(("source", "target"), sides, weights, strict=True)}
         found = {"matches": choice.matches, "ridge": choice.ridge, "rounds": choice.rounds, "hubness": choice.hubness}
         sizes = {
@@ -219,28 +174,15 @@ class SelfTrainedMap(HeadsMap):
         self.scores_["self_training"]["sentence"] = describe(self.scores_["self_training"])
         return why
 
-    def score(
-        self,
-        X: RowsLike,
-        y: RowsLike | None = None,
-        x_labels: Labels | None = None,
-        y_labels: Labels | None = None,
-    ) -> float:
-        """Return the mean of recall at 1 in both directions, with CSLS if that was chosen."""
-        if y is None:
-            raise InputError("Got rows of the source alone.", "Pass `y=…`, the rows of the target to search.")
-        mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
-        banks = self.banks_ if self.choice_.hubness else None
-        return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
-
     def _check_parameters(self) -> None:
         check_choice(self.matches, MATCHES, "matches")
         check_choice(self.hubness, ("auto", "csls", "none"), "hubness")
-        check_positive(self.max_rounds, "max_rounds", integer=True)
         check_positive(self.temperature, "temperature")
-        check_positive(self.max_rows, "max_rows", integer=True)
-        if check_positive(self.folds, "folds", integer=True) < 2:
-            raise InputError(f"Got `folds={self.folds}`; expected at least 2.", "Pass `folds=5`.")
+        for name in ("n_components", "max_rounds", "max_rows", "folds"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name, integer=True)
+        if self.folds < 2:
+            raise ParameterError(f"Got `folds={self.folds}`; expected at least 2.", "Pass `folds=5`.")
         check_seed(self.random_state)
 
     def _choose(
@@ -359,6 +301,8 @@ def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> t
 
     λ is ``ridge`` times the trace of each Gram matrix, whatever the number of rows and directions.
     """
+    import scipy.linalg
+
     weighted = A * weights[:, None].astype(A.dtype)
     cross = (weighted.T @ B).astype(np.float64)
     factors = []
@@ -380,8 +324,8 @@ def describe(facts: dict[str, Any]) -> str:
     """Return what was chosen, why, and the gain to expect, as sentences."""
     made = {
         "none": "the teacher, fitted on the pairs alone",
-        "soft": f"{facts['rounds']} rounds of soft matches",
-        "hard": f"{facts['rounds']} rounds of mutual nearest neighbors",
+        "soft": f"{facts['rounds']} round{'s' * (facts['rounds'] != 1)} of soft matches",
+        "hard": f"{facts['rounds']} round{'s' * (facts['rounds'] != 1)} of mutual nearest neighbors",
     }[facts["matches"]]
     text = f"Chosen: {made}, λ = {facts['ridge']:g} of the trace{', CSLS' * (facts['hubness'] is not None)}."
     if "folds" in facts:

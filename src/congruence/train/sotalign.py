@@ -296,10 +296,6 @@ class SOTAlign(HeadTrainer):
             self._choice = teacher.choice_
         return super()._choose_steps(data, share, folder, options)
 
-    def _share_with(self, other: SOTAlign) -> None:
-        if hasattr(self, "_choice"):
-            other._choice = self._choice
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
         vars(self).pop("_choice", None)
