@@ -239,7 +239,8 @@ def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, fil
 
 
 def test_sotalign_stands_beside_its_teacher(here, files):
-    done = here(*sotalign(files, "--test", "20", "--set", "max_steps=1")).ends(0)
+    paper = [word for entry in ("max_steps=1", "init=random", "teacher=cca") for word in ("--set", entry)]
+    done = here(*sotalign(files, "--test", "20", *paper)).ends(0)
     assert "its teacher's recall at 1" in done.out
     assert "worse than their linear teacher on the same 20 test pairs" in done.err
     scores = json.loads(here("inspect", str(files / "map"), "--json").out)["scores"]

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,7 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 
 import congruence
 from congruence import CCAMap, Embeddings, HeadsMap, Space, errors
-from congruence.train import CCA, CSA, METHODS, SAIL, Contrastive, Procrustes, WeightedCCA, make_method
+from congruence.train import (
+    CCA,
+    CSA,
+    METHODS,
+    SAIL,
+    Contrastive,
+    HeadsObjective,
+    HeadTrainer,
+    Procrustes,
+    WeightedCCA,
+    make_method,
+)
 
 pytest.importorskip("torch", reason="methods are trained with torch")
 
@@ -204,6 +216,25 @@ def test_csa_as_published_finds_nothing_with_fewer_pairs_than_dimensions(latent,
     few = slice(0, 12)  # of 20 and 16 dimensions
     fitted = CSA().fit(latent.X[few], latent.Y[few])
     assert retrieval(fitted) < retrieval(CSA(ridge=1.0).fit(latent.X[few], latent.Y[few]))
+
+
+def test_a_loss_of_ones_own(latent, retrieval):
+    class Cosines(HeadsObjective):
+        def training_step(self, batch):
+            X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+            spread = self.heads(batch.unpaired_source, 0).mean(dim=0).square().sum()
+            return {"loss": self.pair_loss(X, Y) + self.trainer.weight * spread, "spread": spread}
+
+    @dataclass(eq=False, repr=False)
+    class Spread(HeadTrainer):
+        method = "spread"
+        objective = Cosines
+        weight: float = 0.1
+
+    fitted = Spread(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    assert set(fitted.history_.losses) == {"step", "loss", "spread"}
+    assert fitted.facts_["training"]["weight"] == 0.1
+    assert retrieval(fitted) > 0.15
 
 
 def test_closed_forms_are_their_maps(latent):

@@ -34,11 +34,11 @@ def recalls(
     x_labels, y_labels = to_numpy(x_labels), to_numpy(y_labels)
     forth, back = partners(x_labels, y_labels), partners(y_labels, x_labels)
     scores: dict[str, float] = {}
-    there, home = ({} if banks is None else {"hubness": "csls", "bank": bank} for bank in banks or (None, None))
+    hubness, (there, home) = (None, (None, None)) if banks is None else ("csls", banks)
     for k in ks:
         if k <= min(len(X), len(Y)):
-            scores[f"source_to_target@{k}"] = recall_at_k(X, Y, forth, k=k, **there)
-            scores[f"target_to_source@{k}"] = recall_at_k(Y, X, back, k=k, **home)
+            scores[f"source_to_target@{k}"] = recall_at_k(X, Y, forth, k=k, hubness=hubness, bank=there)
+            scores[f"target_to_source@{k}"] = recall_at_k(Y, X, back, k=k, hubness=hubness, bank=home)
             scores[f"mean@{k}"] = (scores[f"source_to_target@{k}"] + scores[f"target_to_source@{k}"]) / 2
     return scores
 

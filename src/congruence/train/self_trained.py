@@ -142,7 +142,8 @@ class SelfTrainedMap(HeadsMap):
         ]
         sides = [_Side(paired, pool) for paired, pool in zip((data.source, data.target), pools, strict=True)]
         A, B, U, V = (*(side.pairs for side in sides), *(side.pool for side in sides))
-        why, evidence = "", {}
+        why = ""
+        evidence: dict[str, Any] = {}
         if choice is not None:
             pass
         elif groups.max() + 1 < FEWEST_PAIRS:
@@ -166,10 +167,11 @@ class SelfTrainedMap(HeadsMap):
         self.set_layers(layers, self.method, {**facts, "training": self.get_params()})
         self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
-        self.banks_ = tuple(
+        banks = (
             unit(np.concatenate([_spread(pool, BANK_ROWS), pairs]) @ W)
             for pool, pairs, W in zip((U, V), (A, B), weights, strict=True)
         )
+        self.banks_ = next(banks), next(banks)
         self.scores_ = {"self_training": {**found, **evidence, **({"note": why} if why else {})}}
         self.scores_["self_training"]["sentence"] = describe(self.scores_["self_training"])
         return why

@@ -324,7 +324,7 @@ class SOTAlign(HeadTrainer):
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
-        if not history.steps and self.init == "teacher":
+        if self.init == "teacher" and 0 in (history.steps, history.best_step):
             layers = dict(zip(SIDES, self.teacher_.layers(), strict=True))
             facts = {name: fact for name, fact in self.facts_.items() if name not in ("method", "layers")}
             self.set_layers(layers, self.method, facts)

@@ -67,7 +67,7 @@ def encoder_agreement(
 PAPER_PAIRS = 10_000
 
 #: What the paper's training is, where ``SOTAlign``'s defaults differ.
-PAPER = {"init": "random", "folds": None, "patience": None, "n_components": 1024, "batch_size": 32768}
+PAPER: dict[str, Any] = {"init": "random", "folds": None, "patience": None, "n_components": 1024, "batch_size": 32768}
 PAPER |= {"pair_batch_size": 10_000, "max_steps": 2000, "learning_rate": 1e-4, "validate_every": 100, "teacher": "cca"}
 
 
