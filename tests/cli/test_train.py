@@ -253,3 +253,12 @@ def test_sotalign_stands_beside_its_teacher(here, files):
     other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
     assert scores["teacher_test_mean@1"] == other["test_mean@1"]
     assert scores["teacher_validation_mean_recall_at_1"] == other["validation_mean_recall_at_1"]
+
+
+def test_without_a_method_the_map_is_self_trained_on_all_pairs(here, files):
+    rows = f"--pairs {files}/x.npy,{files}/y.npy --unpaired {files}/images.npy,{files}/texts.npy"
+    done = here(f"train {rows} -o {files}/map").ends(0)
+    assert "chosen by folds" in done.out
+    report = json.loads(here("inspect", str(files / "map"), "--json").out)
+    assert report["n_pairs"] == 60
+    assert report["scores"]["self_training"]["folds"] == 5
