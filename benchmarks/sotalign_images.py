@@ -30,7 +30,7 @@ from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
 from congruence.synthetic import unimodal_problem
-from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
+from congruence.train import CCA, SAIL, Procrustes, SOTAlign, WeightedCCA
 from congruence.transport import distribution_shift, sinkhorn
 from congruence_papers.sotalign import Heldout, Parts, SOTAlignData, encoder_agreement, measure_heads
 from congruence_papers.sotalign.samples import open_sample
@@ -39,7 +39,7 @@ from machine_output import add_json, write_json
 
 WIDTHS = (64, 128, 256)
 BATCH = 512
-TRAINING: dict[str, Any] = {"validate_every": 10, "device": "cpu", "max_steps": 120}
+TRAINING: dict[str, Any] = {"validate_every": 10, "device": "cpu", "max_steps": 120, "patience": None}
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},
@@ -197,7 +197,7 @@ def linear_maps(pairs: int, width: int) -> list[Any]:
     return [
         *(Procrustes(n_components=d) for d in some),
         *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (some[0], some[-2], some[-1])),
-        *(CSA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
+        *(WeightedCCA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
     ]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from congruence.embeddings import normalize_rows
 from congruence.maps import HeadsMap
 from congruence.splits import unpaired_pools
-from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
+from congruence.train import CCA, SAIL, Procrustes, SOTAlign, WeightedCCA
 from congruence.train.retrieval import recalls
 from congruence.transport import distribution_shift
 from machine_output import add_json, write_json
@@ -32,6 +32,7 @@ TRAINING: dict[str, Any] = {
     "batch_size": PAIRS + BATCH,
     "device": "cpu",
     "max_steps": 120,
+    "patience": None,
 }
 #: Starting from the teacher needs fewer and smaller steps: rate × steps / 2 bounds how far Lion can move a weight.
 STARTS: dict[str, dict[str, Any]] = {
@@ -43,7 +44,7 @@ PLANS: dict[str, Any] = {"max_iter": 500, "tolerance": 1e-3}
 LINEAR = [
     *(Procrustes(n_components=d) for d in (None, 40, 32, 24, 16)),
     *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (None, 32, 16)),
-    *(CSA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
+    *(WeightedCCA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
 ]
 SAIL_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 ALPHAS = (1, 10, 100, 1000)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from congruence.train import STRUCTURE as STRUCTURE
     from congruence.train import SUE as SUE
     from congruence.train import Contrastive as Contrastive
+    from congruence.train import SelfTrainedMap as SelfTrainedMap
     from congruence.train import SOTAlign as SOTAlign
     from congruence.upgrade.bridge import Bridge as Bridge
     from congruence.upgrade.bridge import load as load
@@ -64,7 +65,7 @@ _HOME = {
     "maps": "CCAMap CanonicalFrame HeadsMap LinearMap MAPS MLPMap OrthogonalMap ProcrustesHeads RefinedMap "
     "UnpairedMap from_pretrained refine",
     "system": "SystemInfo system_info",
-    "train": "CSA Contrastive JAM NNCLR SAIL SCLIP SOTAlign STRUCTURE SUE",
+    "train": "CSA Contrastive JAM NNCLR SAIL SCLIP SOTAlign STRUCTURE SUE SelfTrainedMap",
     "upgrade.bridge": "Bridge load",
     "upgrade.certify": "certify",
     "upgrade.fit": "fit",

@@ -239,7 +239,8 @@ def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, fil
 
 
 def test_sotalign_stands_beside_its_teacher(here, files):
-    done = here(*sotalign(files, "--test", "20", "--set", "max_steps=1")).ends(0)
+    paper = [word for entry in ("max_steps=1", "init=random", "teacher=cca") for word in ("--set", entry)]
+    done = here(*sotalign(files, "--test", "20", *paper)).ends(0)
     assert "its teacher's recall at 1" in done.out
     assert "worse than their linear teacher on the same 20 test pairs" in done.err
     scores = json.loads(here("inspect", str(files / "map"), "--json").out)["scores"]
@@ -252,3 +253,12 @@ def test_sotalign_stands_beside_its_teacher(here, files):
     other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
     assert scores["teacher_test_mean@1"] == other["test_mean@1"]
     assert scores["teacher_validation_mean_recall_at_1"] == other["validation_mean_recall_at_1"]
+
+
+def test_without_a_method_the_map_is_self_trained_on_all_pairs(here, files):
+    rows = f"--pairs {files}/x.npy,{files}/y.npy --unpaired {files}/images.npy,{files}/texts.npy"
+    done = here(f"train {rows} -o {files}/map").ends(0)
+    assert "chosen by folds" in done.out
+    report = json.loads(here("inspect", str(files / "map"), "--json").out)
+    assert report["n_pairs"] == 60
+    assert report["scores"]["self_training"]["folds"] == 5

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,13 +15,26 @@ from sklearn.utils.validation import check_is_fitted
 
 import congruence
 from congruence import CCAMap, Embeddings, HeadsMap, Space, errors
-from congruence.train import CCA, CSA, METHODS, SAIL, Contrastive, Procrustes, make_method
+from congruence.train import (
+    CCA,
+    CSA,
+    METHODS,
+    SAIL,
+    Contrastive,
+    HeadsObjective,
+    HeadTrainer,
+    Procrustes,
+    WeightedCCA,
+    make_method,
+)
 
 pytest.importorskip("torch", reason="methods are trained with torch")
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
 #: tests/transport/test_klot.py.
-pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::congruence.errors.{name}Warning") for name in ("Convergence", "Alignment")
+]
 
 NAMES = list(METHODS)
 QUICK = {"n_components": 6, "max_steps": 60, "learning_rate": 5e-3, "batch_size": 128, "validate_every": 30}
@@ -39,7 +53,7 @@ OWN["sue"]["spectral_batch_size"] = 200
 def quick(name):
     if name == "jam":
         return make_method("jam", **JAM_QUICK)
-    closed = METHODS[name].kind != "heads"
+    closed = "max_steps" not in METHODS[name]().get_params()
     return make_method(name, **({"n_components": 6} if closed else {**QUICK, **OWN.get(name, {})}))
 
 
@@ -57,7 +71,7 @@ def fits(latent):
             method = quick(name)
             heldout = {"validation": (latent.X_test, latent.Y_test), "verbose": False}
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", errors.ConvergenceWarning)
+                warnings.simplefilter("ignore", errors.CongruenceWarning)
                 done[name] = method, method.fit(latent.X, latent.Y, **beside_the_pairs(name, latent), **heldout)
         return done[name]
 
@@ -89,7 +103,7 @@ def test_fit_returns_the_method_itself_which_is_then_a_map(latent, retrieval, fi
     assert json.dumps(loaded.describe()) == json.dumps(method.describe())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if METHODS[name].kind == "heads"])
+@pytest.mark.parametrize("name", [name for name in NAMES if "max_steps" in METHODS[name]().get_params()])
 def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name):
     assert not hasattr(quick(name), "history_")
     method, _ = fits(name)
@@ -183,19 +197,44 @@ def test_contrastive_is_sail_with_other_defaults(latent):
     assert [layer["kind"] for layer in one.source_layers_][-3:] == ["linear", "gelu", "linear"]
 
 
-def test_csa_weighs_directions_by_their_correlations(latent):
+def test_csa_is_the_published_score_as_a_cosine(latent, tmp_path):
     fitted = CSA(n_components=4, ridge=0.1).fit(latent.X, latent.Y)
     plain = CCAMap(n_components=4, ridge=0.1).fit(latent.X, latent.Y)
-    ours = fitted.transform(latent.X_test) @ fitted.transform_target(latent.Y_test).T
     u, v = plain.transform(latent.X_test), plain.transform_target(latent.Y_test)
+    norms = np.linalg.norm(u, axis=1)[:, None] * np.linalg.norm(v, axis=1)
+    published = (u * plain.singular_values_[:4]) @ v.T / norms
+    for mapping in (fitted, congruence.load(fitted.save(tmp_path / "csa"))):
+        ours = mapping.transform(latent.X_test), mapping.transform_target(latent.Y_test)
+        np.testing.assert_allclose(ours[0] @ ours[1].T, published, atol=1e-5)
+        np.testing.assert_allclose([np.linalg.norm(side, axis=1) for side in ours], 1, atol=1e-5)
+    weighted = WeightedCCA(n_components=4, ridge=0.1).fit(latent.X, latent.Y)
+    ours = weighted.transform(latent.X_test) @ weighted.transform_target(latent.Y_test).T
     np.testing.assert_allclose(ours, (u * plain.singular_values_[:4]) @ v.T, rtol=1e-4, atol=1e-6)
 
 
 def test_csa_as_published_finds_nothing_with_fewer_pairs_than_dimensions(latent, retrieval):
     few = slice(0, 12)  # of 20 and 16 dimensions
     fitted = CSA().fit(latent.X[few], latent.Y[few])
-    np.testing.assert_allclose(fitted.singular_values_, 1, atol=1e-6)
     assert retrieval(fitted) < retrieval(CSA(ridge=1.0).fit(latent.X[few], latent.Y[few]))
+
+
+def test_a_loss_of_ones_own(latent, retrieval):
+    class Cosines(HeadsObjective):
+        def training_step(self, batch):
+            X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+            spread = self.heads(batch.unpaired_source, 0).mean(dim=0).square().sum()
+            return {"loss": self.pair_loss(X, Y) + self.trainer.weight * spread, "spread": spread}
+
+    @dataclass(eq=False, repr=False)
+    class Spread(HeadTrainer):
+        method = "spread"
+        objective = Cosines
+        weight: float = 0.1
+
+    fitted = Spread(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    assert set(fitted.history_.losses) == {"step", "loss", "spread"}
+    assert fitted.facts_["training"]["weight"] == 0.1
+    assert retrieval(fitted) > 0.15
 
 
 def test_closed_forms_are_their_maps(latent):
@@ -221,7 +260,7 @@ def test_rows_pair_by_id_and_know_their_spaces(latent, method):
 
 
 def test_what_is_refused(latent):
-    with pytest.raises(errors.ParameterError, match="'sotalign', 'sail'"):
+    with pytest.raises(errors.ParameterError, match="'self_trained', 'sotalign'"):
         make_method("clip")
     with pytest.raises(errors.ParameterError, match="Got alpha, lr for sail; expected some of batch_size, "):
         make_method("sail", lr=1, alpha=2)

@@ -6,7 +6,7 @@ import pytest
 
 from congruence.errors import ParameterError, ShapeError
 from congruence.train import SCLIP
-from congruence.train.sclip import pseudo_label_loss
+from congruence.train.sclip import pseudo_label_loss, published_loss
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
@@ -88,6 +88,32 @@ def test_it_learns(latent, retrieval, assignment, space):
     method = SCLIP(assignment=assignment, space=space, image_weight=0.1, text_weight=0.1, **options)
     fitted = method.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert retrieval(fitted) > 0.3
+
+
+@pytest.mark.parametrize("assignment", ["hard", "soft", "ot"])
+def test_the_published_form(latent, assignment):
+    X, Y, U = unit(6, 4, 0), unit(6, 4, 1), unit(5, 4, 2)
+    scale = torch.tensor(7.0)
+    supervised, pseudo = published_loss(X, Y, U, scale, assignment)
+    near = 7 * U @ X.T
+    if assignment == "ot":  # rows of a plan whose columns have equal mass after enough iterations
+        plan = near.exp()
+        for _ in range(10):
+            plan = plan / plan.sum(1, keepdim=True)
+            plan = plan / plan.sum(0, keepdim=True)
+        target = plan / plan.sum(1, keepdim=True)
+    else:
+        target = F.one_hot(near.argmax(1), 6).to(near) if assignment == "hard" else near.softmax(1)
+    expected = -(target * (7 * U @ Y.T).log_softmax(1)).sum(1).mean()
+    assert pseudo.item() == pytest.approx(expected.item(), rel=1e-4)
+    candidates = (7 * Y @ torch.cat([X, U]).T).log_softmax(1)[range(6), range(6)]
+    images = (7 * X @ Y.T).log_softmax(1)[range(6), range(6)]
+    assert supervised.item() == pytest.approx(-(candidates.mean() + images.mean()).item() / 2, rel=1e-4)
+    fitted = SCLIP(published=True, pair_loss="infonce", assignment=assignment, **QUICK)
+    fitted.fit(latent.X, latent.Y, unpaired=(latent.U, None), verbose=False)
+    assert set(fitted.facts_["history"]["losses"]) == {"step", "loss", "supervised", "pseudo_image"}
+    with pytest.raises(ParameterError, match="infonce"):
+        SCLIP(published=True).fit(latent.X, latent.Y, unpaired=(latent.U, None))
 
 
 def test_what_is_refused(latent):

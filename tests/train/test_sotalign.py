@@ -21,6 +21,11 @@ QUICK = {"n_components": 16, "max_steps": 60, "learning_rate": 3e-3, "validate_e
 SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "max_iter"}
 
 
+def paper(**parameters):
+    """Return SOTAlign with the paper's start, teacher and fixed number of steps, unless given otherwise."""
+    return SOTAlign(**{"folds": None, "patience": None, "init": "random", "teacher": "cca", **parameters})
+
+
 def recall(mapping, heldout, k=1):
     return recalls(mapping.transform(heldout[0]), mapping.transform_target(heldout[1]))[f"mean@{k}"]
 
@@ -38,7 +43,7 @@ def test_sail_learns_from_pairs(world, head, pair_loss):
 @pytest.mark.parametrize("teacher", ["cca", "procrustes", "contrastive"])
 @pytest.mark.parametrize("divergence", ["klot", "infonce", "cka"])
 def test_every_teacher_with_every_divergence(world, teacher, divergence):
-    method = SOTAlign(teacher=teacher, divergence=divergence, divergence_weight=0.1, teacher_n_components=8, **QUICK)
+    method = paper(teacher=teacher, divergence=divergence, divergence_weight=0.1, teacher_n_components=8, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     losses = mapping.facts_["history"]["losses"]
     assert losses[divergence][-1] < 0.7 * losses[divergence][0]
@@ -52,7 +57,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     few = {**QUICK, "max_steps": 40, "log_every": 1, "max_iter": 3}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        mapping = SOTAlign(**few).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        mapping = paper(**few).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     (warning,) = [one for one in caught if one.category is errors.ConvergenceWarning]
     assert warning.filename == __file__
     losses = mapping.facts_["history"]["losses"]
@@ -64,7 +69,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         enough, other = (
-            SOTAlign(**{**few, "max_steps": 3, **more}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+            paper(**{**few, "max_steps": 3, **more}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
             for more in ({"max_iter": 3000}, {"divergence": "cka"})
         )
     assert max(enough.facts_["history"]["losses"]["gradient_error"]) <= 1e-3
@@ -75,7 +80,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
     teacher = ProcrustesHeads(n_components=8).fit(*world.pairs)
-    mapping = SOTAlign(teacher=teacher, divergence_weight=100.0, **{**QUICK, "max_steps": 120}).fit(
+    mapping = paper(teacher=teacher, divergence_weight=100.0, **{**QUICK, "max_steps": 120}).fit(
         *world.pairs, unpaired=world.unpaired, verbose=False
     )
     X, Y = world.heldout
@@ -92,7 +97,7 @@ def test_a_strong_divergence_brings_the_teachers_geometry(world):
 
 def test_weight_zero_is_sail_to_the_bit(world):
     # Unpaired rows move the mean that is subtracted first, so the runs are compared without it.
-    method = SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK)
+    method = paper(divergence_weight=0.0, preprocess="normalize", **QUICK)
     ours = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     theirs = SAIL(preprocess="normalize", **SAIL_QUICK).fit(*world.pairs, verbose=False)
     assert np.array_equal(ours.transform(world.heldout[0]), theirs.transform(world.heldout[0]))
@@ -101,7 +106,7 @@ def test_weight_zero_is_sail_to_the_bit(world):
 @pytest.mark.parametrize("teacher", ["procrustes", "cca"])
 @pytest.mark.parametrize("preprocess", ["center", "normalize"])
 def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preprocess):
-    method = SOTAlign(
+    method = paper(
         teacher=teacher, teacher_n_components=8, init="teacher", preprocess=preprocess, **{**QUICK, "max_steps": 1}
     )
     mapping = method.set_params(learning_rate=1e-12).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
@@ -117,7 +122,7 @@ def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preproc
 
 @pytest.mark.long
 def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(world):
-    method = SOTAlign(teacher="cca", teacher_n_components=8, init="teacher", ridge=1.0, **QUICK)
+    method = paper(teacher="cca", teacher_n_components=8, init="teacher", ridge=1.0, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
     assert recall(mapping, world.heldout) >= recall(method.fit_teacher(*world.pairs), world.heldout)
     assert mapping.facts_["history"]["losses"]["loss"][-1] < mapping.facts_["history"]["losses"]["loss"][0]
@@ -126,14 +131,43 @@ def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(
 def test_where_heads_cannot_begin_at_the_teacher(world):
     for wrong in ({"head": "mlp"}, {"preprocess": "none"}):
         with pytest.raises(errors.ParameterError, match="init"):
-            SOTAlign(init="teacher", **{**QUICK, **wrong}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+            paper(init="teacher", **{**QUICK, **wrong}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+def test_the_default_is_not_below_its_teacher_and_says_when_it_is_the_teacher(world, monkeypatch, steps):
+    """With steps that left-out pairs are found worse after, the teacher itself is returned."""
+    rate = 1e-3 if steps else 1.0
+    method = SOTAlign(n_components=24, max_steps=20, validate_every=20, learning_rate=rate, max_iter=30)
+    if steps:  # each validation is better than the last
+        scores = iter(np.arange(100.0))
+        monkeypatch.setattr(_Objective, "validate", lambda self: self.data.validation and next(scores))
+    method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+    assert method.scores_["folds"]["chosen"] == method.history_.steps == steps
+    assert ("note" in method.scores_) == (not steps)
+    if not steps:
+        np.testing.assert_array_equal(method.transform(world.pairs[0]), method.teacher_.transform(world.pairs[0]))
+    assert method.facts_["n_pairs"] == 40  # all pairs, after the choice
+
+
+def test_steps_are_chosen_by_a_share_or_by_folds_and_callbacks_see_them(world):
+    seen = []
+    options = {"verbose": False, "callback": lambda step, values: seen.append((step, set(values)))}
+    one = SAIL(**SAIL_QUICK).fit(*world.pairs, validation=0.2, **options)
+    assert one.scores_["folds"]["folds"] == 1
+    assert one.history_.steps == one.scores_["folds"]["chosen"]
+    assert (0, {"validation"}) in seen
+    assert (0, {"loss", "learning_rate"}) in seen
+    many = SAIL(**SAIL_QUICK, folds=3).fit(*world.pairs, verbose=False)
+    assert many.scores_["folds"]["folds"] == 3
+    assert recall(many, world.heldout, 5) > 4 * 5 / 60
 
 
 @pytest.mark.parametrize(("pair_loss", "expected"), [("siglip", 10 / 40), ("infonce", 1.0)])
 def test_the_automatic_weight_is_ten_times_the_papers_balance(world, pair_loss, expected):
     quick = {**QUICK, "max_steps": 3}
     ends = [
-        SOTAlign(divergence_weight=weight, pair_loss=pair_loss, **quick).fit(
+        paper(divergence_weight=weight, pair_loss=pair_loss, **quick).fit(
             *world.pairs, unpaired=world.unpaired, verbose=False
         )
         for weight in ("auto", expected)
@@ -144,7 +178,7 @@ def test_the_automatic_weight_is_ten_times_the_papers_balance(world, pair_loss, 
 @pytest.mark.long
 @pytest.mark.parametrize("batch_size", [64, 32768])
 def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
-    method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
+    method = paper(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
     whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
     fit = {"validation": world.heldout, "verbose": False, "checkpoint": tmp_path / "c"}
     kill(_Objective, 21, method.fit, *world.pairs, unpaired=world.unpaired, **fit)
@@ -152,7 +186,7 @@ def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
     assert np.array_equal(again.transform(world.heldout[0]), whole.transform(world.heldout[0]))
     assert again.facts_["history"] == whole.facts_["history"]
     with pytest.raises(errors.TrainingError, match="divergence_weight"):
-        SOTAlign(**{**method.get_params(), "divergence_weight": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
+        paper(**{**method.get_params(), "divergence_weight": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
     with pytest.raises(errors.TrainingError, match=r"data\.digest"):
         method.fit(world.pairs[0][::-1], world.pairs[1], unpaired=world.unpaired, **fit)
 
@@ -178,19 +212,21 @@ def test_pairs_that_are_listed_as_unpaired_too(world):
     names = [f"item {i}" for i in range(40)]
     X, Y = (Embeddings(side, ids=names) for side in world.pairs)
     more = Embeddings(world.unpaired[0][:3], ids=["item 7", "other", "item 9"])
-    with pytest.raises(errors.InputError, match=r"2 of 40 pairs listed as unpaired source rows too .*item 7"):
-        SOTAlign(**QUICK).fit(X, Y, unpaired=([world.unpaired[0], more], world.unpaired[1]), verbose=False)
     everything = [np.concatenate([pairs, rows]) for pairs, rows in zip(world.pairs, world.unpaired, strict=True)]
-    with pytest.raises(errors.InputError, match="40 of 40 pairs listed as unpaired source"):
-        SOTAlign(**QUICK).fit(*world.pairs, unpaired=everything, verbose=False)
-    few = np.concatenate([world.pairs[1][:3], world.unpaired[1]])  # three captions may well be used twice
-    SOTAlign(**{**QUICK, "max_steps": 1}).fit(*world.pairs, unpaired=(world.unpaired[0], few), verbose=False)
+    one = {**QUICK, "max_steps": 1}
+    for pairs, unpaired, said in (
+        ((X, Y), ([world.unpaired[0], more], world.unpaired[1]), "2 of 40 pairs are listed .*item 7"),
+        (world.pairs, (everything[0], world.unpaired[1]), "40 of 40 pairs are listed as unpaired source"),
+        (world.pairs, (world.unpaired[0], everything[1][37:]), "3 of 40 pairs are listed as unpaired target"),
+    ):
+        with pytest.warns(errors.PairingWarning, match=said):
+            paper(**one).fit(*pairs, unpaired=unpaired, verbose=False)
 
 
 def test_what_is_refused(world):
     X, Y = world.pairs
     U, V = world.unpaired
-    method, loose = SOTAlign(**QUICK), {"unpaired": (U, V)}
+    method, loose = paper(**QUICK), {"unpaired": (U, V)}
     for error, words, rows, options in (
         (errors.InputError, "unpaired rows of one side", (X, Y), {"unpaired": (U, None)}),
         (errors.ShapeError, "pairs", (X, Y), {"unpaired": (V, U)}),
@@ -208,11 +244,11 @@ def test_what_is_refused(world):
     # A teacher wider than the pairs support; an ε too small for single precision.
     for name, value, words in (("teacher_n_components", 30, "n_components"), ("epsilon_teacher", 1e-6, "epsilon")):
         with pytest.raises(errors.ParameterError, match=words):
-            SOTAlign(**{**QUICK, name: value}).fit(X, Y, **loose, verbose=False)
+            paper(**{**QUICK, name: value}).fit(X, Y, **loose, verbose=False)
     wrongs = [("teacher", "ridge"), ("ridge", -1.0), ("ridge", "best"), ("divergence", "kl"), ("head", "tree")]
     for name, value in [*wrongs, ("divergence_weight", -1.0), ("n_components", 0), ("preprocess", "pca")]:
         with pytest.raises(errors.ParameterError, match=name):
-            SOTAlign(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
+            paper(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
 
 
 def test_a_step_that_overflows_stops_the_run(world, tmp_path):
@@ -223,7 +259,7 @@ def test_a_step_that_overflows_stops_the_run(world, tmp_path):
 
 def test_a_batch_larger_than_the_data_is_the_data(world):
     a, b = (
-        SOTAlign(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        paper(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
         for size in (340, 10_000)
     )
     assert np.array_equal(a.transform(world.heldout[0]), b.transform(world.heldout[0]))
@@ -233,7 +269,7 @@ def test_a_batch_larger_than_the_data_is_the_data(world):
 def test_tuning_keeps_the_best(world):
     seen = []
     done = tune(
-        SOTAlign(**QUICK),
+        paper(**QUICK),
         {"divergence_weight": [0.0, 0.1], "divergence": ["klot", "cka"]},
         *world.pairs,
         unpaired=world.unpaired,
@@ -251,15 +287,15 @@ def test_tuning_keeps_the_best(world):
 def test_tuning_refuses_a_folder_for_checkpoints_that_cannot_be_made(world, tmp_path):
     grid, data = {"divergence_weight": [0.1]}, {"unpaired": world.unpaired, "validation": world.heldout}
     with pytest.raises(errors.FileError, match="No folder"):
-        tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "none" / "points")
+        tune(paper(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "none" / "points")
     (tmp_path / "file").touch()
     with pytest.raises(errors.OutputExistsError, match="Got a file"):
-        tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "file")
+        tune(paper(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "file")
 
 
 def test_tuning_what_is_not_there(world):
     with pytest.raises(errors.ParameterError, match="beta"):
-        tune(SOTAlign(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.heldout)
+        tune(paper(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.heldout)
     with pytest.raises(errors.ParameterError, match="list of values"):
         grid_points({"divergence_weight": 0.1})
     with pytest.raises(errors.ParameterError, match="list of values"):
@@ -272,7 +308,7 @@ def test_points_of_a_grid_keep_the_order_they_were_written_in():
 
 
 def test_the_teacher_is_the_map_it_names(world):
-    teacher = SOTAlign(teacher="cca", teacher_n_components=6, ridge=0.5).fit_teacher(*world.pairs)
+    teacher = paper(teacher="cca", teacher_n_components=6, ridge=0.5).fit_teacher(*world.pairs)
     alone = CCAMap(n_components=6, ridge=0.5).fit(*world.pairs)
     assert np.array_equal(teacher.transform(world.heldout[0]), alone.transform(world.heldout[0]))
 
@@ -280,7 +316,7 @@ def test_the_teacher_is_the_map_it_names(world):
 def test_the_teacher_s_ridge_is_the_best_on_the_validation_rows(world):
     A, B = world.heldout
     labels = np.arange(len(A))
-    method = SOTAlign(teacher="cca", teacher_n_components=6)
+    method = paper(teacher="cca", teacher_n_components=6)
     scores = {}
     for ridge in (0.1, 1.0, 10.0, 100.0):
         one = CCAMap(n_components=6, ridge=ridge).fit(*world.pairs)
@@ -299,7 +335,7 @@ def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
 
     made = unimodal_problem(340, 60, 50, latent=8, noise=0.3, nuisance=1.0, random_state=0)
     X, Y = made.images, made.texts
-    method = SOTAlign(teacher="cca")
+    method = paper(teacher="cca")
     chosen = method.fit_teacher(X[:40], Y[:40])
     found = {}
     for ridge in (0.1, 1.0, 10.0, 100.0):
@@ -308,7 +344,7 @@ def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
     assert found[chosen.ridge] > found[0.1] + 0.02
     assert found[chosen.ridge] > 0.9 * max(found.values())
     assert method.fit_teacher(X[:5], Y[:5]).ridge == 0.1  # too few to divide
-    wide = SOTAlign(teacher="cca", teacher_n_components=39).fit_teacher(X[:40], Y[:40])
+    wide = paper(teacher="cca", teacher_n_components=39).fit_teacher(X[:40], Y[:40])
     assert wide.n_components == 39
 
 
@@ -318,7 +354,7 @@ def test_a_teacher_whose_plan_is_unbalanced(world, rows):
     """At ρ = ∞ the balanced plan, where rows come again each step and where they do not."""
 
     def fit(**options):
-        method = SOTAlign(divergence_weight=0.1, **{**QUICK, "max_steps": 20}, **rows, **options)
+        method = paper(divergence_weight=0.1, **{**QUICK, "max_steps": 20}, **rows, **options)
         return method.fit(*world.pairs, unpaired=world.unpaired, verbose=False).facts_["history"]["losses"]
 
     balanced, endless, some = fit(), fit(rho_teacher=float("inf")), fit(rho_teacher=0.05)
@@ -337,4 +373,4 @@ def test_a_teacher_whose_plan_is_unbalanced(world, rows):
 )
 def test_a_strength_that_means_nothing(world, options, message):
     with pytest.raises(errors.ParameterError, match=message):
-        SOTAlign(**options, **QUICK).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        paper(**options, **QUICK).fit(*world.pairs, unpaired=world.unpaired, verbose=False)

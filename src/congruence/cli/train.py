@@ -28,13 +28,17 @@ _CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at
 
 def command(
     method: str | None = argument(
-        None, "sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, procrustes or jam."
+        None,
+        "self_trained (the default), sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, "
+        "weighted_cca, procrustes or jam.",
     ),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     pairs: str | None = option(None, "FIRST,SECOND: files of the paired rows, paired by id or position."),
     unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models. May be repeated."),
     validation: str | None = option(
-        None, "Pairs to hold out: a share, a number or FIRST,SECOND; 0.1 by default (jam 0.15), 0 for none."
+        None,
+        "Pairs to hold out: a share, a number or FIRST,SECOND; by default none for self_trained, 0.15 for jam, "
+        "0.1 for others.",
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
@@ -57,9 +61,9 @@ def command(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Train heads that map two unrelated models into a joint space.
+    """Join two unrelated models: heads that map both into one space, from few pairs and unpaired rows.
 
-    Example: congruence train procrustes --pairs library/old-photos.parquet,library/new-photos.parquet -o heads
+    Example: congruence train --pairs library/old-photos.parquet,library/new-photos.parquet -o heads
     """
     from functools import partial
 
@@ -188,6 +192,8 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
     for side, error in facts.get("reconstruction_error", {}).items():
         if side != "rows":
             rows.append([f"{side} variance not reconstructed", number(error)])
+    if "self_training" in scores:
+        rows.append(["chosen by folds", scores["self_training"]["sentence"]])
     if run.parameters:
         rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in run.parameters.items())])
     if run.score == run.score:  # NaN without validation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from congruence.evaluation.comparison import Comparison, Difference, compare_maps
 from congruence.evaluation.exposure import Exposure, measure_exposure
+from congruence.evaluation.joint_search import search
 from congruence.evaluation.scores import Ranking, Score, Scores, evaluate, rankings
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "evaluate",
     "measure_exposure",
     "rankings",
+    "search",
 ]

@@ -149,6 +149,12 @@ def _normalize(w: _Writer, layer: Layer, x: str) -> str:
     return w.node("Div", [x, w.node("Where", [positive, norm, w.constant(1.0)])])  # zero rows stay zero
 
 
+def _complete(w: _Writer, layer: Layer, x: str) -> str:
+    square = w.node("ReduceSum", [w.node("Mul", [x, x]), w.constant(np.array([1]), np.int64)], keepdims=1)
+    rest = w.node("Relu", [w.node("Sub", [w.constant(1.0), square])])
+    return w.node("Add", [x, w.node("Mul", [w.node("Sqrt", [rest]), w.constant(layer["column"])])])
+
+
 def _gelu(w: _Writer, layer: Layer, x: str) -> str:
     # The operator Gelu exists only since opset 20.
     erf = w.node("Erf", [w.node("Mul", [x, w.constant(math.sqrt(0.5))])])
@@ -185,6 +191,7 @@ _OPERATORS: dict[str, Callable[[_Writer, Layer, str], str]] = {
     "normalize": _normalize,
     "center": lambda w, layer, x: w.node("Sub", [x, w.constant(layer["mean"])]),
     "linear": lambda w, layer, x: w.product(x, layer["weight"], layer.get("bias")),
+    "complete": _complete,
     "gelu": _gelu,
     "relu": lambda w, layer, x: w.node("Relu", [x]),
     "silu": lambda w, layer, x: _silu(w, x),

@@ -70,6 +70,12 @@ def _swiglu(layer: Layer, x: Array) -> Array:
     return _silu(layer, gate) * _linear(layer, x)
 
 
+def _complete(layer: Layer, x: Array) -> Array:
+    xp = namespace(x)
+    rest = 1 - xp.sum(x * x, axis=1, keepdims=True)
+    return x + xp.sqrt(xp.where(rest > 0, rest, 0 * rest)) * layer["column"]
+
+
 def _residual(layer: Layer, x: Array) -> Array:
     return x + forward(layer["layers"], x)
 
@@ -79,6 +85,7 @@ LAYERS: dict[str, LayerKind] = {
     "normalize": LayerKind(lambda layer, x: normalize_rows(x)),
     "center": LayerKind(lambda layer, x: x - layer["mean"], {"mean": "d"}),
     "linear": LayerKind(_linear, {"weight": "io", "bias": "o"}, ("bias",)),
+    "complete": LayerKind(_complete, {"column": "d"}),
     "gelu": LayerKind(lambda layer, x: gelu(x)),
     "relu": LayerKind(_relu),
     "silu": LayerKind(_silu),

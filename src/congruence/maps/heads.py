@@ -45,6 +45,7 @@ class HeadsMap(Map):
     - ``normalize``: x / ‖x‖, and zero rows stay zero
     - ``center``, with ``mean`` (d,): x − mean
     - ``linear``, with ``weight`` (d_in, d_out), ``bias`` (d_out,): x @ weight + bias
+    - ``complete``, with ``column`` (d,): x + √(1 − ‖x‖²) · column, which makes short rows unit rows
     - ``gelu``: x Φ(x), exactly; ``relu``: max(x, 0); ``silu``: x σ(x)
     - ``layernorm``, with ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5: (x − mean) / √(variance + eps) · weight + bias
     - ``swiglu``, with ``weight`` and ``gate_weight`` (d_in, d_out), ``bias`` and ``gate_bias`` (d_out,):
@@ -82,6 +83,8 @@ class HeadsMap(Map):
     decode_source_layers_: list[Layer] | None
     decode_target_layers_: list[Layer] | None
     method_: str
+    #: Mapped rows of both models, from which a search computes the densities that CSLS subtracts; saved with the map.
+    banks_: tuple[np.ndarray, np.ndarray] | None = None
     if TYPE_CHECKING:  # what the methods of congruence.train add
         method: ClassVar[str]
         criterion: ClassVar[str]
@@ -323,7 +326,7 @@ class HeadsMap(Map):
             layers = getattr(self, f"{name}_layers_")
             if layers is not None:
                 out |= _layers.flatten(layers, name)[1]
-        return out
+        return out | {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         unused, other_facts = dict(arrays), dict(facts)
@@ -334,9 +337,18 @@ class HeadsMap(Map):
         if not isinstance(method, str):
             raise ValueError("a method that is not a string")
         parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
+        if banks := [unused.pop(name) for side in SIDES if (name := f"bank.{side}") in unused]:
+            if len(banks) < 2 or any(
+                bank.ndim != 2 or not len(bank) or bank.dtype != np.float32 or not np.isfinite(bank).all()
+                for bank in banks
+            ):
+                raise ValueError("banks that are not finite float32 matrices of both sides")
+            self.banks_ = banks[0], banks[1]
         if unused:
             raise ValueError(f"arrays of no layer: {', '.join(sorted(unused)[:3])}")
         self.set_layers(parts, method, other_facts)
+        if banks and any(bank.shape[1] != self.d_out for bank in banks):
+            raise ValueError("banks that are not in the joint space")
 
     def _plain(self) -> HeadsMap:
         """Return the map that is saved and described in place of this one: trained heads without their trainer."""
@@ -353,7 +365,7 @@ class HeadsMap(Map):
             source_space=self.source_space_,
             target_space=self.target_space_,
         )
-        heads.scores_ = self.scores_
+        heads.scores_, heads.banks_ = self.scores_, self.banks_
         return heads
 
     def describe(self) -> dict[str, object]:

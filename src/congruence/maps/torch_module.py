@@ -95,10 +95,15 @@ def _swiglu(layer: nn.Module, x: Tensor) -> Tensor:
     return F.silu(gate) * _linear(layer, x)
 
 
+def _complete(layer: nn.Module, x: Tensor) -> Tensor:
+    return x + (1 - (x * x).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt() * layer.column
+
+
 #: How layers of each kind that has no module of its own are applied.
 FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "normalize": lambda layer, x: _normalize(x),
     "center": lambda layer, x: x - layer.mean,
+    "complete": _complete,
     "linear": _linear,
     "gelu": lambda layer, x: F.gelu(x),
     "relu": lambda layer, x: F.relu(x),

@@ -15,9 +15,10 @@ from congruence.errors import CorruptFileError, ParameterError
 from congruence.recipe._schema import Where, check_entries
 from congruence.train import METHODS, make_method
 
-#: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares.
+#: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares, or
+#: that choose by folds.
 _SHARES = (0.1, 0.0)
-_OTHER_SHARES = {"jam": (0.15, 0.15)}
+_OTHER_SHARES = {"jam": (0.15, 0.15), "self_trained": (0.0, 0.0)}
 
 #: Parameter of a method's ``fit`` that each entry of a recipe requires.
 _FIT_PARAMETERS = {
@@ -39,12 +40,12 @@ def takes(method: object, parameter: str) -> bool:
 class Recipe:
     """A training run of ``congruence train``.
 
-    - ``method``: A key of ``congruence.train.METHODS``.
+    - ``method``: A key of ``congruence.train.METHODS``; "self_trained" by default.
     - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
       ids, otherwise by position.
     - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
     - ``validation``: Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files
-      of other pairs; 0 for none. By default 0.1, for JAM 0.15.
+      of other pairs; 0 for none. By default 0.1, for JAM 0.15, for ``self_trained``, which uses folds, 0.
     - ``test``: Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By
       default 0, for JAM 0.15.
     - ``keep_pairs``: Train on this many of the remaining pairs; the others lose their partner and join the unpaired
@@ -147,11 +148,9 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
             merged = {**present, **value} if mergeable else value
             entries = {**entries, name: merged}
             replaced |= {(name, key) for key in value} if mergeable else {(name,)}
-    missing = [name for name in ("method", "pairs") if name not in entries]
-    if missing:
-        raise ParameterError(
-            f"Got a recipe without {missing[0]!r}.", f"Add it to the recipe, or pass `{missing[0]}=…`."
-        )
+    entries = {"method": "self_trained", **entries}
+    if "pairs" not in entries:
+        raise ParameterError("Got a recipe without 'pairs'.", "Add it to the recipe, or pass `pairs=…`.")
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):
         if isinstance(plain.get(name), str):

@@ -9,15 +9,16 @@ from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.train._base import HeadTrainer
+from congruence.train._base import HeadsObjective, HeadTrainer
 from congruence.train.captions import split_by_group
-from congruence.train.closed import CCA, CSA, Procrustes
+from congruence.train.closed import CCA, CSA, Procrustes, WeightedCCA
 from congruence.train.jam import JAM
 from congruence.train.loop import Schedule
 from congruence.train.nnclr import NNCLR
 from congruence.train.rows import ArrayRows, Rows, Sources
 from congruence.train.sail import SAIL, Contrastive
 from congruence.train.sclip import SCLIP
+from congruence.train.self_trained import SelfTrainedMap
 from congruence.train.sotalign import SOTAlign
 from congruence.train.structure import STRUCTURE
 from congruence.train.sue import SUE
@@ -35,12 +36,15 @@ __all__ = [
     "ArrayRows",
     "Contrastive",
     "HeadTrainer",
+    "HeadsObjective",
     "History",
     "Procrustes",
     "Rows",
     "SOTAlign",
     "Schedule",
+    "SelfTrainedMap",
     "Sources",
+    "WeightedCCA",
     "make_method",
     "split_by_group",
 ]
@@ -48,7 +52,11 @@ __all__ = [
 #: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the
 #: pairs: unpaired ones, or JAM's wrong captions.
 METHODS: dict[str, type[HeadsMap]] = {
-    cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
+    cls.method: cls
+    for cls in (
+        *(SelfTrainedMap, SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, WeightedCCA, Procrustes),
+        JAM,
+    )
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -15,13 +17,14 @@ from congruence._utils.optional import choose_device, require
 from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Space
-from congruence.errors import InputError, ParameterError
+from congruence.errors import CongruenceWarning, InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.train._reading import TrainingData, Unpaired, Validation, read_data, space_of
-from congruence.train.loop import Schedule, autocast, run
+from congruence.splits import duplicate_groups
+from congruence.train._reading import TrainingData, Unpaired, Validation, fold_numbers, read_data, space_of
+from congruence.train.loop import Callback, Schedule, autocast, run
 from congruence.train.losses import infonce_loss, siglip_loss
-from congruence.train.retrieval import mean_recall
+from congruence.train.retrieval import left_out_ranks, mean_recall
 from congruence.train.rows import ArrayRows, Rows, sample
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ def retrieval_score(
     x_labels: Labels | None = None,
     y_labels: Labels | None = None,
 ) -> float:
-    """Return the mean of recall at 1 in both directions, by which parameters and steps are selected.
+    """Return the mean of recall at 1 in both directions, by which parameters and steps are selected; with CSLS if the
+    map chose that.
 
     ``X`` (n, d_source), ``y`` (m, d_target): rows with equal labels match, without labels those at equal positions.
     """
@@ -52,7 +56,8 @@ def retrieval_score(
             "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
         )
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
-    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels)
+    banks = self.banks_ if self.facts_.get("hubness") == "csls" else None
+    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,6 +84,9 @@ class HeadTrainer(HeadsMap):
         Largest number of pairs and unpaired rows of one side, together, per step.
     pair_batch_size : int, default=10000
         Largest number of pairs per step.
+    folds : int, optional
+        Without validation rows in ``fit``: choose the number of steps by this many folds of the pairs, each left out
+        and searched among unpaired rows, and then train on all pairs. None trains for ``max_steps``.
     max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, \
     checkpoint_every, precision, device, random_state
         See ``congruence.train.Schedule``.
@@ -107,6 +115,7 @@ class HeadTrainer(HeadsMap):
     temperature: float = 0.07
     batch_size: int = 32768
     pair_batch_size: int = 10000
+    folds: int | None = None
     max_steps: int = 2000
     optimizer: str = "lion"
     learning_rate: float = 1e-4
@@ -128,10 +137,11 @@ class HeadTrainer(HeadsMap):
         Y: RowsLike | None = None,
         *,
         unpaired: Unpaired | None = None,
-        validation: Validation | None = None,
+        validation: Validation | float | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,
+        callback: Callback | None = None,
     ) -> Self:
         """Train the heads.
 
@@ -144,13 +154,17 @@ class HeadTrainer(HeadsMap):
             None.
         validation : tuple, optional
             Held-out rows as for ``score``: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
-            rows with equal labels match. The weights with the best score are kept.
+            rows with equal labels match. The weights with the best score are kept. Or a share (below 1) or number of
+            the pairs, by which the number of steps is chosen before the training on all pairs.
         checkpoint : path-like, optional
             Folder in which the latest checkpoint is kept.
         resume : bool, default=True
             Resume from the checkpoint if there is one.
         verbose : bool, default=True
             Show a progress bar on stderr, if that is a terminal.
+        callback : callable, optional
+            Called as ``callback(step, values)`` with the recorded losses and ``"learning_rate"`` of a step, and with
+            ``"validation"`` after a validation.
 
         Raises
         ------
@@ -161,21 +175,61 @@ class HeadTrainer(HeadsMap):
         """
         require("torch", extra="train")
         self._check_parameters()
-        data = read_data(self, X, Y, unpaired, validation)
+        share = validation if isinstance(validation, (int, float)) else None
+        data = read_data(self, X, Y, unpaired, None if share is not None else validation)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"resume": resume, "verbose": verbose, "callback": callback}
+        spaces = space_of(X), space_of(Y)
+        if data.validation is None and (share is not None or self.folds is not None):
+            folder = None if checkpoint is None else Path(checkpoint)
+            if folder is not None:
+                folder.mkdir(exist_ok=True)
+            steps, evidence = self._choose_steps(data, share, folder, options)
+            last = None if folder is None else folder / "all"
+            self._train(data, spaces, checkpoint=last, stop=steps, **options)
+            self.scores_["folds"] = evidence
+        else:
+            self._train(data, spaces, checkpoint=checkpoint, **options)
+        return self
+
+    def _train(self, data: TrainingData, spaces: tuple[Space, Space], **options: Any) -> None:
         schedule = Schedule(**{field.name: getattr(self, field.name) for field in fields(Schedule)})
         objective = self.objective(self, data, schedule)
-        history = train_heads(
-            self,
-            objective,
-            schedule,
-            {"data": data.facts()},
-            (space_of(X), space_of(Y)),
-            checkpoint=checkpoint,
-            resume=resume,
-            verbose=verbose,
-        )
+        history = train_heads(self, objective, schedule, {"data": data.facts()}, spaces, **options)
         self._finish(objective, data, history)
-        return self
+
+    def _choose_steps(
+        self, data: TrainingData, share: float | None, folder: Path | None, options: Mapping[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the number of steps at which left-out pairs are found best, and the mean of the validation scores.
+
+        A later step has to be better than the first validation by more than a standard error over the folds.
+        """
+        groups = duplicate_groups(data.source, data.target)
+        n = len(groups)
+        folds = self.folds or 0
+        if share is not None:
+            share = check_positive(share if share < 1 else share / n, "validation")
+            folds = max(2, round(1 / share))
+        if groups.max() < 1 or check_positive(folds, "folds", integer=True) < 2:
+            raise ParameterError("Got pairs or folds that leave none out.", "Pass more pairs, or `folds=5`.")
+        fold = fold_numbers(groups, folds, self.random_state)
+        curves = []
+        for number in range(1 if share is not None else int(fold.max()) + 1):
+            one = copy.copy(self)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CongruenceWarning)
+                part = data.leave_out(fold == number, groups)
+                path = None if folder is None else folder / f"fold{number}"
+                one._train(part, (Space(), Space()), checkpoint=path, **options)
+            curves.append(one.history_.validation)
+        steps = [step for step, _ in min(curves, key=len)]
+        scores = np.array([[score for _, score in curve[: len(steps)]] for curve in curves])
+        best = int(np.argmax(scores.mean(axis=0)))
+        gains = scores[:, best] - scores[:, 0]
+        error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else 0.0
+        chosen = steps[best] if gains.mean() > error else steps[0]
+        evidence = {"folds": len(curves), "steps": steps, "reciprocal_rank": scores.mean(axis=0).tolist()}
+        return chosen, {**evidence, "chosen": chosen, "gain": float(gains.mean()), "gain_error": error}
 
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""
@@ -203,6 +257,8 @@ def train_heads(
     checkpoint: str | Path | None,
     resume: bool,
     verbose: bool,
+    stop: int | None = None,
+    callback: Callback | None = None,
 ) -> History:
     """Train, and store the objective's layers and facts, which makes a trainer a fitted map.
 
@@ -210,7 +266,8 @@ def train_heads(
     """
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
-    history = run(objective, schedule, checkpoint=checkpoint, resume=resume, identity=identity, verbose=verbose)
+    options = {"resume": resume, "verbose": verbose, "stop": stop, "callback": callback}
+    history = run(objective, schedule, checkpoint=checkpoint, identity=identity, **options)  # type: ignore[arg-type]
     layers, facts = objective.result(history)
     steps = {"steps": history.steps, "best_step": history.best_step, "history": history.to_dict()}
     trainer.set_layers(layers, trainer.method, {**facts, **steps, "training": parameters})
@@ -335,7 +392,10 @@ class HeadsObjective:
         X, Y, x_labels, y_labels = self.data.validation
         with torch.inference_mode():
             FX, FY = (self.heads(self.tensor(rows), side).float().cpu().numpy() for rows, side in ((X, 0), (Y, 1)))
-        return mean_recall(FX, FY, x_labels, y_labels)
+            if self.data.distractors is None:
+                return mean_recall(FX, FY, x_labels, y_labels)
+            U, V = (self.heads(self.tensor(rows), i).cpu().numpy() for i, rows in enumerate(self.data.distractors))
+        return float(left_out_ranks((FX, FY), (U, V), x_labels)[:, 0].mean())
 
     def tensor(self, rows: np.ndarray) -> Tensor:
         """Return rows as a float32 tensor on the device."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width, shorten
 from congruence.embeddings import Embeddings, Pairs, Space
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.errors import PairingWarning, ParameterError, ShapeError
 from congruence.maps.heads import SIDES
 from congruence.train.rows import ArrayRows, Rows, Supply, as_rows, sample
 
@@ -24,16 +25,43 @@ Unpaired: TypeAlias = tuple[Supply, Supply]
 #: Held-out rows of both sides: paired, or with labels, where rows with equal labels match.
 Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, Labels, Labels]"
 
+#: Largest number of unpaired rows of a side among which left-out pairs are searched.
+DISTRACTORS = 1000
+
+
+def fold_numbers(labels: np.ndarray, folds: int, random_state: int) -> np.ndarray:
+    """Return the number of each pair's fold, at most ``folds``, the same for pairs of equal labels 0, 1, …"""
+    order = np.random.default_rng(random_state).permutation(labels.max() + 1)
+    return order[labels] % min(folds, len(order))
+
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The data that a method is trained on; validation rows with equal labels match."""
+    """The data that a method is trained on; validation rows with equal labels match. With ``distractors``, rows of both
+    sides, validation pairs are searched among these too.
+    """
 
     source: np.ndarray
     target: np.ndarray
     unpaired_source: Rows | None
     unpaired_target: Rows | None
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
+    distractors: tuple[np.ndarray, np.ndarray] | None = None
+
+    def leave_out(self, out: np.ndarray, labels: np.ndarray) -> TrainingData:
+        """Return the data without some pairs, which become the validation rows, among a sample of the unpaired."""
+        heldout = self.source[out], self.target[out], labels[out], labels[out]
+        pools = [
+            np.empty((0, paired.shape[1]), np.float32) if rows is None else sample(rows, DISTRACTORS)
+            for rows, paired in ((self.unpaired_source, self.source), (self.unpaired_target, self.target))
+        ]
+        return replace(
+            self,
+            source=self.source[~out],
+            target=self.target[~out],
+            validation=heldout,
+            distractors=(pools[0], pools[1]),
+        )
 
     def facts(self) -> dict[str, object]:
         """Return what identifies these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
@@ -62,7 +90,7 @@ def read_data(
         rows = as_rows(supply, f"unpaired_{side}")
         if rows is not None:
             check_width(rows.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
-            refuse_paired(supply, rows, ids, paired, side)
+            warn_paired(supply, rows, ids, paired, side)
         sides.append(rows)
     heldout = read_validation(validation, source.shape[1], target.shape[1])
     return TrainingData(source, target, sides[0], sides[1], heldout)
@@ -118,26 +146,27 @@ def read_validation(
     return np.asarray(A, np.float32), np.asarray(B, np.float32), x_labels, y_labels
 
 
-def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
-    """Refuse pairs among the unpaired rows: by id if both have ids, else if more than half have an equal row."""
+def warn_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
+    """Warn of pairs that are also listed as unpaired rows: by id if both have ids, else by their numbers."""
     if isinstance(supply, (list, tuple)):
         for part in supply:
             if part is not None:
-                refuse_paired(part, as_rows(part, side), ids, paired, side)
+                warn_paired(part, as_rows(part, side), ids, paired, side)
         return
     if ids is not None and isinstance(supply, Embeddings) and supply.has_ids:
         repeated = id_texts(ids[is_in(ids, supply.ids)]).tolist()
     elif isinstance(rows, ArrayRows):
-        # Equal rows occur by chance (two images with one caption), so a few of them are no evidence.
-        equal = _has_equal_row(paired, rows)
-        repeated = [f"row {i}" for i in np.flatnonzero(equal)] if equal.mean() > 0.5 else []
+        repeated = [f"row {i}" for i in np.flatnonzero(_has_equal_row(paired, rows))]
     else:
         repeated = []
     if repeated:
         first = shorten(repr(repeated[0]))
-        raise InputError(
-            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too ({first}, …).",
-            "Remove these rows from the unpaired rows, which must be new data.",
+        warnings.warn(
+            PairingWarning(
+                f"{len(repeated)} of {len(paired)} pairs are listed as unpaired {side} rows too ({first}, …).",
+                "Remove these rows from the unpaired rows, unless several items share a row, such as a caption.",
+            ),
+            stacklevel=4,
         )
 
 

@@ -5,12 +5,17 @@ They are saved as themselves, and ``congruence.load`` returns the map of ``congr
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from congruence._utils.typing import RowsLike
+from congruence.errors import AlignmentWarning
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
+from congruence.maps.heads import SIDES
 from congruence.train._base import HeadTrainer, retrieval_score
 from congruence.train._reading import Unpaired, Validation, read_data, space_of
 
@@ -26,14 +31,25 @@ def fit_closed(
     resume: bool = True,
     verbose: bool = True,
 ) -> HeadsMap:
-    """Fit the map on the pairs, with the arguments of ``HeadTrainer.fit``; unpaired rows are checked, but not used."""
+    """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
+
+    Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
+    help. Validation rows are scored, but nothing is chosen by them.
+    """
     self._check_parameters()
     data = read_data(self, X, Y, unpaired, validation)
-    self._fit(data.source, data.target)
+    note = None
+    if hasattr(self, "fit_data"):
+        note = self.fit_data(data)
+    else:
+        self._fit(data.source, data.target)
     self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
     self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
     if data.validation is not None:
         self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+    if note:
+        problem = f"The map is fitted on the pairs alone: {note}."
+        warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=(U, V)`."), stacklevel=2)
     return self
 
 
@@ -55,9 +71,31 @@ class Procrustes(ProcrustesHeads):
     score = retrieval_score
 
 
-class CSA(CCAMap):
-    """Canonical similarity analysis: CCA truncated to its strongest directions, which are weighted by their
-    correlations.
+class WeightedCCA(CCA):
+    """Canonical correlation analysis, compared by the cosine of directions that are weighted by their correlations.
+
+    ``CCA`` with other defaults: ``power=0.5`` and ``ridge=1.0``.
+    """
+
+    method: ClassVar[str] = "weighted_cca"
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        ridge: float = 1.0,
+        center: bool = True,
+        normalize: bool = True,
+        power: float = 0.5,
+    ) -> None:
+        super().__init__(n_components, ridge, center, normalize, power)
+
+
+class CSA(HeadsMap):
+    """Canonical similarity analysis as published: the score Σ ρ_i u_i v_i/(‖u‖‖v‖) of canonical directions u, v.
+
+    Its norms are those of the *unweighted* rows. Two more coordinates make it a plain cosine of mapped rows:
+    [√ρ û, √(1 − Σ ρ û²), 0] and [√ρ v̂, 0, √(1 − Σ ρ v̂²)] of the unit rows û and v̂. With the norms of the weighted
+    rows instead, which often retrieves better, it is ``WeightedCCA``.
 
     Parameters
     ----------
@@ -67,32 +105,38 @@ class CSA(CCAMap):
         λ, added to the Gram matrices. CSA itself has no such term. But with fewer pairs than dimensions and λ = 0,
         every direction correlates perfectly on the pairs, whatever they are, and the map retrieves almost nothing on
         other rows.
-    power : float, default=0.5
-        Both sides of direction i are multiplied by ρ_i to this power. With 0.5 the inner product of two mapped rows
-        weights the direction by ρ_i, as in CSA; with 1 it weights it by ρ_i².
     center, normalize : bool, default=True
         As for ``CCAMap``.
-
-    Notes
-    -----
-    CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides
-    by the norms of the weighted rows instead, so it equals CSA's similarity only if all correlations are equal.
 
     Source: Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features";
     SOTAlign, table 6.
     """
 
+    kind: ClassVar[str] = "heads"
     method: ClassVar[str] = "csa"
     criterion: ClassVar[str] = HeadTrainer.criterion
     fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
 
     def __init__(
-        self,
-        n_components: int | None = None,
-        ridge: float = 0.0,
-        power: float = 0.5,
-        center: bool = True,
-        normalize: bool = True,
+        self, n_components: int | None = None, ridge: float = 0.0, center: bool = True, normalize: bool = True
     ) -> None:
-        super().__init__(n_components=n_components, ridge=ridge, center=center, normalize=normalize, power=power)
+        self.n_components = n_components
+        self.ridge = ridge
+        self.center = center
+        self.normalize = normalize
+
+    def _check_parameters(self) -> None:
+        CCAMap(**self.get_params())._check_parameters()
+
+    def _fit(self, source: np.ndarray, target: np.ndarray) -> None:
+        cca = CCAMap(**self.get_params()).fit(source, target)
+        roots = np.sqrt(np.clip(cca.singular_values_[: cca.d_out], 0, 1))
+        weights = np.concatenate([np.diag(roots), np.zeros((len(roots), 2))], axis=1)
+        parts = {}
+        for column, (side, layers) in enumerate(zip(SIDES, cca.layers(), strict=True), start=len(roots)):
+            own = (np.arange(len(roots) + 2) == column).astype(float)
+            weighted = {"kind": "linear", "weight": weights}
+            parts[side] = [*layers, {"kind": "normalize"}, weighted, {"kind": "complete", "column": own}]
+        self.set_layers(parts, self.method, {"n_pairs": len(source), "training": self.get_params()})
+        self.scores_ = {}

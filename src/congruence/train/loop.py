@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
@@ -79,6 +79,8 @@ class Schedule:
 
 
 BatchT = TypeVar("BatchT")
+#: Called with a step and its losses and learning rate, or its validation score.
+Callback: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
 
 class Objective(Protocol[BatchT]):
@@ -106,15 +108,27 @@ def run(
     resume: bool = True,
     identity: Mapping[str, object] | None = None,
     verbose: bool = True,
+    stop: int | None = None,
+    callback: Callback | None = None,
 ) -> History:
-    """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last
-    ones without validation.
+    """Train until all steps are done, or ``stop`` of them, or the patience is exhausted; the module then has its best
+    weights, or the last ones without validation.
 
     The module is on its device. ``checkpoint`` is a folder with an existing parent; ``identity`` is plain data, and a
     checkpoint with another identity is refused. All randomness of a step derives from ``random_state`` and the step, so
     that a resumed run equals an uninterrupted one bit for bit, on one machine with a fixed number of threads.
     """
     torch = require("torch", extra="train")
+    total = schedule.max_steps if stop is None else min(stop, schedule.max_steps)
+    if stop is not None:
+        identity = {**(identity or {}), "stop": stop}
+
+    def validate() -> dict[str, Tensor]:
+        kept = _validate(objective, history, best)
+        if callback is not None and history.validation:
+            callback(history.steps, {"validation": history.validation[-1][1]})
+        return kept
+
     from congruence.train.optim import make_optimizer, rate_at
 
     module = objective.module
@@ -135,9 +149,9 @@ def run(
     module.train()
     try:
         if not history.validation:
-            best = _validate(objective, history, best)
-        with progress_bar("training", schedule.max_steps, done=history.steps, quiet=not verbose) as bar:
-            while history.steps < schedule.max_steps and history.validations_since_best < patience:
+            best = validate()
+        with progress_bar("training", total, done=history.steps, quiet=not verbose) as bar:
+            while history.steps < total and history.validations_since_best < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
@@ -152,14 +166,16 @@ def run(
                     raise _not_finite(step, values, norm, saved)
                 optimizer.step()
                 history.steps = step + 1
-                if step % schedule.log_every == 0 or history.steps == schedule.max_steps:
+                if step % schedule.log_every == 0 or history.steps == total:
                     for name, value in {"step": step, **values}.items():
                         history.losses.setdefault(name, []).append(value)
+                    if callback is not None:
+                        callback(step, {**values, "learning_rate": rate})
                 if bar is not None:
                     bar.show(history.steps, _status(values, history))
-                last = history.steps == schedule.max_steps
+                last = history.steps == total
                 if history.steps % schedule.validate_every == 0 or last:
-                    best = _validate(objective, history, best)
+                    best = validate()
                 if saved is not None and (history.steps % schedule.checkpoint_every == 0 or last):
                     saved.save(module, optimizer, history, best)
     finally:

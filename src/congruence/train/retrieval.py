@@ -10,6 +10,7 @@ from congruence._utils.arrays import to_numpy
 from congruence._utils.typing import Labels
 from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
+from congruence.linalg.csls import mean_of_largest
 from congruence.metrics import recall_at_k
 
 
@@ -19,12 +20,13 @@ def recalls(
     x_labels: Labels | None = None,
     y_labels: Labels | None = None,
     ks: Sequence[int] = (1, 5, 10),
+    banks: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> dict[str, float]:
     """Return recall at k in both directions and their mean: ``"source_to_target@1"``, ``"target_to_source@1"``,
     ``"mean@1"``.
 
     Rows with equal labels match, by default those at equal positions; a k above the number of rows of a side is left
-    out.
+    out. With ``banks`` of queries of both sides, hubs are corrected for by CSLS.
     """
     if x_labels is None or y_labels is None:
         check_same_rows(len(X), len(Y), "X", "Y")
@@ -32,10 +34,11 @@ def recalls(
     x_labels, y_labels = to_numpy(x_labels), to_numpy(y_labels)
     forth, back = partners(x_labels, y_labels), partners(y_labels, x_labels)
     scores: dict[str, float] = {}
+    hubness, (there, home) = (None, (None, None)) if banks is None else ("csls", banks)
     for k in ks:
         if k <= min(len(X), len(Y)):
-            scores[f"source_to_target@{k}"] = recall_at_k(X, Y, forth, k=k)
-            scores[f"target_to_source@{k}"] = recall_at_k(Y, X, back, k=k)
+            scores[f"source_to_target@{k}"] = recall_at_k(X, Y, forth, k=k, hubness=hubness, bank=there)
+            scores[f"target_to_source@{k}"] = recall_at_k(Y, X, back, k=k, hubness=hubness, bank=home)
             scores[f"mean@{k}"] = (scores[f"source_to_target@{k}"] + scores[f"target_to_source@{k}"]) / 2
     return scores
 
@@ -77,6 +80,37 @@ def unique_pairs(
     return X[x], Y[y], labels[x], labels[y]
 
 
-def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Labels | None = None, y_labels: Labels | None = None) -> float:
-    """Return the mean of recall at 1 in both directions, by which methods are selected."""
-    return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]
+def mean_recall(
+    X: np.ndarray,
+    Y: np.ndarray,
+    x_labels: Labels | None = None,
+    y_labels: Labels | None = None,
+    banks: tuple[np.ndarray, np.ndarray] | None = None,
+) -> float:
+    """Return the mean of recall at 1 in both directions, by which methods are selected; see ``recalls``."""
+    return recalls(X, Y, x_labels, y_labels, (1,), banks)["mean@1"]
+
+
+def left_out_ranks(
+    pairs: tuple[np.ndarray, np.ndarray],
+    pools: tuple[np.ndarray, np.ndarray],
+    labels: np.ndarray,
+    banks: tuple[np.ndarray, np.ndarray] | None = None,
+) -> np.ndarray:
+    """Return the reciprocal rank and the hits at 1 of left-out pairs (n, 2), the mean of both directions.
+
+    Mapped unit rows of a side are searched among those of the other and its pool; those of equal labels are hits. With
+    ``banks`` of queries, hubs are corrected for by CSLS.
+    """
+    own = labels[:, None] == labels
+    scores = []
+    for side in (0, 1):
+        gallery = np.concatenate([pairs[1 - side], pools[1 - side]])
+        near = pairs[side] @ gallery.T
+        if banks is not None:
+            near -= mean_of_largest(gallery @ banks[side].T, 10, axis=1).astype(near.dtype) / 2
+        best = np.where(own, near[:, : len(own)], -np.inf).max(axis=1)[:, None]
+        near[:, : len(own)][own] = -np.inf
+        rank = 1 + (near > best).sum(axis=1) + (near == best).sum(axis=1) / 2
+        scores.append(np.column_stack([1 / rank, rank <= 1]))
+    return np.asarray(np.mean(scores, axis=0))

@@ -42,6 +42,12 @@ class SAIL(HeadTrainer):
         against all source rows, averaged. If False, unpaired rows are not used.
     **parameters
         Parameters of ``HeadTrainer``, with its defaults.
+
+    Notes
+    -----
+    This is SAIL as SOTAlign compares with it: linear heads (or perceptrons, ``head="mlp"``) and one caption a pair. The
+    published SAIL has gated linear units as heads, learns from 23 million pairs, and has a second caption of each image
+    as a further positive.
     """
 
     method: ClassVar[str] = "sail"

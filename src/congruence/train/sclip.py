@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
+from congruence.errors import ParameterError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 
 if TYPE_CHECKING:
@@ -51,16 +52,46 @@ def pseudo_label_loss(
     return CrossEntropy.apply(U, Y, scale, pseudo_labels(queries, keys, assignment, temperature, max_iter))
 
 
+def published_loss(X: Tensor, Y: Tensor, U: Tensor, scale: Tensor, assignment: str) -> tuple[Tensor, Tensor]:
+    """Return S-CLIP's loss on pairs and that on pseudo-labels as its public code has them.
+
+    The unpaired images ``U`` are candidates of each caption too. Images are compared in the joint space, at a
+    temperature of one over the scale and with ten Sinkhorn iterations, and the gradient flows through the assignment.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    own = torch.arange(len(X), device=X.device)
+    supervised = (cross_entropy(scale * X @ Y.T, own) + cross_entropy(scale * Y @ torch.cat([X, U]).T, own)) / 2
+    similar = scale * U @ X.T
+    if assignment == "hard":
+        target = torch.zeros_like(similar).scatter_(1, similar.argmax(1, keepdim=True), 1)
+    else:
+        potential = torch.zeros_like(similar[0])
+        for _ in range(10 if assignment == "ot" else 0):
+            rows = -torch.logsumexp(similar + potential, 1, keepdim=True)
+            potential = -torch.logsumexp(similar + rows, 0)
+        target = torch.softmax(similar + potential, 1)
+    return supervised, cross_entropy(scale * U @ Y.T, target)
+
+
 class _Objective(HeadsObjective):
     trainer: SCLIP
 
     def prepare(self) -> None:
+        if self.trainer.published:
+            self.need_unpaired("these rows get pseudo-labels", "source", "image_weight")
+            return
         for side, name in (("source", "image_weight"), ("target", "text_weight")):
             self.need_unpaired("these rows get pseudo-labels", side, name)
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         trainer = self.trainer
         X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        if trainer.published:
+            U = self.heads(batch.unpaired_source, 0)
+            supervised, pseudo = published_loss(X, Y, U, self.module.log_scale.exp(), trainer.assignment)
+            return {"loss": supervised + pseudo / 2, "supervised": supervised, "pseudo_image": pseudo}
         terms = {"supervised": self.pair_loss(X, Y)}
         loss = terms["supervised"]
         sides = (
@@ -107,6 +138,10 @@ class SCLIP(HeadTrainer):
         side with weight 0 needs no unpaired rows.
     max_iter : int, default=100
         Largest number of Sinkhorn iterations.
+    published : bool, default=False
+        The loss of S-CLIP's public code, but for its key words: InfoNCE in which unpaired images are candidates of each
+        caption, plus half the loss on pseudo-labels of images, found in the joint space, through which the gradient
+        flows. ``assignment`` applies; the other parameters above do not. Needs ``pair_loss="infonce"``.
     **parameters
         Parameters of ``HeadTrainer``, with its defaults. S-CLIP's own supervised loss is
         ``"infonce"``.
@@ -129,6 +164,7 @@ class SCLIP(HeadTrainer):
     image_weight: float = 1.0
     text_weight: float = 1.0
     max_iter: int = 100
+    published: bool = False
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -138,3 +174,5 @@ class SCLIP(HeadTrainer):
         check_positive(self.image_weight, "image_weight", zero=True)
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.max_iter, "max_iter", integer=True)
+        if self.published and self.pair_loss != "infonce":
+            raise ParameterError("Got `published=True` without InfoNCE.", 'Pass `pair_loss="infonce"`.')

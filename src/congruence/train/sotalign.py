@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
+from congruence.maps.heads import SIDES
 from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import TrainingData
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
+from congruence.train.rows import Rows
 from congruence.train.sail import SAIL
+from congruence.train.self_trained import SelfTrainedMap
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.divergence import Side, warn_unconverged
 from congruence.transport.unbalanced import check_rho
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 #: Rows of both sides and their labels.
 Heldout: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
-TEACHERS = ("cca", "procrustes", "contrastive")
+TEACHERS = ("self_trained", "cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
 INITS = ("random", "teacher")
 #: Candidates for ``ridge="auto"``, and number of folds of the pairs if there are no validation rows to choose by.
@@ -59,7 +63,9 @@ class _Objective(HeadsObjective):
             # Each step starts from the last one's plan; as a buffer, its potentials are a part of every checkpoint.
             columns = self.unpaired_batch[1] + (self.pair_batch if trainer.pairs_too else 0)
             self.module.register_buffer("potentials", torch.zeros(columns, device=self.device))
-        self.teacher = trainer.fit_teacher(data.source, data.target, data.validation)
+        self.teacher = trainer.fit_teacher(
+            data.source, data.target, data.validation, (data.unpaired_source, data.unpaired_target)
+        )
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
@@ -159,8 +165,9 @@ class SOTAlign(HeadTrainer):
 
     Parameters
     ----------
-    teacher : {"cca", "procrustes", "contrastive"} or fitted joint-space map, default="cca"
-        Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
+    teacher : {"self_trained", "cca", "procrustes", "contrastive"} or fitted joint-space map, default="self_trained"
+        ``SelfTrainedMap``, which chooses by folds whether to use the unpaired rows; or, fitted on the pairs alone:
+        canonical correlation analysis (the paper's), Procrustes analysis, or linear heads trained as in SAIL.
     divergence : {"klot", "infonce", "cka"}, default="klot"
     divergence_weight : float or "auto", default="auto"
         α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
@@ -187,12 +194,18 @@ class SOTAlign(HeadTrainer):
         Ties go to the smallest.
     pairs_too : bool, default=False
         Include the rows of the pairs in the divergence as well.
-    init : {"random", "teacher"}, default="random"
+    init : {"random", "teacher"}, default="teacher"
         Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first
         step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
         ``n_components``, its first directions are used. The paper uses "random".
+    folds : int, optional, default=3
+        Without validation rows: left-out pairs choose the number of steps, and at step 0 the teacher itself is the
+        result, which ``scores_["note"]`` says. None trains for ``max_steps``, as the paper does.
+    n_components, batch_size, pair_batch_size, max_steps, learning_rate, validate_every, patience
+        256, 1024, 512, 60, 1e-4, 10 and 2: the settings measured in docs/training.md, for a start at the teacher. For a
+        random start, the paper has 1024, 32768, 10000, 2000 and 1e-4.
     **parameters
-        Parameters of ``HeadTrainer``, with its defaults.
+        Further parameters of ``HeadTrainer``, with its defaults.
 
     Attributes
     ----------
@@ -205,6 +218,7 @@ class SOTAlign(HeadTrainer):
     -----
     If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
     ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
+    ε* is 0.01 in the paper, and 0.005 in its public code.
 
     Source: Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
     """
@@ -212,7 +226,7 @@ class SOTAlign(HeadTrainer):
     method: ClassVar[str] = "sotalign"
     objective = _Objective
 
-    teacher: str | HeadsMap = "cca"
+    teacher: str | HeadsMap = "self_trained"
     divergence: str = "klot"
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
@@ -223,12 +237,31 @@ class SOTAlign(HeadTrainer):
     teacher_n_components: int | None = None
     ridge: float | str = "auto"
     pairs_too: bool = False
-    init: str = "random"
+    init: str = "teacher"
+    _: KW_ONLY
+    n_components: int = 256
+    batch_size: int = 1024
+    pair_batch_size: int = 512
+    folds: int | None = 3
+    max_steps: int = 60
+    learning_rate: float = 1e-4
+    validate_every: int = 10
+    patience: int | None = 2
 
-    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
+    def fit_teacher(
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        validation: Heldout | None = None,
+        unpaired: tuple[Rows | None, Rows | None] = (None, None),
+    ) -> HeadsMap:
         """Fit the teacher only, on rows (n, d_source) and (n, d_target); ``ridge="auto"`` chooses by the validation
-        rows.
+        rows, "self_trained" by folds of the pairs.
         """
+        if self.teacher == "self_trained":
+            teacher = SelfTrainedMap(random_state=self.random_state)
+            teacher.fit_data(TrainingData(X, Y, *unpaired, None), getattr(self, "_choice", None))
+            return teacher
         if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
             check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
@@ -254,8 +287,18 @@ class SOTAlign(HeadTrainer):
         scores = [mean_recall(cca.transform(A), cca.transform_target(B), a, b) for cca in fitted]
         return fitted[int(np.argmax(scores))]
 
+    def _choose_steps(
+        self, data: TrainingData, share: float | None, folder: Path | None, options: Mapping[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        if self.teacher == "self_trained":
+            teacher = SelfTrainedMap(random_state=self.random_state)
+            teacher.fit_data(replace(data, validation=None))
+            self._choice = teacher.choice_
+        return super()._choose_steps(data, share, folder, options)
+
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        vars(self).pop("_choice", None)
         if self.ridge != "auto":
             check_positive(self.ridge, "ridge", zero=True)
         if not isinstance(self.teacher, HeadsMap):
@@ -281,12 +324,18 @@ class SOTAlign(HeadTrainer):
     def _finish(self, objective: HeadsObjective, data: TrainingData, history: History) -> None:
         assert isinstance(objective, _Objective)
         self.teacher_ = objective.teacher
+        if self.init == "teacher" and 0 in (history.steps, history.best_step):
+            layers = dict(zip(SIDES, self.teacher_.layers(), strict=True))
+            facts = {name: fact for name, fact in self.facts_.items() if name not in ("method", "layers")}
+            self.set_layers(layers, self.method, facts)
+            self.banks_ = self.teacher_.banks_
+            self.scores_["note"] = "The teacher is returned: left-out pairs are not found better after any training."
         errors = history.losses.get("gradient_error", [])
         if errors:
             above = sum(error > self.tolerance for error in errors)
             where = f"at worst, and above the tolerance in {above} of {len(errors)} recorded steps"
             if above:
-                warn_unconverged(max(errors), where, "", stacklevel=3)
+                warn_unconverged(max(errors), where, "", stacklevel=4)
         if data.validation is not None:
             X, Y, x_labels, y_labels = data.validation
             score = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)

@@ -1,0 +1,59 @@
+"""Search rows of one model with rows of the other, through a joint-space map."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence._utils.arrays import normalize_rows, to_numpy
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import check_choice, check_positive
+from congruence.errors import ParameterError
+from congruence.maps import HeadsMap
+from congruence.maps.heads import SIDES
+from congruence.metrics.hubness import CSLS
+from congruence.metrics.search import nearest
+
+
+def search(
+    mapping: HeadsMap,
+    queries: RowsLike,
+    gallery: RowsLike,
+    k: int = 10,
+    *,
+    side: str = "source",
+    hubness: str = "auto",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row numbers of the k nearest gallery rows of each query, and their similarities, nearest first.
+
+    Parameters
+    ----------
+    queries, gallery : array_like, shapes (m, d) and (n, d')
+        Rows of the two models, not yet mapped.
+    k : int, default=10
+    side : {"source", "target"}, default="source"
+        Which model the queries are of; the gallery is of the other.
+    hubness : {"auto", "csls", "none"}, default="auto"
+        "csls" subtracts from each cosine half the gallery row's density among the queries of the map's ``banks_``, so
+        the result of a query does not depend on the others; "auto" does so if the map chose it when it was fitted.
+
+    Returns
+    -------
+    rows : ndarray of int, shape (m, k)
+    similarities : ndarray, shape (m, k)
+    """
+    check_positive(k, "k", integer=True)
+    check_choice(side, SIDES, "side")
+    check_choice(hubness, ("auto", "csls", "none"), "hubness")
+    functions = mapping.transform, mapping.transform_target
+    asked = SIDES.index(side)
+    Q, G = (normalize_rows(to_numpy(functions[i](rows))) for i, rows in ((asked, queries), (1 - asked, gallery)))
+    if hubness == "csls" or (hubness == "auto" and mapping.facts_.get("hubness") == "csls"):
+        if mapping.banks_ is None:
+            raise ParameterError(
+                "Got `hubness='csls'` and a map without rows to compute densities from.",
+                "Fit a SelfTrainedMap, or pass `hubness='none'`.",
+            )
+        bank = mapping.banks_[asked].astype(G.dtype)
+        Q, G = CSLS().of(bank, G).as_inner_products(Q, G)
+    rows = nearest(Q, min(k, len(G)), G)
+    return rows, np.stack([np.einsum("ij,ij->i", Q, G[column]) for column in rows.T], axis=1)
