@@ -879,7 +879,7 @@ class AffineMap(Map):
     def _means(self) -> RowMeans:
         """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
         name, both = self.source_space_.modality or "", (self.source_mean_, self.target_mean_)
-        return RowMeans(*both, {name: both[0]}, {name: both[1]})
+        return RowMeans(*both, False, {name: both[0]}, {name: both[1]})
 
     def config(self) -> dict[str, Any]:
         """Return everything that is saved of the map besides the arrays of ``state``, as plain data."""
@@ -903,7 +903,7 @@ class RoleMap(AffineMap):
         self.source_mean_, self.target_mean_ = mapping.source_mean_, mapping.target_mean_
         plain = self._folded = Folded(mapping.matrix, mapping.offset)
         if mapping.readout_ is not None:
-            modality = mapping.source_space_.modality
+            modality = mapping.source_space_.modality or ""
             self._folded = mapping.readout_.fold(role, modality, plain, mapping._means())
         #: Mean that a row without any other part becomes, if its part along the mean was changed.
         self._mean = mapping.target_mean_ if self._folded is not plain and mapping.target_mean_.any() else None
@@ -921,26 +921,22 @@ class RoleMap(AffineMap):
     def finish(self, rows: Array, unit: bool) -> Array:
         """Return the product's rows as the role reads them: of unit norm if ``unit``."""
         base = self._folded.base
-        if unit:
-            return to_sphere(rows, base, self._mean, self._rounding(rows))
-        return rows if base is None else rows + cast_like(base, rows)
-
-    def _rounding(self, rows: Array) -> float:
-        """Return the length that rounding leaves of a row that equals its mean."""
-        eps = float(namespace(rows).finfo(rows.dtype).eps)
-        return 4 * eps * float(np.linalg.norm(self.offset)) * rows.shape[1] ** 0.5
+        if not unit:
+            return rows if base is None else rows + cast_like(base, rows)
+        rounding = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5
+        return to_sphere(rows, self._folded, self._mean, rounding * float(np.linalg.norm(self.offset)))
 
     def _apply(self, X: RowsLike) -> Array:
         return self.finish(super()._apply(X), bool(self.target_space_.normalized))
 
     def _layers_to_finish(self, unit: bool) -> list[Layer]:
-        base = self._folded.base
-        if base is None:
-            return super()._layers_to_finish(unit)
-        if not unit or np.abs(self.matrix @ base).max(initial=0) > 1e-9:
-            raise ParameterError("These rows are stored in a form that has no layers.", "Export the role `query`.")
-        center = {"kind": "center", "mean": -base / np.sqrt(1 - base @ base)}
-        return [{"kind": "normalize"}, center, {"kind": "normalize"}]
+        folded = self._folded
+        if not unit or folded.base is None:
+            return (
+                super()._layers_to_finish(unit) if folded.base is None else [{"kind": "center", "mean": -folded.base}]
+            )
+        axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
+        return [{"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}]
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> AffineMap:  # type: ignore[override]
         """Return the map of this role for a modality."""
@@ -963,9 +959,8 @@ class RoleMap(AffineMap):
         return f"{self._whole!r} as {self.role_}"
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return matrix, offset and base, which tell roles apart."""
-        base = self._folded.base
-        return {"matrix": self.matrix, "offset": self.offset, **({} if base is None else {"base": base})}
+        """Return the product, and what follows it."""
+        return {name: np.asarray(part) for name, part in self._folded._asdict().items() if part is not None}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         raise NotImplementedError  # saved by the map itself

@@ -656,8 +656,7 @@ class OrthogonalMap(AffineMap):
         new.source_space_, new.target_space_ = self.target_space_, self.source_space_
         new.modality_means_ = {name: (b, a) for name, (a, b) in self.modality_means_.items()}
         new.given_means_ = {
-            name: GivenMeans(m.target, m.source, m.n_target, m.n_source)
-            for name, m in self.given_means_.items()
+            name: GivenMeans(m.target, m.source, m.n_target, m.n_source) for name, m in self.given_means_.items()
         }
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
         if self.readout_ is not None:
@@ -703,7 +702,9 @@ class OrthogonalMap(AffineMap):
             n_pairs=min(self.n_pairs_, other.n_pairs_),
             **{**self.get_params(), "center": self.center or other.center},
         )
-        new.role_, new.readout_ = other.role_, other.readout_
+        new.role_ = other.role_
+        if self.readout_ is not None and other.readout_ is not None:
+            new.readout_ = self.readout_.then(other.readout_)
         return new
 
     def _known_modalities(self) -> str:
@@ -753,7 +754,7 @@ class OrthogonalMap(AffineMap):
         table = {**table, **{name: (means.source, means.target) for name, means in given.items()}}
         sources = {name: a for name, (a, _) in table.items() if name not in given or given[name].n_source != 0}
         targets = {name: b for name, (_, b) in table.items() if name not in given or given[name].n_target != 0}
-        return RowMeans(source, target if (self.modality_ or "") in {"", *targets} else None, sources, targets)
+        return RowMeans(source, target, (self.modality_ or "") not in {"", *targets}, sources, targets)
 
     def covered_share(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, normalize_rows, to_numpy, widen
+from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in

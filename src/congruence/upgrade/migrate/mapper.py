@@ -167,4 +167,3 @@ def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None
         if bad:
             return bad_rows_error(kind, len(bad), n, "the database", f"ids {name_rows(np.arange(len(bad)), bad)}")
     return None
-
