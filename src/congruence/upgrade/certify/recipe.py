@@ -15,7 +15,7 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.upgrade.certify.design import PairedTables
-from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
+from congruence.upgrade.choose import OFFSET, Choice, choose_map
 
 
 @dataclass(eq=False)
@@ -105,8 +105,7 @@ class MapRecipe:
     def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
         """Choose the map from the given rows (t,) of the fitted modality only, as ``congruence.fit`` would.
 
-        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
-        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
+        Several modalities together are fitted by a rotation, which is chosen on the pairs of the first.
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
@@ -118,19 +117,11 @@ class MapRecipe:
             evidence = f"method={self.method!r} was given, so nothing was compared"
             return Choice(name, self.method, dict(self.parameters), evidence)
         first = self.fitted[0]
-        others = []
-        for name in tables.source if not tables.by_class else ():
-            if name != first:
-                known = tables.target.get(name)
-                mean = None if known is None else known[train].mean(axis=0, dtype=np.float64)
-                others.append(Other(name, np.arange(len(train)), tables.source[name][train], mean))
         return choose_map(
             tables.source[first][train],
             tables.target[first][train],
-            others=others,
             fixed=self.parameters,
             single_modality=self.single_modality,
-            rotations_only=len(self.fitted) > 1,
             random_state=self.random_state,
         )
 
