@@ -107,7 +107,8 @@ class Readout:
     def rows(self) -> list[list[str]]:
         """Return how stored rows and queries are read, and on what evidence, as rows of a table."""
         queries = " and ".join(self.queries) or "any known"
-        out = [["stored rows", f"as {self.store if self.store == 'plain' else f'a {self.store}'} for {queries} queries"]]
+        form = "as the map gives them" if self.store == "plain" else f"as a {self.store}, for {queries} queries"
+        out = [["stored rows", form]]
         for title, table in (
             ("cosine of left-out rows without their means", self.height),
             ("share of their mean that queries keep", self.share),
