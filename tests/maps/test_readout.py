@@ -42,7 +42,8 @@ def by_hand(mapping, queries, modality, height, known=True):
     if others := [unit(NEW[name].mean(0)) for name in asked if name != modality and (known or name == "text")]:
         B = np.stack(others, axis=1)
     guess = mapping.for_modality(modality).target_mean_
-    u = (nu if nu is not None else guess if modality in asked else np.zeros(E)) @ (np.eye(E) - B @ B.T)
+    searched = not queries or modality in queries
+    u = (nu if nu is not None else guess if searched else np.zeros(E)) @ (np.eye(E) - B @ B.T)
     u = unit(u) if u.any() else u
     out = []
     for r in (z - mu) @ R:

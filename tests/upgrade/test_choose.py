@@ -80,19 +80,19 @@ def test_a_rotation_near_the_identity_is_the_nearest_to_the_weighted_sum():
         OrthogonalMap(identity=0.1).fit(X, Y[:, :20])
 
 
-@pytest.mark.parametrize("n", [20, 60, 150])
+@pytest.mark.parametrize("n", [20, 60])
 def test_related_models_keep_what_they_have_in_common(n):
     rng = np.random.default_rng(n)
     d = 64
-    z = rng.standard_normal((n + 200, d)) * np.geomspace(3, 0.3, d)
+    z = rng.standard_normal((n + 200, d))
     near = np.linalg.qr(np.eye(d) + 0.02 * rng.standard_normal((d, d)))[0]
-    related = z @ near * np.sign(np.diag(near)) + 0.2 * rng.standard_normal(z.shape)
-    strange = z @ random_rotation(d, random_state=0) + 0.2 * rng.standard_normal(z.shape)
+    related = z @ near * np.sign(np.diag(near)) + rng.standard_normal(z.shape)
+    strange = z @ random_rotation(d, random_state=0) + rng.standard_normal(z.shape)
     chosen = choose_map(z[:n], related[:n])
     assert "identity" in chosen.parameters
-    assert chosen.measure == "cosine without the means"
+    assert chosen.lead > 2 * chosen.lead_error >= 0
     mapping, usual = (OrthogonalMap(**given).fit(z[:n], related[:n]) for given in (chosen.parameters, {}))
-    assert mapping.score(z[n:], related[n:]) >= usual.score(z[n:], related[n:])
+    assert mapping.score(z[n:], related[n:]) > usual.score(z[n:], related[n:]) + 0.2
     assert choose_map(z[:n], strange[:n]).parameters == {}
 
 

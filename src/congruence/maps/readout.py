@@ -55,7 +55,7 @@ class Readout:
     - ``plain``: the map itself, ``r + ν``.
     - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
       ``height[m]`` if m may be searched by queries of its own kind, else 0. Mapped rows and unit rows of the new model
-      can stand side by side. If ν is unknown, ``unit(p)``.
+      can stand side by side. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere. It
       maps rows in any of the forms above back, and the model's own.
 
@@ -88,7 +88,7 @@ class Readout:
         matrix = plain.matrix
         if role == "query":
             share = self.share.get(modality, 1.0)
-            if share == 1 or means.guessed:
+            if share == 1:
                 return plain
             return Folded(matrix, share * means.target - means.source @ matrix)
         if self.store == "plain":
@@ -98,7 +98,8 @@ class Readout:
             return Folded(matrix, np.zeros_like(means.target), means.target)
         asked = self.queries or tuple(means.targets)
         others = basis(means.targets[name] for name in asked if name != modality and name in means.targets)
-        own = basis([_without(means.target, others)] if not means.guessed or modality in asked else ())
+        searched = not self.queries or modality in self.queries  # by queries of its own kind
+        own = basis([_without(means.target, others)] if searched or not means.guessed else ())
         height = self.height.get(modality, 1.0) if modality in asked and not means.guessed else 0.0
         matrix = _without(_without(matrix, others), own if not height else None)
         base = None if means.guessed else inside(means.target)

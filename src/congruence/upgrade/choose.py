@@ -54,6 +54,7 @@ RELATED = (
     ),
     Candidate("identity about the means", "orthogonal", {"identity": 1e6}),
 )
+NEAR = RELATED[1]  # the one that shows whether the models are related
 LINEAR = (
     Candidate("ridge regression", "linear"),
     Candidate("ridge regression without intercept", "linear", {"center": False}),
@@ -193,20 +194,19 @@ MOST_SCORED = 1000  # largest number of pairs scored per fold
 #: Difference of mean reciprocal ranks too small to prefer another map, even if it is statistically significant.
 WORTH = 0.005
 
-#: Models are related if the identity gets this share of what the rotation gets right.
-SHARE_OF_RELATED = 0.3
-
 
 @dataclass(frozen=True)
 class Quality(PlainData):
     """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
 
     ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
-    mean square of the first one's length, relative to the second one's.
+    mean square of the first one's length, relative to the second one's; ``slope``: of the second one's part along the
+    new mean on the first one's.
     """
 
     cosine: tuple[float, float] = (0.0, 0.0)
     length: tuple[float, float] = (0.0, 0.0)
+    slope: float = 1.0
     n_pairs: int = 0
 
 
@@ -245,12 +245,12 @@ def choose_map(
 
     Notes
     -----
-    A candidate is fitted without one fold. Rotations near the identity are compared with the rotation by the cosine of
-    left-out rows without their means, which decides rightly where ranks among few pairs do not: the best is taken if it
-    leads by more than two standard errors of the paired difference. Linear maps are compared by retrieval: the pairs of
-    the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different rows. The
-    first candidate is taken whose score is within one standard error of the best (where the pairs of a group count
-    once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
+    A candidate is fitted without one fold. A rotation near the identity shows that the models are related if more of
+    the left-out pairs find each other, without their means, than by the rotation, by two standard errors of the paired
+    difference; of such rotations, that with the largest cosines is taken. Linear maps are compared by retrieval: the
+    pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
+    rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
+    count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -267,18 +267,16 @@ def choose_map(
         given = Candidate("rotation as given", "orthogonal", fixed)
         evidence = "its parameters were given, so nothing was compared"
         return Choice(given.name, given.method, fixed, evidence, measure_quality(X, Y, given, groups))
-    found, cosines = _measured(X, Y, ROTATION, groups)
+    found = _LeftOut(X, Y, ROTATION, groups)
     not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
     different = int(groups.max()) + 1
     if different < FEWEST:
         evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
-        return Choice(ROTATION.name, ROTATION.method, {}, evidence, found, not_tried=not_tried)
-    tried = {ROTATION: (found, cosines)}
+        return Choice(ROTATION.name, ROTATION.method, {}, evidence, found.quality, not_tried=not_tried)
+    tried = {ROTATION: found}
     if X.shape[1] == Y.shape[1]:
-        tried[RELATED[-1]] = _measured(X, Y, RELATED[-1], groups)
-        if tried[RELATED[-1]][0].cosine[0] > SHARE_OF_RELATED * found.cosine[0]:
-            tried |= {candidate: _measured(X, Y, candidate, groups) for candidate in RELATED[:-1]}
-    chosen = _by_cosine(tried, groups, not_tried)
+        tried[NEAR] = _LeftOut(X, Y, NEAR, groups)
+    chosen = _among_rotations(X, Y, tried, groups, not_tried)
     if not single_modality:
         return chosen
     rotation = next(candidate for candidate in tried if candidate.name == chosen.name)
@@ -306,27 +304,42 @@ def count_distinct(X: np.ndarray) -> float:
 
 def measure_quality(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray | None = None) -> Quality:
     """Return how much of left-out rows a kind of map gets right."""
-    return _measured(X, Y, candidate, duplicate_groups(X, Y) if groups is None else groups)[0]
+    return _LeftOut(X, Y, candidate, duplicate_groups(X, Y) if groups is None else groups).quality
 
 
-def _measured(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> tuple[Quality, np.ndarray]:
-    """Return the quality of a candidate, and the cosine (n,) of each pair that was left out, NaN for others."""
-    pairs, cosines, found = CandidatePairs(X, Y), np.full(len(X), np.nan), []
-    different = int(groups.max()) + 1
-    parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else min(MEASURED_FOLDS, different)
-    for test in _held_out(groups, min(MEASURED_FOLDS, different), parts, 1, 0):
-        if len(X) - len(test) < 2:
-            continue
-        kept = pairs.without(test)
-        forward, backward = product(candidate, kept)
-        x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
-        there, back = _compare(forward(x), y), _compare(backward(y), x)
-        cosines[test] = there[0]
-        found.append([[there[0].mean(), back[0].mean()], [there[1], back[1]]])
-    if not found:
-        return Quality(), cosines
-    cosine, length = np.clip(np.mean(found, axis=0), 0, None).tolist()
-    return Quality(tuple(cosine), tuple(length), int(np.isfinite(cosines).sum())), cosines
+class _LeftOut:
+    """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> None:
+        pairs, different = CandidatePairs(X, Y), int(groups.max()) + 1
+        folds = min(MEASURED_FOLDS, different)
+        parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
+        found, along, parted = [], np.zeros(2), []
+        for test in _held_out(groups, folds, parts, 1, 0):
+            if len(X) - len(test) < 2:
+                continue
+            kept = pairs.without(test)
+            forward, backward = product(candidate, kept)
+            test = test[:: -(-len(test) * parts // MOST_COUNTED)]
+            x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
+            mapped = forward(x)
+            there, back = _compare(mapped, y), _compare(backward(y), x)
+            heights = mapped @ kept.means[1], y @ kept.means[1]
+            along += heights[0] @ heights[1], heights[0] @ heights[0]
+            found.append([[there[0].mean(), back[0].mean()], [there[1], back[1]]])
+            parted.append((test, there[0], mapped, y))
+        self.quality, self.rows = Quality(), np.zeros(0, np.intp)
+        if parted:
+            cosine, length = np.clip(np.mean(found, axis=0), 0, None).tolist()
+            self.rows, self.cosines, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
+            slope = float(along[0] / along[1]) if along[1] > 0 else 1.0
+            self.quality = Quality(tuple(cosine), tuple(length), float(np.clip(slope, 0, 1)), len(self.rows))
+
+    def hits(self) -> np.ndarray:
+        """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
+        a, b = normalize_rows(self.mapped), normalize_rows(self.own)
+        near, own = a @ b.T, np.arange(len(a))
+        return np.asarray((near.argmax(axis=1) == own) * 0.5 + (near.argmax(axis=0) == own) * 0.5)
 
 
 def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
@@ -337,29 +350,31 @@ def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
     return np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0), float(ratio)
 
 
-def _by_cosine(tried: Mapping[Candidate, tuple[Quality, np.ndarray]], groups: np.ndarray, not_tried: str) -> Choice:
-    """Return the rotation, or the best one near the identity if it clearly gets more right."""
-    table = np.stack([cosines for _, cosines in tried.values()])
-    scored = np.isfinite(table).all(axis=0)
-    table, labels = table[:, scored], np.unique(groups[scored], return_inverse=True)[1]
-    mean = table.mean(axis=1)
-    best = int(np.argmax(mean))
-    lead, error = float(mean[best] - mean[0]), _error(table[best] - table[0], labels)
-    chosen = best if lead > 2 * error else 0
-    candidates = list(tried)
+def _among_rotations(
+    X: np.ndarray, Y: np.ndarray, tried: dict[Candidate, _LeftOut], groups: np.ndarray, not_tried: str
+) -> Choice:
+    """Return the rotation or, if the models are related, the best one near the identity."""
+    table = np.stack([one.hits() for one in tried.values()])
+    labels = np.unique(groups[tried[ROTATION].rows], return_inverse=True)[1]
+    lead, error = float((table[-1] - table[0]).mean()), _error(table[-1] - table[0], labels)
+    chosen = ROTATION
+    if lead > 2 * error:
+        tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in RELATED if candidate is not NEAR}
+        chosen = max(list(tried)[1:], key=lambda candidate: tried[candidate].quality.cosine[0])
+        table = np.stack([one.hits() for one in tried.values()])
     return Choice(
-        candidates[chosen].name,
-        candidates[chosen].method,
-        dict(candidates[chosen].parameters),
+        chosen.name,
+        chosen.method,
+        dict(chosen.parameters),
         "pairs" if len(tried) > 1 else "nothing to compare",
-        tried[candidates[chosen]][0],
-        "cosine without the means",
-        int(scored.sum()),
+        tried[chosen].quality,
+        "share found",
+        len(labels),
         MEASURED_FOLDS,
         1,
-        lead if chosen else 0.0,
-        error if chosen else 0.0,
-        _records(candidates, table, best, labels) if len(tried) > 1 else [],
+        lead if chosen is not ROTATION else 0.0,
+        error if chosen is not ROTATION else 0.0,
+        _records(list(tried), table, int(np.argmax(table.mean(axis=1))), labels) if len(tried) > 1 else [],
         not_tried,
     )
 

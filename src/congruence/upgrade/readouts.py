@@ -36,7 +36,7 @@ def choose_readout(
             cosine = min(1.0, cosine)
             table[name] = min(1.0, cosine * length)
             if direction == 0:
-                tables[0][name] = cosine
+                tables[0][name] = cosine * quality.slope
     unit = model.target_space_.normalized
     return Readout(queries, "cone" if unit else "plain", *(tables if unit else ({}, {}, {})))
 
