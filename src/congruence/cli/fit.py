@@ -66,6 +66,7 @@ def command(
     means: list[str] | None = option(
         None, "MODALITY=OLD[,NEW]: rows of which only the means are used. May be repeated."
     ),
+    queries: list[str] | None = option(None, "Modality of queries that will search. May be repeated."),
     unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
     ids: Ids = None,
@@ -98,6 +99,7 @@ def command(
             "--method": method not in ("auto", "orthogonal"),
             "--holdout": holdout,
             "--means": means,
+            "--queries": queries,
             "--ids": ids,
             "--unpaired": unpaired,
         }
@@ -115,6 +117,7 @@ def command(
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
+            "--queries": queries,
             "--unpaired": unpaired,
             "--set groups": settings.get("groups"),
             "--set realign": settings.get("realign"),
@@ -161,6 +164,7 @@ def command(
         method,
         modality=None if new_modality else modality,
         means=others or None,
+        queries=queries or None,
         unpaired=pools,
         holdout=holdout,
         random_state=seed,
@@ -241,7 +245,7 @@ def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[s
 
 
 def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import HeadsMap, UnpairedMap
+    from congruence.maps import AffineMap, HeadsMap, UnpairedMap
     from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
     if as_json:
@@ -254,6 +258,10 @@ def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json:
         return
     facts, scores = mapping.facts_, mapping.scores_
     rows += [["pairs", str(facts["n_pairs"])], ["paired by", paired_by]]
+    if "distinct" in scores:
+        rows.append(["distinct things that they show", f"about {scores['distinct']:.0f}"])
+    if isinstance(mapping, AffineMap) and mapping.readout_ is not None:
+        rows += mapping.readout_.rows()
     if "choice" in scores:
         rows += choice_rows(scores["choice"])
     if isinstance(mapping, HeadsMap):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
 from congruence.errors import ShapeError
+from congruence.maps.readout import Folded, to_sphere
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +100,13 @@ def _complete(layer: nn.Module, x: Tensor) -> Tensor:
     return x + (1 - (x * x).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt() * layer.column
 
 
+def _sphere(layer: nn.Module, x: Tensor) -> Tensor:
+    empty = np.empty(0)
+    folded = Folded(empty, empty, layer.base, layer.axis, layer.values["height"])
+    out: Tensor = to_sphere(x.reshape(-1, x.shape[-1]), folded).reshape(x.shape)
+    return out
+
+
 #: How layers of each kind that has no module of its own are applied.
 FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "normalize": lambda layer, x: _normalize(x),
@@ -110,6 +118,7 @@ FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "silu": lambda layer, x: F.silu(x),
     "layernorm": _layernorm,
     "swiglu": _swiglu,
+    "sphere": _sphere,
 }
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from congruence._utils.columns import read_once, to_rows
-from congruence._utils.ids import id_texts, is_in
+from congruence._utils.ids import is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
 from congruence.compare.origins import check_means, remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import DegenerateWarning, ModalityError, ParameterError
-from congruence.maps import METHODS, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
+from congruence.maps import METHODS, AffineMap, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
-from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
+from congruence.upgrade.choose import OFFSET, Candidate, choose_map, count_distinct, measure_quality
+from congruence.upgrade.readouts import choose_readout, read_queries
 
 #: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
@@ -39,6 +40,7 @@ def fit(
     *,
     modality: str | None = None,
     means: Mapping[str, MeansOf] | None = None,
+    queries: str | Sequence[str] | None = None,
     unpaired: tuple[RowsLike, RowsLike] | None = None,
     holdout: float | int = 0,
     random_state: int = 0,
@@ -59,16 +61,18 @@ def fit(
         both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1, 2, ….
         Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
     method : str, default="auto"
-        A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation, about the means or about the origin, chosen
-        by cross-validated retrieval of the pairs (``congruence.upgrade.choose.choose_map``). Linear maps are
-        candidates only if ``means`` holds rows of another modality with the anchors' ids, which shows whether a linear
-        map degrades that modality, or with ``single_modality``.
+        A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation about the means or, of models that are related,
+        near the identity, chosen by what it gets right of left-out pairs (``congruence.upgrade.choose.choose_map``).
+        Linear maps are candidates only with ``single_modality``, since they may degrade other modalities.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (array_like, array_like or None), optional
         Rows of other modalities in source and target, or their means (d,), so that the map can also be applied to these
         modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the
         anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
+    queries : str or sequence of str, optional
+        Modalities of the queries that will search, or "all": stored rows are read for them
+        (``congruence.maps.readout``). By default the one modality that is known of the target, else "all".
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
         found between them are added to the anchors if this improves maps on left-out anchors
@@ -142,6 +146,7 @@ def fit(
     others = _read_means(means or {}, split)
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
+    scores["distinct"] = count_distinct(train.source.vectors)
     if len(train) < FEW and unpaired is None:
         most = min(train.source.dim, train.target.dim)
         known = min(len(train) - 1, most)
@@ -165,17 +170,13 @@ def fit(
         scores["pairing"] = report.to_dict()
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
+    kinds = None if group is None else np.unique(group[~heldout], return_inverse=True)[1]
     if method == "auto":
         _check_means(others, ours)
         choice = choose_map(
-            *train,
-            others=_of_items(others, train),
-            fixed=parameters,
-            single_modality=single_modality,
-            groups=None if group is None else group[~heldout],
-            random_state=random_state,
+            *train, fixed=parameters, single_modality=single_modality, groups=kinds, random_state=random_state
         )
-        scores["choice"] = choice.to_dict()
+        scores["choice"], quality = choice.to_dict(), choice.quality
         model = make_map(choice.method, **choice.parameters)
     if isinstance(model, RefinedMap) and unpaired is not None:
         pools = _outside(unpaired, pairs.take(heldout))
@@ -192,6 +193,17 @@ def fit(
     sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )
+    if isinstance(model, AffineMap):
+        if method != "auto":
+            given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
+            quality = measure_quality(*train, Candidate(method, method, given), kinds)
+        asked = read_queries(queries, model, ours)
+        model.readout_ = choose_readout(model, quality, asked, sides)
+    elif queries not in (None, "all"):
+        raise ParameterError(
+            f"Stored rows of {type(model).__name__} are the same for all queries.", "Leave out `queries=…`."
+        )
+    model.role_ = "store"
     if check:
         for name in others:
             check_means(name, [side.get(name) for side in sides], (train.source.vectors, train.target.vectors))
@@ -299,21 +311,6 @@ def _check_means(means: Means, fitted: str | None) -> None:
         raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
     if fitted in means:
         raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
-
-
-def _of_items(means: Means, train: Pairs) -> list[Other]:
-    """Return those rows of other modalities that belong to the anchors' items, matched by id."""
-    out = []
-    place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
-    for name, (rows, theirs) in means.items():
-        if isinstance(rows, np.ndarray) or not (rows.has_ids and train.source.has_ids):
-            continue
-        if rows.dim == train.source.dim:
-            anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
-            if np.count_nonzero(anchors >= 0) >= FEWEST:
-                mean = theirs.mean if isinstance(theirs, Embeddings) else theirs
-                out.append(Other(name, anchors, rows.vectors, mean))
-    return out
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:

@@ -1,0 +1,65 @@
+"""Choose the read-out of a map by how much of its rows is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from congruence._utils.validation import check_choice
+from congruence.embeddings import MODALITIES
+from congruence.errors import ModalityError
+from congruence.maps import AffineMap, OrthogonalMap
+from congruence.maps.readout import Readout
+from congruence.upgrade.choose import Quality
+
+
+def choose_readout(
+    model: AffineMap,
+    quality: Quality,
+    queries: tuple[str, ...],
+    sides: Sequence[Mapping[str, np.ndarray]],
+) -> Readout:
+    """Return the read-out of a map for queries; ``sides`` holds rows of other modalities in the old and new model."""
+    rotation = isinstance(model, OrthogonalMap)
+    fitted = set(model.moments_) if rotation else {model.source_space_.modality or ""}
+    names = fitted | set(model.modality_means_ if rotation else ())
+    tables: list[dict[str, float]] = [{}, {}, {}]
+    for name in sorted(names):
+        for direction, table in ((0, tables[1]), (1, tables[2])):
+            cosine, length = quality.cosine[direction], quality.length[direction]
+            rows = sides[direction].get(name)
+            if name not in fitted and rows is not None and length > 0:
+                means = model.for_modality(name)
+                own = _relative_length(rows, means, direction)
+                cosine, length = cosine * own / length, own
+            cosine = min(1.0, cosine)
+            table[name] = min(1.0, cosine * length)
+            if direction == 0:
+                tables[0][name] = cosine * quality.slope
+    unit = model.target_space_.normalized
+    return Readout(queries, "cone" if unit else "plain", *(tables if unit else ({}, {}, {})))
+
+
+def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> float:
+    """Return the root mean square length of mapped rows without their mean, relative to that of the other model's."""
+    matrix, mean = [(mapping.matrix, mapping.target_mean_), (mapping.matrix.T, mapping.source_mean_)][direction]
+    rows = rows[:: max(1, len(rows) // 2000)].astype(np.float64)
+    typical = max(1 - float(mean @ mean), 1e-3)  # of unit rows
+    return float(np.sqrt(np.square((rows - rows.mean(axis=0)) @ matrix).sum(axis=1).mean() / typical))
+
+
+def read_queries(queries: str | Sequence[str] | None, model: AffineMap, fitted: str | None) -> tuple[str, ...]:
+    """Return the modalities of the queries; empty for all whose new mean is known."""
+    if queries is None or queries == "all":
+        return ()
+    names = (queries,) if isinstance(queries, str) else tuple(queries)
+    for name in names:
+        check_choice(name, MODALITIES, "queries")
+        known = model.modality_means_ if isinstance(model, OrthogonalMap) else {fitted: None}
+        if name not in known:
+            raise ModalityError(
+                f"Got `queries={name!r}`, but the map knows no mean of {name} rows.",
+                f"Pass `modality={name!r}` if the pairs are {name} rows, or `means={{{name!r}: (old, new)}}`.",
+            )
+    return names
