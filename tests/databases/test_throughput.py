@@ -106,6 +106,7 @@ def test_mapped_rows_have_unit_norm_whatever_their_size_and_given_ones_stay(mapp
     np.testing.assert_allclose(mapper(ids, X, None), normalize_rows(mapping.transform(X)), atol=3e-7)
     huge = X * np.float32(1e25)
     np.testing.assert_allclose(np.linalg.norm(mapper(ids, huge, None).astype(np.float64), axis=1), 1, atol=1e-6)
-    monkeypatch.setattr(mapper, "_function", lambda modality: lambda block: block)  # a map that returns its rows
+    monkeypatch.setattr("congruence.upgrade.migrate.mapper.block_function", lambda *_: lambda block: block)
+    mapper = RowMapper(mapping, normalize=True)  # whose map returns its rows
     np.testing.assert_allclose(np.linalg.norm(mapper(ids, X, None), axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(X, before)

@@ -435,6 +435,7 @@ def _small_fit(
         for modality, (source_mean, target_mean) in mapping.modality_means_.items():
             if modality != fitted:
                 small = small.recenter(source_mean, target_mean, modality=modality)
+    small.readout_, small.role_ = mapping.readout_, mapping.role_
     out: dict[tuple[str, str, str], float] = {}
     for modality in source:
         if modality in target and modality in small.modality_means_:
