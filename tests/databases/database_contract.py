@@ -636,7 +636,7 @@ class DatabaseContract:
                 self.migrating(where, tmp_path, mapping, **self.named) as migration,
             ):
                 assert migration.database.stage() is Stage.UNTOUCHED  # else it is refused where it is opened
-                migration.plan()
+                migration.run()
             assert self.user_rows(where) == before
             with pytest.raises(Exception, match=r".+"):  # it is still there
                 self.take(where, name)

@@ -493,8 +493,8 @@ class Database(ABC):
         return []
 
     def check(self, new: NewVectors) -> None:
-        """Raise an error if something stands in the way of a step, up to ``drop_old``; nothing is changed."""
-        refusals.check_obstacles(self.obstacles(new), self._subject)
+        """Raise an error if a name or a setting stands in the way of all steps; nothing is changed."""
+        return
 
     def foresee(self, obstacles: Sequence[tuple[str, str]], back: bool) -> Iterator[tuple[str, str, str]]:
         """Yield what will become of each later step, as checks of a plan; ``back``: whether the map has an inverse."""
@@ -535,6 +535,7 @@ class Database(ABC):
             refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
             if stage is Stage.UNTOUCHED:
                 self.check(wanted)
+                refusals.check_obstacles(self.obstacles(wanted), self._subject)
                 self._create(wanted)
             else:
                 refusals.check_same(self._subject, self._made(), wanted)
