@@ -543,7 +543,7 @@ class OrthogonalMap(AffineMap):
         if modality == self.modality_ or (self.modality_ is None and not self.modality_means_):
             return self
         if not self.center:
-            return self._with_means(tuple(map(np.zeros, self.rotation_.shape)), modality, {})
+            return self._with_means(self._origin(), modality, {})
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
             f"Got `modality={modality!r}`; expected one this map has means for ({', '.join(known)}).",
@@ -616,9 +616,7 @@ class OrthogonalMap(AffineMap):
         new = self._like()
         new.source_mean_, new.target_mean_ = means
         if given and not self.center:  # the modalities of the pairs keep the origin
-            new.modality_means_ = {
-                name: tuple(map(np.zeros, self.rotation_.shape)) for name in self.moments_ if name
-            } | new.modality_means_
+            new.modality_means_ = dict.fromkeys(filter(None, self.moments_), self._origin()) | new.modality_means_
         new.modality_means_ |= {name: (one.source, one.target) for name, one in given.items()}
         new.given_means_ |= given
         new.modality_, new._told = modality, told
@@ -698,8 +696,9 @@ class OrthogonalMap(AffineMap):
             gap = first.target_mean_ - second.source_mean_
             return first.source_mean_, second.target_mean_ + gap @ other.rotation_
 
-        named = {*self.modality_means_, *other.modality_means_, self.modality_, other.modality_} - {None}
-        table = {}
+        both = (*self.modality_means_, *other.modality_means_, self.modality_, other.modality_)
+        named = {name for name in both if name is not None}
+        table: dict[str, Means] = {}
         for name in sorted(named):
             with suppress(ModalityError):
                 table[name] = join(self.for_modality(name), other.for_modality(name))
@@ -723,6 +722,10 @@ class OrthogonalMap(AffineMap):
         if self.readout_ is not None and other.readout_ is not None:
             new.readout_ = self.readout_.then(other.readout_)
         return new
+
+    def _origin(self) -> Means:
+        d_source, d_target = self.rotation_.shape
+        return np.zeros(d_source), np.zeros(d_target)
 
     def _known_modalities(self) -> str:
         return " and ".join(sorted(self.modality_means_)) or self.modality_ or "rows of any modality"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, cast_like, namespace, normalize_rows
+from congruence._utils.arrays import blocks, cast_like, namespace, normalize_rows, to_numpy
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
@@ -196,7 +196,7 @@ def _block_to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None, tiny:
     with np.errstate(over="ignore", under="ignore"):
         squares = xp.sum(rows * rows, axis=1)
     usual = isinstance(rows, np.ndarray) and bool(((squares > 1e-20) & (squares < 1e20)).all())
-    out = rows / np.sqrt(squares)[:, None] if usual else normalize_rows(rows)
+    out = rows / np.sqrt(to_numpy(squares))[:, None] if usual else normalize_rows(rows)
     if base is not None:
         along = xp.sum(out * base, axis=1, keepdims=True)
         out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base

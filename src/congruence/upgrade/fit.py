@@ -196,7 +196,8 @@ def fit(
     if isinstance(model, AffineMap):
         if method != "auto":
             given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
-            quality = measure_quality(*train, Candidate(method, method, given), kinds)
+            both = train.source.vectors, train.target.vectors
+            quality = measure_quality(both[0], both[1], Candidate(method, method, given), kinds)
         asked = read_queries(queries, model, ours)
         model.readout_ = choose_readout(model, quality, asked, sides)
     elif queries not in (None, "all"):

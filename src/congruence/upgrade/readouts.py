@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,13 @@ def choose_readout(
     model: AffineMap,
     quality: Quality,
     queries: tuple[str, ...],
-    sides: Sequence[Mapping[str, np.ndarray]],
+    sides: Sequence[Mapping[Any, np.ndarray]],
 ) -> Readout:
     """Return the read-out of a map for queries; ``sides`` holds rows of other modalities in the old and new model."""
-    rotation = isinstance(model, OrthogonalMap)
-    fitted = set(model.moments_) if rotation else {model.source_space_.modality or ""}
-    names = fitted | set(model.modality_means_ if rotation else ())
+    fitted = names = {model.source_space_.modality or ""}
+    if isinstance(model, OrthogonalMap):
+        fitted = set(model.moments_)
+        names = fitted | set(model.modality_means_)
     tables: list[dict[str, float]] = [{}, {}, {}]
     for name in sorted(names):
         for direction, table in ((0, tables[1]), (1, tables[2])):
