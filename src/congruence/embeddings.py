@@ -46,6 +46,8 @@ class Space:
         Whether all rows have unit norm.
     prompt : str, optional
         Text that the encoder puts before each text.
+    role : str, optional
+        "store" or "query", of mapped rows: what they were mapped for.
     """
 
     model: str | None = None
@@ -54,6 +56,7 @@ class Space:
     dim: int | None = None
     normalized: bool | None = None
     prompt: str | None = None
+    role: str | None = None
 
     def __post_init__(self) -> None:
         if self.modality is not None:
@@ -83,6 +86,8 @@ class Space:
             parts.append(f"{self.dim}-d")
         if self.normalized is not None:
             parts.append("unit rows" if self.normalized else "raw rows")
+        if self.role:
+            parts.append(f"mapped as {self.role}")
         return visible(", ".join(parts))
 
 

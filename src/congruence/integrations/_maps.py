@@ -8,7 +8,7 @@ from congruence.upgrade.bridge import Bridge
 
 
 def as_map(mapping: object, modality: str | None = None, normalize: bool | str = "auto") -> tuple[Map, bool | str]:
-    """Return the map to export, and whether mapped rows are scaled to unit norm.
+    """Return the map of queries to export, and whether mapped rows are scaled to unit norm.
 
     ``modality``: modality whose means are used; by default that of the bridge or of the map; ``normalize``: "auto" uses
     the setting of a bridge.
@@ -20,4 +20,4 @@ def as_map(mapping: object, modality: str | None = None, normalize: bool | str =
             f"Got {type(mapping).__name__}; expected a fitted map or a Bridge.",
             "Load one with congruence.load, or fit one with congruence.fit.",
         )
-    return mapping.for_modality(modality), normalize
+    return mapping.for_modality(modality).for_role("query"), normalize

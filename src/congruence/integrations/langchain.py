@@ -20,8 +20,8 @@ class CongruenceEmbeddings(Embeddings):
 
     Notes
     -----
-    Documents that are added through this class are mapped in the same way as queries. The asynchronous methods of the
-    base class run these methods in a thread.
+    Documents that are added through this class are mapped as rows of the store (``Map.transform``, ``role="store"``).
+    The asynchronous methods of the base class run these methods in a thread.
 
     References
     ----------
@@ -41,7 +41,7 @@ class CongruenceEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of documents."""
-        return self._vectors.lists(texts)
+        return self._vectors.lists(texts, "store")
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""

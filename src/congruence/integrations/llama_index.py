@@ -68,16 +68,16 @@ class CongruenceEmbedding(BaseEmbedding):
         return "CongruenceEmbedding"
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._vectors.lists(texts)
+        return self._vectors.lists(texts, "store")
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return self._vectors.lists([text])[0]
+        return self._vectors.lists([text], "store")[0]
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return self._vectors.lists([query])[0]
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return await asyncio.to_thread(self._vectors.lists, texts)
+        return await asyncio.to_thread(self._vectors.lists, texts, "store")
 
     async def _aget_text_embedding(self, text: str) -> list[float]:
         return (await self._aget_text_embeddings([text]))[0]

@@ -15,7 +15,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 from congruence.integrations._maps import as_map
-from congruence.maps import Map
+from congruence.maps import Map, RoleMap
 
 if TYPE_CHECKING:
     import onnx
@@ -49,8 +49,8 @@ def to_onnx(
     onnx.ModelProto
         One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows",
         d_out), equal to the result of ``transform_embeddings`` up to rounding.
-        ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``modality``, ``unit_rows``,
-        and both spaces as JSON.
+        ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``role``, ``modality``,
+        ``unit_rows``, and both spaces as JSON.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     layers = mapping.as_layers(None, normalize, side=side)
@@ -80,6 +80,7 @@ def to_onnx(
         "congruence_version": __version__,
         "kind": mapping.kind,
         "side": side,
+        **({"role": mapping.role_} if isinstance(mapping, RoleMap) else {}),
         "unit_rows": json.dumps(bool(layers) and layers[-1]["kind"] == "normalize"),
         "source_space": json.dumps(source.to_dict(), sort_keys=True),
         "target_space": json.dumps(target.to_dict(), sort_keys=True),

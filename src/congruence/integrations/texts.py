@@ -42,13 +42,13 @@ class _Loaded(NamedTuple):
     space: Space
     dim: int = 0
 
-    def rows(self, texts: list[str]) -> np.ndarray:
+    def rows(self, texts: list[str], role: str = "query") -> np.ndarray:
         """Encode texts sorted by length, map them, and return the vectors in the order of the texts."""
         order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
         encoded = self.encode([texts[k] for k in order])
         out = np.empty_like(encoded)
         out[order] = encoded
-        return out if self.bridge is None else self.bridge.transform(out, self.modality)
+        return out if self.bridge is None else self.bridge.transform(out, self.modality, role)
 
 
 class TextVectors:
@@ -133,11 +133,8 @@ class TextVectors:
             loaded = _Loaded(partial(_encode_checked, model), None, bridge, self.modality, space)
         return loaded._replace(dim=loaded.rows([SAMPLE]).shape[1])
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of texts in the index's space.
-
-        Returns (n, dim).
-        """
+    def __call__(self, texts: Sequence[str], role: str = "query") -> np.ndarray:
+        """Return the vectors (n, dim) of texts in the index's space: of queries or, as "store", of new items."""
         if isinstance(texts, str):
             raise DtypeError("Got a single text; expected a list of texts.", "Pass [text] for a single one.")
         items = list(texts)
@@ -147,11 +144,11 @@ class TextVectors:
                     f"Got {type(item).__name__} as text {k}; expected str.", "Convert it to str, or leave it out."
                 )
         with self._lock:
-            return self.load().rows(items) if items else np.empty((0, self.dim), np.float32)
+            return self.load().rows(items, role) if items else np.empty((0, self.dim), np.float32)
 
-    def lists(self, texts: Sequence[str]) -> list[list[float]]:
+    def lists(self, texts: Sequence[str], role: str = "query") -> list[list[float]]:
         """Return the vectors of texts as lists of numbers; see ``__call__``."""
-        rows: list[list[float]] = self(texts).tolist()
+        rows: list[list[float]] = self(texts, role).tolist()
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from congruence import persist
 from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.maps._base import AffineMap, Map, NotFittedMapError
+from congruence.maps._base import AffineMap, Map, NotFittedMapError, RoleMap
 from congruence.maps.frame import CanonicalFrame
 from congruence.maps.heads import HeadsMap
 from congruence.maps.history import History
@@ -36,6 +36,7 @@ __all__ = [
     "OrthogonalMap",
     "ProcrustesHeads",
     "RefinedMap",
+    "RoleMap",
     "UnpairedMap",
     "from_pretrained",
     "load",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
+from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
 from congruence._utils.optional import require
@@ -45,6 +45,7 @@ from congruence.errors import CongruenceError, InputError, NormWarning, Paramete
 from congruence.linalg.distribution import Kinds
 from congruence.maps.card import LOADING, write_card
 from congruence.maps.evidence import choice_line
+from congruence.maps.readout import ROLES, Folded, Readout, RowMeans, to_sphere
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +97,8 @@ class Map(ABC):
     n_pairs_: int
     #: How the rows of both models, and mapped ones, were distributed at the fit; None if that was not kept.
     origins_: Kinds | None = None
+    #: The role of rows that ``transform`` maps unless another is named: that of ``congruence.fit``'s maps is "store".
+    role_: str = "plain"
 
     @abstractmethod
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
@@ -138,10 +141,12 @@ class Map(ABC):
         return self._n_features_out
 
     @overload
-    def transform(self, X: TensorT, modality: str | None = None) -> TensorT: ...
+    def transform(self, X: TensorT, modality: str | None = None, role: str | None = None) -> TensorT: ...
     @overload
-    def transform(self, X: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
-    def transform(self, X: RowsLike, modality: str | None = None) -> Array:
+    def transform(
+        self, X: ArrayLike | ArrowStream, modality: str | None = None, role: str | None = None
+    ) -> np.ndarray: ...
+    def transform(self, X: RowsLike, modality: str | None = None, role: str | None = None) -> Array:
         """Map source rows into the target space, or into the joint space of a joint-space map.
 
         Parameters
@@ -151,6 +156,10 @@ class Map(ABC):
         modality : str, optional
             Modality whose means are used, by default that which ``Embeddings`` declare. A map that keeps means of
             several modalities needs one; other maps treat all rows alike.
+        role : {"plain", "store", "query"}, optional
+            What the rows are for: to stand in an index that the target's queries search, or to search an index of the
+            target's rows, as unit rows if the target's were; or "plain", the fitted map itself. By default "store" for
+            a map that ``congruence.fit`` returned, "plain" for others. Maps that are not affine have only the last.
 
         Returns
         -------
@@ -163,8 +172,8 @@ class Map(ABC):
         ModalityError
             If the map has no means for the modality, or means of several and none is named.
         """
-        mapped = self._for_rows(X, modality)
-        out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
+        mapped = self._for_rows(X, modality).for_role(role)
+        out = mapped._apply(X)
         output = sys.modules.get("sklearn.utils._set_output")
         return out if output is None else output._wrap_data_with_container("transform", out, X, self)
 
@@ -185,8 +194,8 @@ class Map(ABC):
         A map with means of several modalities needs ``Embeddings`` that declare one, or ``for_modality``.
         """
         check_order(X, y)
-        mapped = self._for_rows(X, None)
-        ours = normalize_rows(to_numpy(mapped._compute(mapped._map, mapped._check_source(X), X, "X")))
+        mapped = self._for_rows(X, None).for_role(None)
+        ours = normalize_rows(to_numpy(mapped._apply(X)))
         theirs = normalize_rows(to_numpy(mapped.transform_target(y)))
         check_same_rows(len(ours), len(theirs), "X", "y")
         hits = 0.0
@@ -350,6 +359,8 @@ class Map(ABC):
         self.source_space_ = Space(dim=X.shape[1], normalized=has_unit_rows(X))
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
+        for name in ("role_", "readout_"):
+            self.__dict__.pop(name, None)
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
         """Return the map to use for a modality: the map itself, unless the method keeps means for each modality.
@@ -365,10 +376,22 @@ class Map(ABC):
         declared = rows.space.modality if isinstance(rows, Embeddings) else None
         return self.for_modality(modality or declared, ask=True)
 
+    def for_role(self, role: str | None) -> Map:
+        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role."""
+        if role is not None:
+            check_choice(role, ROLES, "role")
+        return self
+
+    def _apply(self, X: RowsLike) -> Array:
+        """Map rows after checking them, by the map itself."""
+        return self._compute(self._map, self._check_source(X), X, "X")
+
+    def finish(self, rows: Array, unit: bool) -> Array:
+        """Return rows that are mapped except for their norms, scaled to unit norm if ``unit``."""
+        return normalize_rows(rows) if unit else rows
+
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
         """Return whether ``transform_embeddings``, ``transform_file`` and exports scale mapped rows to unit norm.
-
-        ``transform`` never scales: it is the fitted map itself, which can be inverted and composed.
 
         Parameters
         ----------
@@ -401,6 +424,7 @@ class Map(ABC):
         embeddings: TensorT,
         *,
         modality: str | None = None,
+        role: str | None = None,
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> TensorT: ...
@@ -410,6 +434,7 @@ class Map(ABC):
         embeddings: ArrayLike | ArrowStream,
         *,
         modality: str | None = None,
+        role: str | None = None,
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Embeddings: ...
@@ -418,6 +443,7 @@ class Map(ABC):
         embeddings: RowsLike,
         *,
         modality: str | None = None,
+        role: str | None = None,
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Embeddings | Tensor:
@@ -428,6 +454,8 @@ class Map(ABC):
         embeddings : Embeddings or array_like, shape (m, d_source); also (m, d_target) for a joint-space map
         modality : str, optional
             Modality whose means are used; by default the modality of the embeddings.
+        role : {"plain", "store", "query"}, optional
+            As for ``transform``.
         normalize : {"auto", True, False}, default="auto"
             Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
             mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
@@ -456,16 +484,18 @@ class Map(ABC):
             X, space = given.vectors, given.space
         mapped, side = self._pick_side(space, modality, side, tensor=given is None)
         unit = mapped.gives_unit_rows(normalize)
+        mapped = mapped.for_role(role)
         out: Any
         if side == "target":
             out = mapped.transform_target(X)
         else:
             out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
-        out = normalize_rows(out) if unit else out
+        out = mapped.finish(out, unit)
         if given is None:
             return out
-        normalized = True if unit else None
-        space = replace(mapped._space_of_output(), dim=out.shape[1], modality=modality, normalized=normalized)
+        facts: dict[str, Any] = {"modality": modality, "normalized": True if unit else None}
+        facts["role"] = mapped.role_ if isinstance(mapped, RoleMap) else None
+        space = replace(mapped._space_of_output(), dim=out.shape[1], **facts)
         return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
 
     def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
@@ -503,7 +533,12 @@ class Map(ABC):
         raise ParameterError(f"{type(self).__name__} is not made of layers.", "Call transform instead.")
 
     def as_layers(
-        self, modality: str | None = None, normalize: bool | str = "auto", *, side: str = "source"
+        self,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        *,
+        side: str = "source",
+        role: str | None = None,
     ) -> list[Layer]:
         """Return ``transform_embeddings`` as a list of layers, from which every export is written.
 
@@ -515,6 +550,8 @@ class Map(ABC):
             Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, default="source"
             Which head to use; for joint-space maps only.
+        role : {"plain", "store", "query"}, optional
+            As for ``transform``.
 
         Returns
         -------
@@ -526,8 +563,12 @@ class Map(ABC):
         self._check_side(side)
         chosen = self.for_modality(modality, ask=True)
         unit = chosen.gives_unit_rows(normalize)
-        layers = fold_centers(chosen._layers_of(side))
-        return [*layers, {"kind": "normalize"}] if unit else layers
+        chosen = chosen.for_role(role)
+        return fold_centers([*chosen._layers_of(side), *chosen._layers_to_finish(unit)])
+
+    def _layers_to_finish(self, unit: bool) -> list[Layer]:
+        """Return ``finish`` as layers."""
+        return [{"kind": "normalize"}] if unit else []
 
     def to_torch(
         self,
@@ -535,6 +576,7 @@ class Map(ABC):
         normalize: bool | str = "auto",
         *,
         side: str = "source",
+        role: str | None = None,
         trainable: bool = False,
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
@@ -542,7 +584,7 @@ class Map(ABC):
 
         Parameters
         ----------
-        modality, normalize, side
+        modality, normalize, side, role
             As for ``as_layers``. With ``normalize=False`` the module computes ``transform``, or
             ``transform_target`` with ``side="target"``.
         trainable : bool, default=False
@@ -570,7 +612,7 @@ class Map(ABC):
         torch = require("torch", extra="train")
         from congruence.maps.torch_module import TorchMap
 
-        layers = self.as_layers(modality, normalize, side=side)
+        layers = self.as_layers(modality, normalize, side=side, role=role)
         d_in = self.d_target if side == "target" else self.n_features_in_
         shown_modality = modality or (self.target_space_ if side == "target" else self.source_space_).modality
         about = [self.kind, f"{d_in} → {self.d_out}", *([shown_modality] if shown_modality else [])]
@@ -590,6 +632,7 @@ class Map(ABC):
             "target_space": self.target_space_.to_dict(),
             "facts": self.facts_,
             "scores": self.scores_,
+            "role": self.role_,
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -657,6 +700,9 @@ class Map(ABC):
         new.source_space_ = Space.from_dict(config["source_space"])
         new.target_space_ = Space.from_dict(config["target_space"])
         new.scores_ = dict(scores)
+        new.role_ = check_choice(config.get("role", "plain"), ROLES, "role")
+        if isinstance(new, AffineMap) and config.get("readout") is not None:
+            new.readout_ = Readout.from_dict(config["readout"])
         new._check_restored()
         if kept:
             widths = {"old": new.n_features_in_, "new": new.d_target, "mapped": new.d_out}
@@ -796,6 +842,8 @@ class AffineMap(Map):
 
     source_mean_: np.ndarray
     target_mean_: np.ndarray
+    #: How rows are read as stored rows and as queries; None for the map itself, in every role.
+    readout_: Readout | None = None
 
     @property
     @abstractmethod
@@ -819,6 +867,107 @@ class AffineMap(Map):
 
     def _layers_of(self, side: str) -> list[Layer]:
         return [{"kind": "linear", "weight": self.matrix, "bias": self.offset}]
+
+    def for_role(self, role: str | None) -> AffineMap:
+        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role.
+
+        Of "plain" it is the map itself, of others a ``RoleMap``.
+        """
+        role = self.role_ if role is None else check_choice(role, ROLES, "role")
+        return self if role == "plain" else RoleMap(self, role)
+
+    def _means(self) -> RowMeans:
+        """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
+        name, both = self.source_space_.modality or "", (self.source_mean_, self.target_mean_)
+        return RowMeans(*both, False, {name: both[0]}, {name: both[1]})
+
+    def config(self) -> dict[str, Any]:
+        """Return everything that is saved of the map besides the arrays of ``state``, as plain data."""
+        kept = {} if self.readout_ is None else {"readout": self.readout_.to_dict()}
+        return super().config() | kept
+
+
+class RoleMap(AffineMap):
+    """An affine map for rows of one role and one modality: its read-out is folded into the product.
+
+    ``transform`` returns finished rows, of unit norm if the target's were; elsewhere ``finish`` follows the product.
+    """
+
+    def __init__(self, mapping: AffineMap, role: str) -> None:
+        mapping.check_fitted()
+        self._whole, self.role_ = mapping, role
+        self.n_features_in_, self.scores_, self.facts_ = mapping.n_features_in_, mapping.scores_, mapping.facts_
+        self.source_space_, self.target_space_ = mapping.source_space_, mapping.target_space_
+        self.origins_ = mapping.origins_
+        self.kind = mapping.kind  # type: ignore[misc]
+        self.source_mean_, self.target_mean_ = mapping.source_mean_, mapping.target_mean_
+        plain = self._folded = Folded(mapping.matrix, mapping.offset)
+        if mapping.readout_ is not None:
+            modality = mapping.source_space_.modality or ""
+            self._folded = mapping.readout_.fold(role, modality, plain, mapping._means())
+        #: Mean that a row without any other part becomes, if its part along the mean was changed.
+        self._mean = mapping.target_mean_ if self._folded is not plain and mapping.target_mean_.any() else None
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The matrix that multiplies rows from the right, shape (d_source, d_target), float64."""
+        return self._folded.matrix
+
+    @property
+    def offset(self) -> np.ndarray:
+        """The vector that is added after the product, float64."""
+        return self._folded.offset
+
+    def finish(self, rows: Array, unit: bool) -> Array:
+        """Return the product's rows as the role reads them: of unit norm if ``unit``."""
+        base = self._folded.base
+        if not unit:
+            return rows if base is None else rows + cast_like(base, rows)
+        rounding = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5
+        return to_sphere(rows, self._folded, self._mean, rounding * float(np.linalg.norm(self.offset)))
+
+    def _apply(self, X: RowsLike) -> Array:
+        return self.finish(super()._apply(X), bool(self.target_space_.normalized))
+
+    def _layers_to_finish(self, unit: bool) -> list[Layer]:
+        folded = self._folded
+        if not unit or folded.base is None:
+            return (
+                super()._layers_to_finish(unit) if folded.base is None else [{"kind": "center", "mean": -folded.base}]
+            )
+        axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
+        return [{"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}]
+
+    def for_modality(self, modality: str | None, *, ask: bool = False) -> AffineMap:  # type: ignore[override]
+        """Return the map of this role for a modality."""
+        chosen = self._whole.for_modality(modality, ask=ask)
+        return self if chosen is self._whole else RoleMap(chosen, self.role_)
+
+    def for_role(self, role: str | None) -> AffineMap:
+        """Return the same map for another role."""
+        return self if role in (None, self.role_) else self._whole.for_role(role)
+
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
+        """Refuse: a role belongs to a fitted map."""
+        raise ParameterError("This is the map of one role.", "Fit the map itself.")
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters of the map itself."""
+        return self._whole.get_params(deep)
+
+    def __repr__(self) -> str:
+        return f"{self._whole!r} as {self.role_}"
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the product, and what follows it."""
+        return {name: np.asarray(part) for name, part in self._folded._asdict().items() if part is not None}
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        raise NotImplementedError  # saved by the map itself
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Save the map itself, with every role."""
+        return self._whole.save(path, force=force)
 
 
 def fold_centers(layers: Iterable[Layer]) -> list[Layer]:

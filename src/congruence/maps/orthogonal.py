@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
@@ -28,6 +29,7 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap, check_native
+from congruence.maps.readout import RowMeans
 from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
 #: One modality for all rows, or one for each row.
@@ -46,8 +48,7 @@ _SOLVED = (
 class GivenMeans(NamedTuple):
     """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average.
 
-    A weight is None if a mean vector was passed; ``n_target`` is 0 if the target's mean was derived from the gap
-    between modalities.
+    A weight is None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -200,8 +201,8 @@ class OrthogonalMap(AffineMap):
                 )
             self._start()
         else:
-            unnamed = solved and self.modality_ is None and self.center
-            if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean):
+            unnamed = solved and self.modality_ is None
+            if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean * self.center):
                 raise ParameterError(
                     "The map was recentered without a modality, which determines the means to keep.",
                     "Pass `modality=…` to recenter.",
@@ -240,6 +241,7 @@ class OrthogonalMap(AffineMap):
         for name, moments in other.moments_.items():
             new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
         new.given_means_ = {**other.given_means_, **self.given_means_}
+        new.role_, new.readout_ = (more := max((self, other), key=lambda one: one.n_pairs_)).role_, more.readout_
         new.source_space_, new.target_space_ = (
             replace(mine, normalized=mine.normalized and theirs.normalized)
             for mine, theirs in ((self.source_space_, other.source_space_), (self.target_space_, other.target_space_))
@@ -419,21 +421,22 @@ class OrthogonalMap(AffineMap):
 
     def _solve_means(self, d_source: int, d_target: int) -> None:
         """Set the means of every modality: those of the pairs, and those set by ``recenter``."""
+        first, origin = min(self.moments_), (np.zeros(d_source), np.zeros(d_target))
+        fitted = {name: (m.source_mean, m.target_mean) if self.center else origin for name, m in self.moments_.items()}
         self.modality_means_ = {
-            name: (m.source_mean, m.target_mean) for name, m in self.moments_.items() if name and self.center
+            name: means for name, means in fitted.items() if name and (self.center or self.given_means_)
         }
-        first = min(self.moments_)
-        fitted = self.moments_[first].source_mean, self.moments_[first].target_mean
-        if not self.center:
-            fitted = np.zeros(d_source), np.zeros(d_target)
-        for name, means in self.given_means_.items():
+        for name, means in list(self.given_means_.items()):
+            if means.n_target == 0 and name in fitted:
+                del self.given_means_[name]  # the pairs of this modality show what had to be derived before
+                continue
             if means.n_target == 0:
-                target = fitted[1] + (means.source - fitted[0]) @ self.rotation_
+                target = fitted[first][1] + (means.source - fitted[first][0]) @ self.rotation_
                 self.given_means_[name] = means = means._replace(target=target)
             self.modality_means_[name] = means.source, means.target
         active = vars(self).get("_active") or first or None
         self.modality_: str | None = active if active in self.modality_means_ else first or None
-        self.source_mean_, self.target_mean_ = self.modality_means_.get(active, fitted) if active else fitted
+        self.source_mean_, self.target_mean_ = self.modality_means_.get(active or "", fitted[first])
 
     def _measure(self, shrinkage: str) -> dict[str, Any]:
         d_source, d_target = self.rotation_.shape
@@ -520,10 +523,10 @@ class OrthogonalMap(AffineMap):
         check_choice(modality, MODALITIES, "modality")
         if modality in self.modality_means_ and (modality != self.modality_ or not self._told):
             return self._with_means(self.modality_means_[modality], modality, {})
-        if modality == self.modality_:
+        if modality == self.modality_ or (self.modality_ is None and not self.modality_means_):
             return self
-        if not self.center or (self.modality_ is None and not self.modality_means_):
-            return self
+        if not self.center:
+            return self._with_means(tuple(map(np.zeros, self.rotation_.shape)), modality, {})
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
             f"Got `modality={modality!r}`; expected one this map has means for ({', '.join(known)}).",
@@ -595,6 +598,10 @@ class OrthogonalMap(AffineMap):
         """Return this map with other means in use, and with given means added to its table."""
         new = self._like()
         new.source_mean_, new.target_mean_ = means
+        if given and not self.center:  # the modalities of the pairs keep the origin
+            new.modality_means_ = {
+                name: tuple(map(np.zeros, self.rotation_.shape)) for name in self.moments_ if name
+            } | new.modality_means_
         new.modality_means_ |= {name: (one.source, one.target) for name, one in given.items()}
         new.given_means_ |= given
         new.modality_, new._told = modality, told
@@ -609,7 +616,7 @@ class OrthogonalMap(AffineMap):
         new.n_features_in_, new.scores_, new.moments_ = self.n_features_in_, {}, self.moments_
         new.given_means_, new._told = dict(self.given_means_), self._told
         new.source_space_, new.target_space_ = self.source_space_, self.target_space_
-        new.origins_ = self.origins_
+        new.origins_, new.role_, new.readout_ = self.origins_, self.role_, self.readout_
         for name in _SOLVED:
             setattr(new, name, getattr(self, name))
         new.modality_means_ = dict(self.modality_means_)
@@ -649,10 +656,11 @@ class OrthogonalMap(AffineMap):
         new.source_space_, new.target_space_ = self.target_space_, self.source_space_
         new.modality_means_ = {name: (b, a) for name, (a, b) in self.modality_means_.items()}
         new.given_means_ = {
-            name: GivenMeans(m.target, m.source, m.n_target or None, m.n_source)
-            for name, m in self.given_means_.items()
+            name: GivenMeans(m.target, m.source, m.n_target, m.n_source) for name, m in self.given_means_.items()
         }
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
+        if self.readout_ is not None:
+            new.readout_ = self.readout_.inverse()
         if self.origins_ is not None:
             new.origins_ = self.origins_.renamed({"old": "new", "new": "old"})
         return new
@@ -669,23 +677,38 @@ class OrthogonalMap(AffineMap):
         check_width(self.d_target, other.n_features_in_, "the second " + type(other).__name__)
         check_space(replace(self.target_space_, normalized=None), other.source_space_, Space(), modality=False)
 
-        def join(first: Means, second: Means) -> Means:
-            return first[0], second[1] + (first[1] - second[0]) @ other.rotation_
+        def join(first: OrthogonalMap, second: OrthogonalMap) -> Means:
+            gap = first.target_mean_ - second.source_mean_
+            return first.source_mean_, second.target_mean_ + gap @ other.rotation_
 
-        return self._of_parts(
+        named = {*self.modality_means_, *other.modality_means_, self.modality_, other.modality_} - {None}
+        table = {}
+        for name in sorted(named):
+            with suppress(ModalityError):
+                table[name] = join(self.for_modality(name), other.for_modality(name))
+        if named and not table:
+            raise ModalityError(
+                f"The first map has means for {self._known_modalities()}, the second for {other._known_modalities()}.",
+                "Compose maps of one modality, or add its means to both with recenter.",
+            )
+        modality = next((name for name in (self.modality_, other.modality_, *table) if name in table), None)
+        new = self._of_parts(
             self.rotation_ @ other.rotation_,
-            join((self.source_mean_, self.target_mean_), (other.source_mean_, other.target_mean_)),
-            {
-                name: join(means, other.modality_means_[name])
-                for name, means in self.modality_means_.items()
-                if name in other.modality_means_
-            },
+            table[modality] if modality else join(self, other),
+            table,
             (self.source_space_, other.target_space_),
-            modality=self.modality_,
-            told=self._told or other._told,
+            modality=modality,
+            told=(self._told or other._told) and modality in (self.modality_, other.modality_),
             n_pairs=min(self.n_pairs_, other.n_pairs_),
-            **self.get_params(),
+            **{**self.get_params(), "center": self.center or other.center},
         )
+        new.role_ = other.role_
+        if self.readout_ is not None and other.readout_ is not None:
+            new.readout_ = self.readout_.then(other.readout_)
+        return new
+
+    def _known_modalities(self) -> str:
+        return " and ".join(sorted(self.modality_means_)) or self.modality_ or "rows of any modality"
 
     def _check_same_kind(self, other: object, verb: str) -> None:
         if type(self) is not type(other):
@@ -720,6 +743,19 @@ class OrthogonalMap(AffineMap):
         new.facts_ = new._measure("composed")
         return new
 
+    def _means(self) -> RowMeans:
+        """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
+        table = {name: (m.source_mean, m.target_mean) for name, m in self.moments_.items()} or self.modality_means_
+        own = table.get(self.modality_ or "")
+        source, target = self.source_mean_, self.target_mean_
+        if not self.center and own is not None and not source.any():
+            source, target = own
+        given = self.given_means_
+        table = {**table, **{name: (means.source, means.target) for name, means in given.items()}}
+        sources = {name: a for name, (a, _) in table.items() if name not in given or given[name].n_source != 0}
+        targets = {name: b for name, (_, b) in table.items() if name not in given or given[name].n_target != 0}
+        return RowMeans(source, target, (self.modality_ or "") not in {"", *targets}, sources, targets)
+
     def covered_share(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
@@ -746,7 +782,7 @@ class OrthogonalMap(AffineMap):
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
-        plain.origins_ = self.origins_
+        plain.origins_, plain.role_, plain.readout_ = self.origins_, self.role_, self.readout_
         return plain
 
     def _plain(self) -> OrthogonalMap:

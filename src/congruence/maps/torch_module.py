@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
 from congruence.errors import ShapeError
+from congruence.maps.readout import Folded, to_sphere
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,13 @@ def _swiglu(layer: nn.Module, x: Tensor) -> Tensor:
     return F.silu(gate) * _linear(layer, x)
 
 
+def _sphere(layer: nn.Module, x: Tensor) -> Tensor:
+    empty = np.empty(0)
+    folded = Folded(empty, empty, layer.base, layer.axis, layer.values["height"])
+    out: Tensor = to_sphere(x.reshape(-1, x.shape[-1]), folded).reshape(x.shape)
+    return out
+
+
 #: How layers of each kind that has no module of its own are applied.
 FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "normalize": lambda layer, x: _normalize(x),
@@ -105,6 +113,7 @@ FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "silu": lambda layer, x: F.silu(x),
     "layernorm": _layernorm,
     "swiglu": _swiglu,
+    "sphere": _sphere,
 }
 
 

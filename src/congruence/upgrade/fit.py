@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,10 +17,11 @@ from congruence.compare.origins import check_means, remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import DegenerateWarning, ModalityError, ParameterError
-from congruence.maps import METHODS, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
+from congruence.maps import METHODS, AffineMap, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
+from congruence.upgrade.readouts import Quality, choose_readout, read_queries
 
 #: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
@@ -39,6 +40,7 @@ def fit(
     *,
     modality: str | None = None,
     means: Mapping[str, MeansOf] | None = None,
+    queries: str | Sequence[str] | None = None,
     unpaired: tuple[RowsLike, RowsLike] | None = None,
     holdout: float | int = 0,
     random_state: int = 0,
@@ -69,6 +71,9 @@ def fit(
         Rows of other modalities in source and target, or their means (d,), so that the map can also be applied to these
         modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the
         anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
+    queries : str or sequence of str, optional
+        Modalities of the queries that will search, or "all": stored rows are read for them
+        (``congruence.maps.readout``). By default the one modality that is known of the target, else "all".
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
         found between them are added to the anchors if this improves maps on left-out anchors
@@ -192,6 +197,17 @@ def fit(
     sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )
+    if isinstance(model, AffineMap):
+        plain = OrthogonalMap if isinstance(model, OrthogonalMap) else type(model)
+        given = {name: value for name, value in model.get_params().items() if name in plain().get_params()}
+        quality = Quality(train.source.vectors, train.target.vectors, plain(**given).fit)
+        asked = read_queries(queries, model, ours)
+        model.readout_ = choose_readout(model, quality, asked, sides)
+    elif queries not in (None, "all"):
+        raise ParameterError(
+            f"Stored rows of {type(model).__name__} are the same for all queries.", "Leave out `queries=…`."
+        )
+    model.role_ = "store"
     if check:
         for name in others:
             check_means(name, [side.get(name) for side in sides], (train.source.vectors, train.target.vectors))

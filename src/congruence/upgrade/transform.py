@@ -22,14 +22,14 @@ from congruence._utils.engine import Engine, LocalEngine
 from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import JUDGED, judge
-from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
+from congruence.embeddings import Space, check_space, has_unit_rows
 from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ParameterError
 from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
 from congruence.io.tables import TableLayout
-from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, RoleMap
 
 
 def map_digest(mapping: Map) -> str:
@@ -84,7 +84,7 @@ class BlockMap:
     ) -> None:
         assert space.dim is not None
         wanted = modality or space.modality
-        self.mapped = mapping.for_modality(wanted)
+        self.mapped = mapping.for_modality(wanted).for_role("store")
         # A width that does not fit is caught here too, before any work.
         known = replace(space, modality=wanted) if check else Space(dim=space.dim)
         self.expected, output, self.head = _sides(self.mapped, known, side)
@@ -94,7 +94,8 @@ class BlockMap:
         self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
         self.unit = self.mapped.gives_unit_rows(normalize)
         self.dim_in, self.dim = space.dim, self.mapped.d_out
-        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
+        role = self.mapped.role_ if isinstance(self.mapped, RoleMap) else None
+        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None, role=role)
         self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
         self._function: Callable[[np.ndarray], np.ndarray] | None = None
 
@@ -114,7 +115,7 @@ class BlockMap:
         if self._function is None:
             self._function = self._prepare()
         out = self._function(block.astype(self.compute, copy=False))
-        return normalize_rows(out) if self.unit else out
+        return np.asarray(self.mapped.finish(out, self.unit))
 
     def over(self, blocks: Iterator[Block], name: str, start: int = 0) -> Iterator[Block]:
         """Check and map consecutive blocks, the first of which begins with row ``start``; they are read ahead.
@@ -358,8 +359,8 @@ def transform_file(
             if callback is not None:
                 callback(len(block))
     covered = None
-    if sample and isinstance(function.mapped, OrthogonalMap):
-        covered = float(function.mapped.covered_share(sample[0]).mean())
+    if sample and isinstance(mapping, OrthogonalMap):
+        covered = float(mapping.for_modality(wanted or modality).covered_share(sample[0]).mean())
     return TransformReport(
         output=str(output),
         rows=source.n,

@@ -35,7 +35,7 @@ def test_queries_go_where_the_map_sends_them_scaled_as_the_index_is(mapping, row
     bridge = Bridge(mapping)
     out = bridge.transform(NEW[:rows])
     assert out.dtype == np.float32
-    np.testing.assert_allclose(out, unit(mapping.transform(NEW[:rows])), atol=2e-6)
+    np.testing.assert_allclose(out, mapping.transform(NEW[:rows], role="query"), atol=2e-6)
     np.testing.assert_allclose(bridge.transform(NEW[:rows].astype(np.float64)), out, atol=2e-6)
     assert bridge.transform(NEW[:rows].astype(np.float64)).dtype == np.float64
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, normalize_rows, to_numpy, widen
+from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
@@ -151,12 +151,14 @@ class Bridge:
         return replace(self.map.target_space_, dim=self.map.d_out)
 
     @overload
-    def transform(self, queries: Embeddings, modality: str | None = None) -> Embeddings: ...
+    def transform(self, queries: Embeddings, modality: str | None = None, role: str = "query") -> Embeddings: ...
     @overload
-    def transform(self, queries: TensorT, modality: str | None = None) -> TensorT: ...
+    def transform(self, queries: TensorT, modality: str | None = None, role: str = "query") -> TensorT: ...
     @overload
-    def transform(self, queries: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
-    def transform(self, queries: RowsLike, modality: str | None = None) -> Array | Embeddings:
+    def transform(
+        self, queries: ArrayLike | ArrowStream, modality: str | None = None, role: str = "query"
+    ) -> np.ndarray: ...
+    def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array | Embeddings:
         """Map queries of the new model into the index's space.
 
         Parameters
@@ -165,6 +167,8 @@ class Bridge:
         modality : str, optional
             Modality whose means are used; by default the modality the embeddings declare, else the bridge's
             ``modality``.
+        role : {"query", "store", "plain"}, default="query"
+            As for ``congruence.maps.Map.transform``; "store" for new items that are added to the index.
 
         Returns
         -------
@@ -179,14 +183,14 @@ class Bridge:
             map was fitted on unit rows, or the reverse; or, as ModalityError, if their modality is not known.
         """
         if isinstance(queries, Embeddings):
-            return self._transform_embeddings(queries, modality)
+            return self._transform_embeddings(queries, modality, role)
         rows, single = as_rows(queries)
-        out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality)
+        out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality, role)
         return out[0] if single else out
 
-    def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
+    def _mapped(self, rows: np.ndarray | Tensor, modality: str | None, role: str) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
-        if isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
+        if role == "query" and isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
             matrix, offset = self._affine(self.map, modality, rows.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 # BLAS multiplies a vector twice as fast as a matrix of one row.
@@ -197,14 +201,14 @@ class Bridge:
                 if self._unit:
                     product /= np.sqrt(squares)[..., None]
                 return product
-        out: Array = self.for_modality(modality).transform(rows)
-        if not self._unit:
+        out = self.for_modality(modality, role).transform_embeddings(rows, normalize=self._unit)
+        if not isinstance(out, Embeddings):
             return out
-        if isinstance(out, np.ndarray) and not out.any(axis=1).all():
+        if self._unit and not out.vectors.any(axis=1).all():
             raise ZeroRowError(
                 "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
             )
-        return normalize_rows(out)
+        return out.vectors
 
     def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return matrix and offset for a modality, converted once for each dtype of queries."""
@@ -215,7 +219,7 @@ class Bridge:
             self._converted[modality, dtype] = mapping.matrix, matrix, offset
         return matrix, offset
 
-    def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
+    def _transform_embeddings(self, queries: Embeddings, modality: str | None, role: str) -> Embeddings:
         declared = queries.space.modality
         if None not in (modality, declared) and modality != declared:
             raise ModalityError(
@@ -227,12 +231,12 @@ class Bridge:
             check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
         except DirectionError:
             raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
-        out = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted))
-        space = replace(self.target, modality=wanted, normalized=True if self._unit else None)
+        out = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted, role))
+        space = replace(self.target, modality=wanted, normalized=True if self._unit else None, role=role)
         return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
 
-    def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
+    def for_modality(self, modality: str | None = None, role: str = "query") -> Map:
+        """Return the map of queries of a modality, by default the bridge's, which exports write."""
         modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
@@ -246,7 +250,7 @@ class Bridge:
                 f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map.",
                 f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
             )
-        return self.map.for_modality(modality)
+        return self.map.for_modality(modality).for_role(role)
 
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None

@@ -68,7 +68,9 @@ class RowMapper:
 
     def _function(self, modality: str | None) -> Callable[[np.ndarray], np.ndarray]:
         if modality not in self._functions:
-            self._functions[modality] = block_function(self.map.for_modality(modality, ask=True), np.dtype(np.float32))
+            mapped = self.map.for_modality(modality, ask=True).for_role("store")
+            product = block_function(mapped, np.dtype(np.float32))
+            self._functions[modality] = lambda rows: np.asarray(mapped.finish(product(rows), self.unit), np.float32)
         return self._functions[modality]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,9 +152,6 @@ class RowMapper:
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
-        out = np.asarray(out, np.float32)
-        if self.unit:
-            out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
         return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
 
 
@@ -168,13 +167,3 @@ def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None
         if bad:
             return bad_rows_error(kind, len(bad), n, "the database", f"ids {name_rows(np.arange(len(bad)), bad)}")
     return None
-
-
-def _to_unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm in place, or by ``normalize_rows`` if squares could overflow or underflow."""
-    with np.errstate(over="ignore", under="ignore"):
-        squared = np.einsum("ij,ij->i", rows, rows)
-    if not ((squared > 1e-20) & (squared < 1e20)).all():
-        return np.asarray(normalize_rows(rows))
-    rows /= np.sqrt(squared)[:, None]
-    return rows

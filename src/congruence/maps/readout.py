@@ -1,0 +1,191 @@
+"""Read-outs: what is left of a mapped row's mean when it stands in an index, or is a query.
+
+A cosine of a query with a mapped row contains ⟨mean of the queries, row⟩. From few pairs this part is badly estimated,
+and outweighs what tells rows apart. A read-out removes it, or keeps as much of it as the pairs support. It is folded
+into one matrix and one vector, so that no role costs more than the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from congruence._utils.arrays import blocks, cast_like, namespace, normalize_rows
+from congruence._utils.typing import Array
+from congruence._utils.validation import check_choice
+from congruence.embeddings import MODALITIES
+
+#: What mapped rows are for: rows that stand in an index, queries, or neither (the fitted map itself).
+ROLES = ("plain", "store", "query")
+
+#: Forms of stored rows; ``Readout`` has their formulas.
+FORMS = ("plain", "cone", "back")
+
+
+class RowMeans(NamedTuple):
+    """Old mean of rows (d_source,), their new mean (d_target,) and whether it is only a guess, and all known means."""
+
+    source: np.ndarray
+    target: np.ndarray
+    guessed: bool
+    sources: Mapping[str, np.ndarray]
+    targets: Mapping[str, np.ndarray]
+
+
+class Folded(NamedTuple):
+    """``z @ matrix + offset``, then a move along the result from a base to the unit sphere (``to_sphere``)."""
+
+    matrix: np.ndarray
+    offset: np.ndarray
+    base: np.ndarray | None = None
+    axis: np.ndarray | None = None
+    height: float = 0.0
+
+
+@dataclass(frozen=True)
+class Readout:
+    """How rows of a map are read as stored rows and as queries.
+
+    With R the map's matrix, μ and ν the old and the new mean of the row's modality m, ``r = (z − μ) R``, B an
+    orthonormal basis of the new means of the queries' other modalities, and u the direction of ν off B:
+
+    - ``plain``: the map itself, ``r + ν``.
+    - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
+      ``height[m]`` if m may be searched by queries of its own kind, else 0. Mapped rows and unit rows of the new model
+      can stand side by side. If ν is unknown, ``unit(p)``.
+    - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere. It
+      maps rows in any of the forms above back, and the model's own.
+
+    A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
+    that equals its mean becomes the mean.
+
+    Parameters
+    ----------
+    queries : tuple of str
+        Modalities of the queries; empty for all whose new mean is known.
+    store : str
+        A form.
+    height, share, back : mapping of str to float
+        k and s by modality (1 if not given), and s in the other direction.
+    """
+
+    queries: tuple[str, ...] = ()
+    store: str = "plain"
+    height: Mapping[str, float] = field(default_factory=dict)
+    share: Mapping[str, float] = field(default_factory=dict)
+    back: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice(self.store, FORMS, "store")
+        for name in (*self.queries, *filter(None, (*self.height, *self.share, *self.back))):
+            check_choice(name, MODALITIES, "queries")
+
+    def fold(self, role: str, modality: str, plain: Folded, means: RowMeans) -> Folded:
+        """Return a role as one product, from the map itself and the means of its rows."""
+        matrix = plain.matrix
+        if role == "query":
+            share = self.share.get(modality, 1.0)
+            if share == 1 or means.guessed:
+                return plain
+            return Folded(matrix, share * means.target - means.source @ matrix)
+        if self.store == "plain":
+            return plain
+        if self.store == "back":
+            matrix = _without(matrix.T, basis(means.sources.values())).T
+            return Folded(matrix, np.zeros_like(means.target), means.target)
+        asked = self.queries or tuple(means.targets)
+        others = basis(means.targets[name] for name in asked if name != modality and name in means.targets)
+        own = basis([_without(means.target, others)] if not means.guessed or modality in asked else ())
+        height = self.height.get(modality, 1.0) if modality in asked and not means.guessed else 0.0
+        matrix = _without(_without(matrix, others), own if not height else None)
+        base = None if means.guessed else inside(means.target)
+        return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
+
+    def inverse(self) -> Readout:
+        """Return the read-out of the map from the new model to the old one, whose stored rows are mapped back."""
+        store = {"plain": "plain", "cone": "back", "back": "cone"}[self.store]
+        return Readout(self.queries, store, self.height, self.back, self.share)
+
+    def then(self, other: Readout) -> Readout:
+        """Return the read-out of this map followed by another: what two maps get right is their product."""
+
+        def both(name: str) -> dict[str, float]:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            return {key: mine.get(key, 1.0) * theirs.get(key, 1.0) for key in {**mine, **theirs}}
+
+        return Readout(other.queries, other.store, both("height"), both("share"), both("back"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return {**asdict(self), "queries": list(self.queries)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build from ``to_dict``; a ValueError or TypeError if it is malformed."""
+        tables = [
+            {name: float(share) for name, share in dict(data[key]).items()} for key in ("height", "share", "back")
+        ]
+        if not all(0 <= share <= 1 for table in tables for share in table.values()):
+            raise ValueError("a share of the mean that is not between 0 and 1")
+        return cls(tuple(data["queries"]), data["store"], *tables)
+
+
+def basis(vectors: Iterable[np.ndarray]) -> np.ndarray | None:
+    """Return an orthonormal basis (k, d) of vectors (d,); None if there are none but zeros."""
+    rows = [vector for vector in vectors if vector.any()]
+    if not rows:
+        return None
+    _, lengths, directions = np.linalg.svd(np.stack(rows), full_matrices=False)
+    return np.asarray(directions[lengths > 1e-6 * lengths[0]])
+
+
+def _without(rows: np.ndarray, directions: np.ndarray | None) -> np.ndarray:
+    """Return rows (…, d) without their parts along orthonormal directions (k, d)."""
+    return rows if directions is None else rows - (rows @ directions.T) @ directions
+
+
+def inside(mean: np.ndarray) -> np.ndarray:
+    """Return a mean of unit rows, or shortened to lie inside the unit sphere."""
+    return mean * min(1.0, _MOST / max(float(np.linalg.norm(mean)), 1e-12))
+
+
+_MOST = 0.99  # length of the longest base, so that something of each row remains
+
+
+def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, tiny: float = 0.0) -> Array:
+    """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm.
+
+    The part of a row along the axis is not moved along: ``height`` times it is added to the base. Rows shorter than
+    ``tiny`` have no direction, and become the mean, scaled to unit norm.
+    """
+    if not isinstance(rows, np.ndarray):
+        return _block_to_sphere(rows, folded, mean, tiny)
+    out = np.empty_like(rows)
+    for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
+        out[part] = _block_to_sphere(rows[part], folded, mean, tiny)
+    return out
+
+
+def _block_to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None, tiny: float) -> Array:
+    xp = namespace(rows)
+    base: Any = None if folded.base is None else cast_like(folded.base, rows)
+    if folded.axis is not None:
+        axis = cast_like(folded.axis, rows)
+        above = (rows @ axis)[:, None]
+        rows = rows - above * axis
+        base = base + folded.height * above * axis
+        length = xp.linalg.vector_norm(base, axis=1, keepdims=True)
+        base = base * xp.clip(_MOST / length, max=1.0)
+    with np.errstate(over="ignore", under="ignore"):
+        squares = xp.sum(rows * rows, axis=1)
+    usual = isinstance(rows, np.ndarray) and bool(((squares > 1e-20) & (squares < 1e20)).all())
+    out = rows / np.sqrt(squares)[:, None] if usual else normalize_rows(rows)
+    if base is not None:
+        along = xp.sum(out * base, axis=1, keepdims=True)
+        out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base
+    if mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
+        out = xp.where(short[:, None], cast_like(mean / np.linalg.norm(mean), out), out)
+    return out

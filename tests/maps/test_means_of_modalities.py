@@ -1,0 +1,117 @@
+"""No map, however it was made from others, moves rows of one modality by the mean of another."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import congruence
+from congruence import OrthogonalMap, errors
+
+D, N = 6, 40
+NAMES = ("audio", "image", "text")
+MODELS = range(3)
+
+
+def rows(model, name, seed=0):
+    """Return rows of a modality in a model: far from other modalities' rows, and with a mean of their own."""
+    rng, own = np.random.default_rng(99), np.random.default_rng([model, seed])
+    mean = 10 * np.eye(D)[NAMES.index(name)] * (1 + model) + model
+    return rng.normal(size=(N, D)) @ np.linalg.qr(own.normal(size=(D, D)))[0] + mean
+
+
+X = {(model, name): rows(model, name) for model in MODELS for name in NAMES}
+MEAN = {key: value.mean(axis=0) for key, value in X.items()}
+
+
+class Tracked:
+    """A map, beside what each modality's rows must be moved by: (from, to), "origin" for none, or absent for refusal."""
+
+    def __init__(self, mapping, moves, models, origin):
+        self.map, self.moves, self.models, self.origin = mapping, moves, models, origin
+
+    def check(self):
+        rotation = self.map.rotation_
+        for name in NAMES:
+            z = X[self.models[0], name]
+            for role in (None, "plain", "store", "query"):
+                try:
+                    out = self.map.transform(z, name, role)
+                except errors.ModalityError:
+                    assert name not in self.moves
+                    assert not self.origin
+                    continue
+                a, b = self.moves.get(name, (0, 0)) if name in self.moves or self.origin else (None, None)
+                assert a is not None, f"{name} rows are moved by another modality's mean"
+                np.testing.assert_allclose(out, (z - a) @ rotation + b, atol=1e-8)
+
+
+def fitted(draw, models, center):
+    names = draw(st.sets(st.sampled_from(NAMES), min_size=1, max_size=2))
+    old = np.concatenate([X[models[0], name] for name in sorted(names)])
+    new = np.concatenate([X[models[1], name] for name in sorted(names)])
+    mapping = OrthogonalMap(center=center, shrinkage="full").fit(old, new, modality=np.repeat(sorted(names), N))
+    known = {name: (MEAN[models[0], name], MEAN[models[1], name]) for name in names} if center else {}
+    return Tracked(mapping, known, models, not center)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_operation_mixes_the_means_of_modalities(data):
+    draw, center = data.draw, data.draw(st.booleans())
+    one = fitted(draw, (0, 1), center)
+    for _ in range(draw(st.integers(1, 5))):
+        name, models = draw(st.sampled_from(NAMES)), one.models
+        means = MEAN[models[0], name], MEAN[models[1], name]
+        operation = draw(st.sampled_from(["recenter", "for", "partial", "merge", "inverse", "then", "save", "update"]))
+        mapping, moves = one.map, one.moves
+        if operation == "recenter":
+            use = draw(st.booleans())
+            one = Tracked(mapping.recenter(*means, modality=name, use=use), {**moves, name: means}, models, one.origin)
+        elif operation == "for" and (name in moves or one.origin):
+            one = Tracked(mapping.for_modality(name), moves, models, one.origin)
+        elif operation in ("partial", "merge") and mapping.moments_:
+            more = OrthogonalMap(**mapping.get_params()).fit(X[models[0], name], X[models[1], name], modality=name)
+            if operation == "merge":
+                new = mapping.merge(more)
+            else:
+                new = mapping.for_modality(None).partial_fit(X[models[0], name], X[models[1], name], modality=name)
+            known = {**moves, name: means} if mapping.center else moves
+            one = Tracked(new, known, models, one.origin)
+        elif operation == "inverse":
+            one = Tracked(mapping.inverse(), {k: (b, a) for k, (a, b) in moves.items()}, models[::-1], one.origin)
+        elif operation == "then":
+            other = fitted(draw, (models[1], 2), draw(st.booleans()))
+            both = {}
+            for k in NAMES:
+                if (
+                    (k in moves or one.origin)
+                    and (k in other.moves or other.origin)
+                    and (k in moves or k in other.moves)
+                ):
+                    (a, b), (c, d) = moves.get(k, (np.zeros(D),) * 2), other.moves.get(k, (np.zeros(D),) * 2)
+                    both[k] = a, d + (b - c) @ other.map.rotation_
+            try:
+                new = mapping.then(other.map)
+            except errors.ModalityError:
+                assert not both
+                continue
+            one = Tracked(new, both, (models[0], 2), one.origin and other.origin)
+        elif operation == "update" and name in mapping.given_means_ and mapping.given_means_[name].n_source is None:
+            with pytest.raises(errors.ParameterError):
+                mapping.update_means(X[models[0], name], X[models[1], name], modality=name)
+        one.check()
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_a_few_photos_with_means_of_texts_stay_where_photos_belong(center):
+    """The map that had been set to texts once returned itself for photos."""
+    mapping = congruence.fit(
+        X[0, "image"], X[1, "image"], modality="image", means={"text": (X[0, "text"], X[1, "text"])}, center=center
+    )
+    expected = mapping.transform(X[0, "image"], "image", "plain")
+    again = mapping.for_modality("text").for_modality("image").transform(X[0, "image"], role="plain")
+    np.testing.assert_allclose(again, expected)
+    np.testing.assert_allclose(expected, X[0, "image"] @ mapping.rotation_ + mapping.for_modality("image").offset)
+    with pytest.raises(errors.ModalityError, match="nothing says"):
+        mapping.transform(X[0, "image"])

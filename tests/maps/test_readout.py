@@ -1,0 +1,180 @@
+"""Read-outs against their formulas in plain NumPy, and what becomes of them in maps changed, saved or exported."""
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence import Bridge, LinearMap, MLPMap, OrthogonalMap, Space, errors
+from congruence.maps.readout import Readout
+
+RNG = np.random.default_rng(0)
+N, D, E = 80, 12, 16
+
+
+def unit(X):
+    return X / np.linalg.norm(X, axis=-1, keepdims=True)
+
+
+TURN = np.linalg.qr(RNG.normal(size=(E, E)))[0][:D]
+LATENT = {name: RNG.normal(size=(N, D)) for name in ("image", "text")}
+OLD = {name: unit(Z + 6 * np.eye(D)[k]) for k, (name, Z) in enumerate(LATENT.items())}
+NEW = {
+    name: unit(Z @ TURN + 5 * np.eye(E)[k] + 0.3 * RNG.normal(size=(N, E)))
+    for k, (name, Z) in enumerate(LATENT.items())
+}
+
+
+def fitted(readout, known=True, method=OrthogonalMap):
+    """Return a map of texts that also has means of images."""
+    mapping = method().fit(OLD["text"], NEW["text"], **({"modality": "text"} if method is OrthogonalMap else {}))
+    if method is OrthogonalMap:
+        mapping = mapping.recenter(OLD["image"], NEW["image"] if known else None, modality="image", use=False)
+    mapping.readout_, mapping.role_ = readout, "store"
+    return mapping
+
+
+def by_hand(mapping, queries, modality, height, known=True):
+    """Return the stored rows of a modality by the formulas, row by row."""
+    z, R = OLD[modality], mapping.matrix
+    mu, nu = z.mean(0), NEW[modality].mean(0) if known or modality == "text" else None
+    asked = queries or (["image", "text"] if known else ["text"])
+    B = np.zeros((E, 1))
+    if others := [unit(NEW[name].mean(0)) for name in asked if name != modality and (known or name == "text")]:
+        B = np.stack(others, axis=1)
+    guess = mapping.for_modality(modality).target_mean_
+    u = (nu if nu is not None else guess if modality in asked else np.zeros(E)) @ (np.eye(E) - B @ B.T)
+    u = unit(u) if u.any() else u
+    out = []
+    for r in (z - mu) @ R:
+        p = unit(r - B @ (B.T @ r) - u * (u @ r))
+        if nu is None:
+            out.append(p)
+            continue
+        t = nu + (height if modality in asked else 0) * (u @ r) * u
+        out.append(t + np.sqrt(1 - t @ t) * p)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("queries", [(), ("text",), ("image",), ("image", "text")])
+@pytest.mark.parametrize("height", [0, 0.4])
+def test_stored_rows_are_those_of_the_formula(queries, known, modality, height):
+    readout = Readout(queries, "cone", {"text": height, "image": height})
+    mapping = fitted(readout, known)
+    expected = by_hand(mapping, queries, modality, height, known)
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1)
+    for rows, atol in ((OLD[modality], 1e-12), (OLD[modality].astype(np.float32), 1e-5)):
+        np.testing.assert_allclose(mapping.transform(rows, modality), expected, atol=atol)
+        np.testing.assert_allclose(mapping.transform_embeddings(rows, modality=modality).vectors, expected, atol=atol)
+    plain = mapping.transform(OLD[modality], modality, role="plain")
+    there = mapping.for_modality(modality)
+    np.testing.assert_array_equal(plain, OLD[modality] @ there.rotation_ + there.offset)
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 1])
+def test_queries_keep_a_share_of_their_mean(share):
+    mapping = fitted(Readout(share={"image": share}))
+    nu = NEW["image"].mean(0)
+    expected = unit((OLD["image"] - OLD["image"].mean(0)) @ mapping.rotation_ + share * nu)
+    np.testing.assert_allclose(mapping.transform(OLD["image"], "image", "query"), expected, atol=1e-12)
+    np.testing.assert_allclose(Bridge(mapping).transform(OLD["image"], "image"), expected, atol=1e-12)
+    np.testing.assert_allclose(Bridge(mapping).transform(OLD["image"][3], "image"), expected[3], atol=1e-12)
+    texts = mapping.transform(OLD["text"], "text", "query")  # whose share is not given
+    np.testing.assert_allclose(texts, unit(mapping.transform(OLD["text"], "text", "plain")), atol=1e-12)
+
+
+def test_a_map_built_by_hand_is_the_plain_one_in_every_role():
+    mapping = OrthogonalMap().fit(OLD["text"], NEW["text"])
+    plain = OLD["text"] @ mapping.rotation_ + mapping.offset
+    np.testing.assert_array_equal(mapping.transform(OLD["text"]), plain)
+    for role in ("store", "query"):
+        np.testing.assert_allclose(mapping.transform(OLD["text"], role=role), unit(plain), atol=1e-12)
+    raw = OrthogonalMap().fit(OLD["text"], 3 * NEW["text"])
+    np.testing.assert_allclose(raw.transform(OLD["text"], role="store"), raw.transform(OLD["text"]))
+    with pytest.raises(errors.ParameterError, match="role"):
+        mapping.transform(OLD["text"], role="index")
+
+
+def test_a_ridge_regression_has_roles_and_a_network_only_the_plain_one():
+    mapping = fitted(Readout(store="cone", height={"": 0.2}), method=LinearMap)
+    nu = NEW["text"].mean(0)
+    residual = (OLD["text"] - OLD["text"].mean(0)) @ mapping.coef_
+    above = (residual @ unit(nu))[:, None] * unit(nu)
+    base = nu + 0.2 * above
+    room = np.sqrt(1 - (base * base).sum(1, keepdims=True))
+    np.testing.assert_allclose(mapping.transform(OLD["text"]), base + room * unit(residual - above), atol=1e-12)
+    network = MLPMap(max_epochs=1, hidden=4).fit(OLD["text"], NEW["text"])
+    if network is not None:
+        rows = network.transform(OLD["text"])
+        np.testing.assert_array_equal(network.transform(OLD["text"], role="store"), rows)
+
+
+@pytest.mark.parametrize("height", [0, 0.3])
+def test_a_row_that_equals_its_mean_becomes_the_mean(height):
+    mapping = fitted(Readout(store="cone", height={"image": height}))
+    for dtype in (np.float32, np.float64):
+        rows = np.vstack([OLD["image"].mean(0), OLD["image"][0]]).astype(dtype)
+        out = mapping.transform(rows, "image")
+        np.testing.assert_allclose(out[0], unit(NEW["image"].mean(0)), atol=1e-5)
+        np.testing.assert_allclose(out[1], mapping.transform(OLD["image"][:1], "image")[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["plain", "cone"])
+def test_a_saved_map_keeps_its_roles(form, tmp_path):
+    mapping = fitted(Readout(("text", "image"), form, {"image": 0.3}, {"text": 0.4}, {"text": 0.5}))
+    mapping.save(tmp_path / "map")
+    loaded = congruence.load(tmp_path / "map")
+    assert (loaded.readout_, loaded.role_) == (mapping.readout_, "store")
+    for role in (None, "plain", "query"):
+        ours, theirs = (one.transform(OLD["image"], "image", role) for one in (mapping, loaded))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("queries", [("text",), ("image", "text")])
+def test_layers_and_tensors_give_the_same_rows(queries, known):
+    torch = pytest.importorskip("torch")
+    mapping = fitted(Readout(queries, "cone", {"image": 0.3}, {"image": 0.2}), known)
+    X = torch.tensor(OLD["image"], requires_grad=True)
+    for role in ("store", "query"):
+        expected = mapping.transform(OLD["image"], "image", role)
+        module = mapping.to_torch("image", role=role, dtype=torch.float64)
+        np.testing.assert_allclose(module(X).detach(), expected, atol=1e-9)
+        out = mapping.transform(X, "image", role)
+        np.testing.assert_allclose(out.detach(), expected, atol=1e-12)
+        out.sum().backward()
+
+
+def test_the_space_of_mapped_rows_says_what_they_are_for(tmp_path):
+    mapping = fitted(Readout(store="cone"))
+    given = congruence.Embeddings(OLD["image"], space=Space("old", modality="image"))
+    assert mapping.transform_embeddings(given).space.role == "store"
+    assert mapping.transform_embeddings(given, role="query").space.role == "query"
+    assert mapping.transform_embeddings(given, role="plain").space.role is None
+    assert Bridge(mapping).transform(given).space.role == "query"
+    np.savez(tmp_path / "in.npz", vectors=OLD["image"])
+    congruence.transform_file(
+        mapping, congruence.io.open_source(tmp_path / "in.npz"), tmp_path / "out.npz", modality="image"
+    )
+    out = congruence.read_embeddings(tmp_path / "out.npz")
+    assert out.space.role == "store"
+    np.testing.assert_allclose(out.vectors, mapping.transform(OLD["image"], "image"), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["plain", "cone"])
+def test_the_inverse_gives_stored_rows_back_as_far_as_the_rotation_does(form):
+    """On noise-free data nothing is lost except the part along the means' directions."""
+    new = {name: unit(X @ TURN) for name, X in OLD.items()}
+    mapping = OrthogonalMap(shrinkage="full").fit(OLD["text"], new["text"], modality="text")
+    mapping = mapping.recenter(OLD["image"], new["image"], modality="image", use=False)
+    mapping.readout_, mapping.role_ = Readout(store=form), "store"
+    back = mapping.inverse().transform(mapping.transform(OLD["image"], "image"), "image")
+    mu = OLD["image"].mean(0)
+    H = np.linalg.qr(np.stack([OLD[name].mean(0) for name in OLD], axis=1))[0] * (form != "plain")
+    kept = (OLD["image"] - mu) @ (np.eye(D) - H @ H.T)
+    assert np.abs(np.linalg.norm(back, axis=1) - 1).max() < 1e-9
+    assert np.einsum("ij,ij->i", unit(back - mu), unit(kept)).min() > 1 - 1e-9
+    assert np.einsum("ij,ij->i", back, OLD["image"]).min() > (0.99 if form == "plain" else 0.9)
+    native = mapping.inverse().transform(new["image"], "image")  # the model's own rows too
+    np.testing.assert_allclose(native, back, atol=1e-9)
