@@ -20,7 +20,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from machine_output import add_json, write_json
 
 PAIRS = (10, 20, 50, 100, 200, 600, 1200)
 OTHER = {"photo": "text", "text": "photo"}
-STORE = ("c1", "c2", "c3", "c4", "c5", "c6", "c7")
 ASKED = {"c1": "text", "c3": "photo", "c4": "photo", "c5": "photo", "c6": "text", "c7": "text"}
 ASKED |= {"m20": "photo", "m50": "photo", "t20": "text", "t50": "text"}
 LIST = 10
@@ -141,8 +140,7 @@ class Split:
         w, test = self.world, self.test
         kind = {"photo": "photo", "text": "text", "class": "text"}
         self.old, self.new = (
-            {k: side[m][test[k]] for k, m in kind.items() if m in side and len(test[k])}
-            for side in (w.old, w.new)
+            {k: side[m][test[k]] for k, m in kind.items() if m in side and len(test[k])} for side in (w.old, w.new)
         )
         self.kept = {k: nearest(self.new[k] @ self.new[k].T, own=True) for k in ("photo", "text") if k in self.new}
         if len(test["class"]):
@@ -199,38 +197,34 @@ def found_own(scores: np.ndarray) -> float:
     return float((scores.argmax(1) == np.arange(len(scores))).mean())
 
 
-def store_scores(s: Split, rows: Rows) -> dict[str, float]:
-    """Score mapped rows (of photos, texts and class texts) that stand in an index."""
-    out = {}
-    if "photo" in rows and "class" in s.new:
-        near = s.new["class"] @ rows["photo"].T
-        out["c1"] = float((s.label[near[s.asked].argmax(1)] == s.asked).mean())
-        out["c2"] = float((near[:, s.labelled].argmax(0) == s.label[s.labelled]).mean())
-    if "class" in rows and "photo" in s.new:
-        out["c3"] = float(((s.new["photo"] @ rows["class"].T).argmax(1) == s.label)[s.labelled].mean())
-    for k, own, lists, mixed in (("photo", "c4", "c5", "m"), ("text", "c6", "c7", "t")):
-        if k in rows and k in s.new:
-            near, native = s.new[k] @ rows[k].T, s.new[k] @ s.new[k].T
-            out[own], out[lists] = found_own(near), overlap(s.kept[k], nearest(near, own=True))
-            order = np.random.default_rng(s.seed).permutation(len(near))
-            for share in (20, 50):
-                part = order[: len(near) * share // 100]
-                both = near.copy()
-                both[:, part] = native[:, part]
-                out[f"{mixed}{share}"] = overlap(s.kept[k], nearest(both, own=True))
-    return out
+def scores(s: Split, rows: Rows, role: str) -> dict[str, float]:
+    """Score mapped rows (of photos, texts and class texts): as an index's, or as queries of one of native rows."""
+    out, store = {}, role == "store"
 
+    def near(k: str, j: str) -> np.ndarray:
+        """Return the scores of rows that ask, of kind k, with those that are searched, of kind j."""
+        return s.new[k] @ rows[j].T if store else rows[k] @ s.new[j].T
 
-def query_scores(s: Split, rows: Rows) -> dict[str, float]:
-    """Score mapped rows that ask an index of native ones."""
-    out = {}
-    if "class" in rows and "photo" in s.new:
-        near = rows["class"] @ s.new["photo"].T
-        out["q1"] = float((s.label[near[s.asked].argmax(1)] == s.asked).mean())
-    for k, own, lists in (("photo", "q4", "q5"), ("text", "q6", "q7")):
-        if k in rows and k in s.new:
-            near = rows[k] @ s.new[k].T
-            out[own], out[lists] = found_own(near), overlap(s.kept[k], nearest(near, own=True))
+    mapped, native = (rows, s.new) if store else (s.new, rows)
+    if "photo" in mapped and "class" in native:
+        found = near("class", "photo")
+        out["c1" if store else "q1"] = float((s.label[found[s.asked].argmax(1)] == s.asked).mean())
+        if store:
+            out["c2"] = float((found[:, s.labelled].argmax(0) == s.label[s.labelled]).mean())
+    if store and "class" in rows and "photo" in s.new:
+        out["c3"] = float((near("photo", "class").argmax(1) == s.label)[s.labelled].mean())
+    for k, number, mixed in (("photo", 4, "m"), ("text", 6, "t")):
+        if k not in rows or k not in s.new:
+            continue
+        found = near(k, k)
+        out[f"{'cq'[not store]}{number}"] = found_own(found)
+        out[f"{'cq'[not store]}{number + 1}"] = overlap(s.kept[k], nearest(found, own=True))
+        order = np.random.default_rng(s.seed).permutation(len(found))
+        for share in (20, 50) if store else ():
+            part = order[: len(found) * share // 100]
+            both = found.copy()
+            both[:, part] = (s.new[k] @ s.new[k].T)[:, part]
+            out[f"{mixed}{share}"] = overlap(s.kept[k], nearest(both, own=True))
     return out
 
 
@@ -314,8 +308,8 @@ class Fitted:
     a: Rows  # old means
     b: Rows  # new means, of the modalities that are known
     trust: dict[str, float]  # c: the held-out cosine of estimated residuals, by modality
-    steady: dict[str, float]  # k: the share of the heights' variance that held-out estimates explain
     spread: dict[str, float]  # ρ: typical length of new rows' part off their mean
+    lift: dict[str, float] = field(default_factory=dict)  # δ: what is added to the new mean, relative to it
     done: dict[int, np.ndarray] = field(default_factory=dict)
 
     def residual(self, Z: np.ndarray, m: str) -> np.ndarray:
@@ -353,7 +347,9 @@ class Fitted:
         p = p - np.outer(height, u)
         if m not in self.b:
             return unit(p)
-        top = mean + np.outer(height, u) * ((self.steady[m] if m in asked else 0) if keep is None else keep)
+        top = mean * (1 + self.lift.get(m, 0)) + np.outer(height, u) * (
+            (self.trust[m] if m in asked else 0) if keep is None else keep
+        )
         length = np.linalg.norm(top, axis=1, keepdims=True)
         top *= np.minimum(1, 0.995 / length)
         return top + np.sqrt(1 - (top**2).sum(1, keepdims=True)) * unit(p)
@@ -361,8 +357,7 @@ class Fitted:
     def query(self, Z: np.ndarray, m: str, share: float | None = None) -> np.ndarray:
         """The rule's query: as much of the mean as the residual is trusted, at the residual's full length."""
         return unit(
-            (self.trust[m] if share is None else share) * self.guessed(m)
-            + self.spread[m] * unit(self.residual(Z, m))
+            (self.trust[m] if share is None else share) * self.guessed(m) + self.spread[m] * unit(self.residual(Z, m))
         )
 
 
@@ -403,8 +398,6 @@ class Pairs:
         f, (M, R, T) = self.f, self.solve(name)
         a, b = {f: self.X.mean(0)}, {f: self.Y.mean(0)}
         trust = {f: float(np.clip((unit(R) * unit(T)).sum(1).mean(), 0, 1))}
-        h = self.Y.mean(0)
-        steady = {f: float(np.clip(np.corrcoef(R @ h, T @ h)[0, 1], 0, 1)) ** 2}
         spread, long = {f: rms(self.Y - b[f])}, rms(R)
         for m, (old, new) in others.items():
             spread[m] = spread[f]
@@ -414,26 +407,34 @@ class Pairs:
             if old is not None:
                 a[m] = old.mean(0)
                 trust[m] = min(1.0, trust[f] * rms((old - a[m]) @ M) / spread[m] / (long / spread[f]))
-                steady[m] = trust[m]
-        return Fitted(f, M, a, b, trust, steady, spread)
+        one = Fitted(f, M, a, b, trust, spread)
+        for m, (old, new) in others.items():
+            if old is not None and new is not None:  # mapped rows spread less than native ones, which would win
+                native, mapped = new @ new.T, new @ one.cap(old, m, set(b)).T
+                np.fill_diagonal(native, -1)
+                high = [np.quantile(S, 0.97, axis=1).mean() for S in (native, mapped)]
+                one.lift[m] = max(0.0, float(high[0] - high[1])) / float((new @ b[m]).mean()) / 2
+        return one
 
     def choose(self) -> str:
         """Take a rotation, near the identity if held-out residuals lie closer to their own by two standard errors."""
-        name, plain, score = "", np.zeros(0), np.zeros(0)
-        for key in ("rotation", *(f"near {g}" for g in NEAR if self.X.shape[1] == self.Y.shape[1])):
-            if key == f"near {NEAR[1]}" and name == "rotation":
+
+        def cosines(name: str) -> np.ndarray:
+            _, R, T = self.solve(name)
+            return (unit(R) * unit(T)).sum(1)
+
+        best, plain = "rotation", cosines("rotation")
+        for name in (f"near {g}" for g in NEAR if self.X.shape[1] == self.Y.shape[1]):
+            gain = cosines(name) - plain
+            clear = gain.mean() > 2 * gain.std() / len(gain) ** 0.5
+            if clear and gain.mean() > (cosines(best) - plain).mean():
+                best = name
+            elif best == "rotation":
                 break  # unrelated spaces
-            _, R, T = self.solve(key)
-            now = (unit(R) * unit(T)).sum(1)
-            plain = plain if len(plain) else now
-            gain = now - plain
-            if not name or (now.mean() > score.mean() and gain.mean() > 2 * gain.std() / np.sqrt(len(gain))):
-                name, score = key, now
-        return name
+        return best
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
-
 
 How = Callable[[np.ndarray, str], np.ndarray]
 KINDS = {"photo": "photo", "text": "text", "class": "text"}
@@ -448,14 +449,15 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
     def every(name: str, how: How, roles: str = "store query") -> Iterator[tuple[str, dict[str, float]]]:
         rows = {k: how(Z, KINDS[k]) for k, Z in s.old.items() if KINDS[k] in best.a}
         for role in roles.split():
-            yield f"{role} {name}", (store_scores if role == "store" else query_scores)(s, rows)
+            yield f"{role} {name}", scores(s, rows, role)
 
-    everyone = set(best.b)
+    everyone = set(best.a) | set(best.b)
     for told in ("all", *(m for m in OTHER if m in s.world.new and (m in best.a or m in best.b))):
         asked = everyone if told == "all" else {told}
         yield from every(f"rule, {told}", lambda Z, m, asked=asked: best.cap(Z, m, asked), "store")
     yield from every("rule", best.query, "query")
-    names = ["rotation", "ridge", "paper", "near 0.1"] if known == "both" else ["rotation"]
+    most = known == "both" or OTHER[pairs.f] not in s.world.new
+    names = ["rotation", "ridge", "paper", "near 0.1"] if most else ["rotation"]
     same_width = pairs.X.shape[1] == pairs.Y.shape[1]
     for name in names if same_width else names[:3]:
         one = pairs.fit(name, others)
@@ -467,6 +469,7 @@ def forms(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str, f
             directions["2"] = [unit(mean) for mean in one.b.values()]
         for q, d in directions.items():
             yield from every(f"{name} dir {q}", lambda Z, m, d=d, one=one: one.off(Z, m, d), "store")
+        one.lift.clear()
         yield from every(f"{name} cone", lambda Z, m, one=one: one.cap(Z, m, everyone, keep=0.0), "store")
         for share in (0.25, 1.0):
             yield from every(f"{name} share {share}", lambda Z, m, one=one, s=share: one.query(Z, m, s), "query")
@@ -484,13 +487,14 @@ def product(s: Split, pairs: Pairs, known: str) -> Iterator[tuple[str, dict[str,
     f, named = pairs.f, {"photo": "image", "text": "text"}
     others = {named[m]: sides for m, sides in known_rows(s, f, known).items() if sides[0] is not None}
     rows = {k: Z for k, Z in s.old.items() if KINDS[k] == f or named[KINDS[k]] in others}
+    mapping = congruence.fit(pairs.X, pairs.Y, modality=named[f], means=others, queries="all", check=False)
     for told in ("all", *(m for m in OTHER if m == f or named[m] in others)):
-        options = {"modality": named[f], "means": others, "queries": named.get(told, told), "check": False}
-        mapping = congruence.fit(pairs.X, pairs.Y, **options)
-        for role, score in (("store", store_scores), ("query", query_scores)):
+        queries = () if told == "all" else (named[told],)
+        mapping.readout_ = replace(mapping.readout_, queries=queries)  # all that `queries=` changes
+        for role in ("store", "query"):
             if role == "store" or told == "all":
                 mapped = {k: mapping.transform(Z, modality=named[KINDS[k]], role=role) for k, Z in rows.items()}
-                yield (f"store fit, {told}" if role == "store" else "query fit"), score(s, mapped)
+                yield (f"store fit, {told}" if role == "store" else "query fit"), scores(s, mapped, role)
 
 
 def known_rows(s: Split, f: str, known: str) -> dict[str, tuple]:
@@ -500,20 +504,19 @@ def known_rows(s: Split, f: str, known: str) -> dict[str, tuple]:
     return {o: tuple(side[o][rows] if o in side else None for side in sides)} if len(rows) else {}
 
 
-def job(task: tuple[World, int, str, Path]) -> None:
-    """Measure one split of one pair of models, unless the cache has it."""
-    world, seed, arm, file = task
+def job(task: tuple[World, int, int, str, Path]) -> None:
+    """Measure one split of one pair of models at one number of pairs, unless the cache has it."""
+    world, seed, n, arm, file = task
     if file.exists():
         return
     s, lines = split(world, seed), []
-    for f in world.modalities:
+    for f in (f for f in world.modalities if n <= len(s.pool[f])):
         o = OTHER[f]
+        pairs = Pairs(f, *(side[f][s.pool[f][:n]] for side in (world.old, world.new)))
         knows = ["both"] if o in world.new or o not in world.old else []
-        for n in (n for n in PAIRS if n <= len(s.pool[f])):
-            pairs = Pairs(f, *(side[f][s.pool[f][:n]] for side in (world.old, world.new)))
-            for known in [*knows, "old"] if o in world.old else knows:
-                for form, scores in (forms if arm == "forms" else product)(s, pairs, known):
-                    lines.append({"fit": f, "known": known, "n": n, "form": form, **scores})
+        for known in [*knows, "old"] if o in world.old else knows:
+            for form, found in (forms if arm == "forms" else product)(s, pairs, known):
+                lines.append({"fit": f, "known": known, "form": form, **found})
     part = file.with_suffix(".part")
     part.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
     os.replace(part, file)
@@ -522,13 +525,13 @@ def job(task: tuple[World, int, str, Path]) -> None:
 Table = dict[tuple, dict[str, dict[str, list[float]]]]
 
 
-def measured(tasks: list[tuple[World, int, str, Path]]) -> Table:
+def measured(tasks: list[tuple[World, int, int, str, Path]]) -> Table:
     """Return the values over splits by cell (pair of models, fitted modality, what is known, n), form and column."""
     out: Table = {}
-    for world, _, _, file in tasks:
+    for world, _, n, _, file in tasks:
         for text in file.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
-            cell = (world.name + "*" * world.chosen_on, *(line.pop(k) for k in ("fit", "known", "n")))
+            cell = (world.name + "*" * world.chosen_on, *(line.pop(k) for k in ("fit", "known")), n)
             columns = out.setdefault(cell, {}).setdefault(line.pop("form"), {})
             for column, value in line.items():
                 columns.setdefault(column, []).append(value)
@@ -562,6 +565,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path, required=True, help="folder of finished splits")
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS)
     parser.add_argument("--only", default="", help="only pairs of models whose name contains this")
     parser.add_argument("--arms", nargs="+", choices=("forms", "fit"), default=["forms", "fit"])
     parser.add_argument("--jobs", type=int, default=2)
@@ -570,8 +574,9 @@ def main() -> None:
     given.cache.mkdir(parents=True, exist_ok=True)
     chosen = [world for world in worlds(given.data) if given.only in world.name]
     tasks = [
-        (world, seed, arm, given.cache / f"{world.name.replace('/', '').replace(' ', '-')}-{seed}-{arm}.jsonl")
+        (world, seed, n, arm, given.cache / f"{world.name.replace('/', '').replace(' ', '-')}-{n}-{seed}-{arm}.jsonl")
         for arm in given.arms
+        for n in given.pairs
         for seed in given.splits
         for world in sorted(chosen, key=lambda world: world.chosen_on)
     ]
@@ -581,13 +586,9 @@ def main() -> None:
     results = []
     for cell, found in sorted(table.items()):
         for form, columns in found.items():
-            means = {
-                c: [round(float(np.mean(v)), 4), round(float(np.std(v, ddof=1)) / len(v) ** 0.5, 4)]
-                for c, v in columns.items()
-                if len(v) == len(given.splits)
-            }
-            results.append([*cell, form, means])
-            print(*cell, form, "|", *(f"{c} {m:.3f}±{e:.3f}" for c, (m, e) in means.items()))
+            values = {c: [np.mean(v), np.std(v, ddof=1) / len(v) ** 0.5] for c, v in columns.items() if len(v) > 1}
+            results.append([*cell, form, {c: np.round(pair, 4) for c, pair in values.items()}])
+            print(*cell, form, "|", *(f"{c} {mean:.3f}±{error:.3f}" for c, (mean, error) in values.items()))
     gaps = [gap for arm in ("rule", "fit") for gap in behind(table, arm)]
     summary = []
     for key in sorted({tuple(g[k] for k in ("arm", "role", "told")) for g in gaps}):
