@@ -10,7 +10,7 @@ from congruence import Embeddings, OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, PairingWarning, TooFewAnchorsError
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation
-from congruence.upgrade.choose import FEWEST, Other, choose_map
+from congruence.upgrade.choose import FEWEST
 
 WIDTH = 24
 ROTATION = random_rotation(WIDTH, random_state=1)
@@ -134,27 +134,3 @@ def test_three_wrong_pairs_of_twenty_are_warned_of():
     with pytest.warns(PairingWarning):
         mapping = congruence.fit(*wrong(20, 0.15, seed=1))
     assert found(mapping).min() > 0.5
-
-
-@pytest.mark.parametrize("rows", [0, FEWEST - 1, 30])
-@pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
-def test_evidence_of_few_orequal_rows_of_another_modality(rows):
-    """Fewer images than are compared count for nothing; equal ones tie, and a tie keeps the first map."""
-    names = np.array([f"item {k}" for k in range(40)])
-    images = Embeddings(np.repeat(X[:1], 40, axis=0)[: max(rows, 1)], ids=names[: max(rows, 1)])
-    mapping = congruence.fit(
-        Embeddings(X[:40], ids=names), Embeddings(Y[:40], ids=names), modality="text", means={"image": (images, None)}
-    )
-    choice = mapping.scores_["choice"]
-    assert bool(choice["tried"][0]["other"]) == (rows >= FEWEST)
-    assert choice["method"] == "orthogonal"
-    assert np.isfinite(mapping.for_modality("image").transform(X[:5])).all()
-
-
-@pytest.mark.parametrize("anchors", [np.full(50, -1), np.zeros(50, np.intp)], ids=["of no anchor", "of one anchor"])
-def test_rows_of_another_modality_that_cannot_be_compared_decide_nothing(anchors):
-    with_rows = choose_map(X[:40], Y[:40], others=[Other("image", anchors, X[100:150])])
-    scores = {one["name"]: one["score"] for one in with_rows.tried}
-    for one in choose_map(X[:40], Y[:40]).tried:
-        assert scores[one["name"]] == one["score"]
-    assert with_rows.tried[0]["other"] == {}

@@ -64,6 +64,7 @@ def command(
     means: list[str] | None = option(
         None, "MODALITY=OLD[,NEW]: rows of which only the means are used. May be repeated."
     ),
+    queries: list[str] | None = option(None, "Modality of queries that will search. May be repeated."),
     unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
     ids: Ids = None,
@@ -96,6 +97,7 @@ def command(
             "--method": method not in ("auto", "orthogonal"),
             "--holdout": holdout,
             "--means": means,
+            "--queries": queries,
             "--ids": ids,
             "--unpaired": unpaired,
         }
@@ -112,6 +114,7 @@ def command(
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
+            "--queries": queries,
             "--unpaired": unpaired,
             "--set groups": settings.get("groups"),
             "--set new_modality": new_modality,
@@ -149,6 +152,7 @@ def command(
         method,
         modality=None if new_modality else modality,
         means=others or None,
+        queries=queries or None,
         unpaired=_read_pools(unpaired, None if paired_by == "position" else ids, modality),
         holdout=holdout,
         random_state=seed,
@@ -226,7 +230,7 @@ def _fit_unpaired(
 
 
 def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.maps import HeadsMap
+    from congruence.maps import AffineMap, HeadsMap
 
     if as_json:
         print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
@@ -238,6 +242,10 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         ["pairs", str(facts["n_pairs"])],
         ["paired by", paired_by],
     ]
+    if "distinct" in scores:
+        rows.append(["distinct things that they show", f"about {scores['distinct']:.0f}"])
+    if isinstance(mapping, AffineMap) and mapping.readout_ is not None:
+        rows += mapping.readout_.rows()
     if "choice" in scores:
         from congruence.maps.evidence import choice_rows
 

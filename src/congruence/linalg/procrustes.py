@@ -106,6 +106,18 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
     return R
 
 
+def near_identity(svd: CrossSVD, weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a basis B (d, k) and T (k, k) such that ``I + B T Bᵀ`` is the rotation nearest to ``M + weight s₁ I``.
+
+    M is the square matrix that was decomposed. Outside of its range and its row space, the rotation is the identity.
+    """
+    U, s, V = svd.U[:, : svd.rank], svd.s[: svd.rank], svd.Vt[: svd.rank].T
+    basis = np.linalg.qr(np.hstack([U, V]))[0] if 2 * svd.rank < len(U) else np.eye(len(U))
+    inner = (basis.T @ U * (s / s[0])) @ (V.T @ basis) + weight * np.eye(basis.shape[1])
+    left, _, right = _svd(inner)
+    return basis, left @ right - np.eye(basis.shape[1])
+
+
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
     """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966), or
     maximizes tr(Rᵀ Xᵀ Y) for d_source > d_target, where the former has no closed form.

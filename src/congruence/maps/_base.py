@@ -792,7 +792,7 @@ class Map(ABC):
             choice = self.scores_.get("choice") or {}
             tried = {candidate["name"]: float(candidate["score"]) for candidate in choice.get("tried", ())}
             if tried:
-                return svg_bars("Mean reciprocal rank of left-out pairs by map", tried, choice["name"])
+                return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
         except (AttributeError, KeyError, TypeError, ValueError):  # a record that another program wrote
             return ""
         if "directions" not in self.facts_:
@@ -808,6 +808,8 @@ class Map(ABC):
         pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
         if "paired_by" in self.scores_:
             pairs += f" by {self.scores_['paired_by']}"
+        if "distinct" in self.scores_:
+            pairs += f", which show about {self.scores_['distinct']:,.0f} distinct things"
         for name in ("refinement", "alignment"):
             record = self.scores_.get(name)
             if isinstance(record, dict):
@@ -820,6 +822,8 @@ class Map(ABC):
             form += ", a projection" if self.facts_["is_projection"] else ""
             pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions covered, {form}"
         facts["fitted on"] = pairs
+        if isinstance(self, AffineMap) and self.readout_ is not None:
+            facts |= {title: words for title, words in self.readout_.rows()}
         # No cosine: it means little without its controls, which are in ``scores_``.
         heldout = [
             f"{label} {self.scores_[key]:.3f}"

@@ -139,21 +139,11 @@ def _choice(choice: Mapping[str, Any]) -> list[str]:
     tried = choice["tried"]
     if not tried:
         return lines
-    others = list(tried[0]["other"])
-    own = "mean reciprocal rank" + (" of the pairs" if others else "")
-    rows = [["map", own, "at 1", *(f"of {name} rows" for name in others), "behind the best (± standard error)"]]
+    rows = [["map", choice["measure"], "behind the best (± standard error)"]]
     for candidate in tried:
         behind = f"{candidate['behind']:.3f} ± {candidate['error']:.3f}" if candidate["behind"] > 0 else "best"
-        other = [f"{candidate['other'][name]:.3f}" if name in candidate["other"] else "–" for name in others]
-        rows.append(
-            [
-                f"{candidate['name']}{' (chosen)' * (candidate['name'] == choice['name'])}",
-                f"{candidate['score']:.3f}",
-                f"{candidate['retrieval_at_1']:.3f}",
-                *other,
-                behind,
-            ]
-        )
+        chosen = " (chosen)" * (candidate["name"] == choice["name"])
+        rows.append([f"{candidate['name']}{chosen}", f"{candidate['score']:.3f}", behind])
     return [*lines, "", *_table(rows)]
 
 

@@ -22,14 +22,10 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
         lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
     rows.append(["chosen by", f"{_compared(choice, str(choice['n_pairs']))}{lead}"])
     for candidate in choice["tried"]:
-        other = "".join(f", {name} {value:.3f}" for name, value in candidate["other"].items())
         behind = ""
         if candidate["behind"] > 0:
             behind = f", {candidate['behind']:.3f} ± {candidate['error']:.3f} behind the best"
-        at_1 = f"at 1 {candidate['retrieval_at_1']:.3f}"
-        rows.append(
-            [f"  {candidate['name']}", f"mean reciprocal rank {candidate['score']:.3f} ({at_1}){other}{behind}"]
-        )
+        rows.append([f"  {candidate['name']}", f"{choice['measure']} {candidate['score']:.3f}{behind}"])
     if choice["not_tried"]:
         rows.append(["not tried", choice["not_tried"]])
     return rows
@@ -42,7 +38,7 @@ def choice_line(choice: Mapping[str, Any]) -> str:
         return f"{choice['name']}: {choice['evidence']}"
     score = {candidate["name"]: candidate["score"] for candidate in tried}
     best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
-    left_out = f"reciprocal rank {score[choice['name']]:.3f} on {choice['n_pairs']:,} left-out {choice['evidence']}"
+    left_out = f"{choice['measure']} {score[choice['name']]:.3f} on {choice['n_pairs']:,} left-out {choice['evidence']}"
     if choice["name"] == best["name"]:
         return f"{choice['name']}, best of {len(tried)}: {left_out}" + "".join(
             f", next {other['score']:.3f}" for other in others[:1]
@@ -57,31 +53,30 @@ def choice_sentence(choice: Mapping[str, Any]) -> str:
         return f"Chosen: {choice['name']}, without a comparison: {choice['evidence']}."
     by = _compared(choice, f"{choice['n_pairs']:,}")
     sentences = [f"Chosen: {choice['name']}, among {len(tried)} maps, by {by}."]
-    score = "mean reciprocal rank" + (", averaged over the modalities," if tried[0]["other"] else "")
     chosen = {candidate["name"]: candidate for candidate in tried}[choice["name"]]
     best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
     if chosen["behind"] > 0:
         sentences.append(
-            f"Its {score} is {chosen['behind']:.3f} ± {chosen['error']:.3f} behind the best, {best['name']}: "
-            "of the maps within one standard error, or 0.005, of the best, the first in the order below is chosen."
+            f"Its {choice['measure']} is {chosen['behind']:.3f} ± {chosen['error']:.3f} behind the best, "
+            f"{best['name']}: of maps that cannot be told apart, the first in the order below is chosen."
         )
     elif others:
         sentences.append(
-            f"Its {score} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± "
+            f"Its {choice['measure']} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± "
             f"{others[0]['error']:.3f} behind."
         )
     if choice["name"] != tried[0]["name"]:
         sentences.append(f"Against {tried[0]['name']} it is {choice['lead']:+.3f} ± {choice['lead_error']:.3f}.")
     if choice["not_tried"]:
         sentences.append(f"Not tried: {choice['not_tried']}.")
-    if choice["method"] != "orthogonal" and not tried[0]["other"]:
+    if choice["method"] != "orthogonal":
         sentences.append("Only rows of the modality of the fit were compared: do not map another modality with it.")
     return " ".join(sentences)
 
 
 def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
     times = f", {choice['repeats']} times" if choice["repeats"] > 1 else ""
-    return f"cross-validated retrieval of {n_pairs} {choice['evidence']} ({choice['folds']} folds{times})"
+    return f"{choice['measure']}, cross-validated on {n_pairs} {choice['evidence']} ({choice['folds']} folds{times})"
 
 
 def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:

@@ -26,7 +26,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
-from congruence.linalg.procrustes import cross_svd, rotation_from_svd
+from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap, check_native
 from congruence.maps.readout import RowMeans
@@ -94,6 +94,10 @@ class OrthogonalMap(AffineMap):
         If False, the map is a rotation of determinant 1, in SO(d). This requires equal widths and no shrinkage.
     random_state : int, default=0
         Determines the folds of ``shrinkage="cv"``.
+    identity : float, default=0.0
+        For models of equal widths that may be related: weight of the identity, relative to the largest singular value
+        of the anchors' cross-covariance. With a positive weight the map is the rotation nearest to their weighted sum,
+        without shrinkage.
 
     Attributes
     ----------
@@ -138,6 +142,7 @@ class OrthogonalMap(AffineMap):
     shrinkage_strength: float | None = None
     allow_reflection: bool = True
     random_state: int = 0
+    identity: float = 0.0
 
     def fit(
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
@@ -285,6 +290,7 @@ class OrthogonalMap(AffineMap):
             check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
         if self.random_state is not None:
             check_seed(self.random_state)
+        check_positive(self.identity, "identity", zero=True)
         self.moments_ = {}
         self.given_means_: dict[str, GivenMeans] = {}
         for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active", "_told"):
@@ -339,6 +345,12 @@ class OrthogonalMap(AffineMap):
         return groups
 
     def _check_reflection(self, d_source: int, d_target: int) -> None:
+        if self.identity and (d_source != d_target or not self.allow_reflection or self.shrinkage != "auto"):
+            raise ParameterError(
+                f"Got `identity={self.identity:g}` for widths {d_source} and {d_target}; expected equal widths, and no "
+                "shrinkage nor `allow_reflection=False`.",
+                "Leave out `identity=…`.",
+            )
         if self.allow_reflection:
             return
         if d_source != d_target:
@@ -390,8 +402,13 @@ class OrthogonalMap(AffineMap):
             )
         alignment = float(svd.s.sum() / size)
         strength, gains = choose_gains(shrinkage, svd, alignment, given)
-        self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)
         self.mean_directions_ = 0
+        if self.identity:
+            shrinkage, strength, gains = "full", None, np.ones(d_source)
+            basis, turn = near_identity(svd, self.identity)
+            self.rotation_ = np.eye(d_source) + basis @ turn @ basis.T
+        else:
+            self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)
         if shrinkage == "wiener" and self.center and svd.rank < len(svd.s):
             extra, self.mean_directions_ = mean_isometry(svd, [(m.source_mean, m.target_mean) for m in moments])
             self.rotation_ += extra
@@ -408,7 +425,7 @@ class OrthogonalMap(AffineMap):
                 ),
                 stacklevel=3,
             )
-        if shrinkage == "full" and svd.rank < len(gains):
+        if shrinkage == "full" and svd.rank < len(gains) and not self.identity:
             warnings.warn(
                 DegenerateWarning(
                     f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "

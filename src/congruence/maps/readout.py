@@ -104,6 +104,19 @@ class Readout:
         base = None if means.guessed else inside(means.target)
         return Folded(matrix, -means.source @ matrix, base, own[0] if height and own is not None else None, height)
 
+    def rows(self) -> list[list[str]]:
+        """Return how stored rows and queries are read, and on what evidence, as rows of a table."""
+        queries = " and ".join(self.queries) or "any known"
+        form = "as the map gives them" if self.store == "plain" else f"as a {self.store}, for {queries} queries"
+        out = [["stored rows", form]]
+        for title, table in (
+            ("cosine of left-out rows without their means", self.height),
+            ("share of their mean that queries keep", self.share),
+        ):
+            if table:
+                out.append([title, ", ".join(f"{value:.2f} {name}".strip() for name, value in table.items())])
+        return out
+
     def inverse(self) -> Readout:
         """Return the read-out of the map from the new model to the old one, whose stored rows are mapped back."""
         store = {"plain": "plain", "cone": "back", "back": "cone"}[self.store]

@@ -1,14 +1,15 @@
-"""Choose a map by cross-validated retrieval of the pairs; other modalities decide which are candidates.
+"""Choose a map by how much of left-out pairs it gets right.
 
 A rotation fitted on texts also maps images; a linear map may retrieve texts better but degrade images. It is therefore
-a candidate only if rows of another modality, paired with the anchors by id, show how much, or if there is none.
+a candidate only if rows of no other modality will be mapped. Where the widths agree, the two models may be related:
+then rotations near the identity are candidates, and the identity itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from congruence._utils.plain import PlainData
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.linalg.procrustes import CrossSVD, half_svd
+from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
 from congruence.linalg.shrinkage import choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
 from congruence.splits import duplicate_groups, equal_rows
@@ -26,12 +27,15 @@ from congruence.splits import duplicate_groups, equal_rows
 #: docs/means.md gives the reason and the data on which it was chosen.
 OFFSET = 0.5
 
-#: Functions from rows to mapped rows: for the anchors' modality, and for another one, whose source mean and target mean
-#: (or None) are passed.
-Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]]
+
+class Product(NamedTuple):
+    """A map of rows without their mean, and its transpose."""
+
+    forward: Callable[[np.ndarray], np.ndarray]
+    backward: Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A candidate map: its description, its method and its parameters."""
 
@@ -40,16 +44,15 @@ class Candidate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: In order of preference.
-ROTATIONS = (
-    Candidate("rotation about the means", "orthogonal"),
-    Candidate("rotation about the means, no direction damped", "orthogonal", {"shrinkage": "covered"}),
-    Candidate(
-        "rotation about the means, weak directions damped more",
-        "orthogonal",
-        {"shrinkage": "wiener", "shrinkage_strength": 1.0},
+ROTATION = Candidate("rotation about the means", "orthogonal")
+
+#: Rotations of models that may be related, by the weight of the identity.
+RELATED = (
+    *(
+        Candidate(f"rotation near the identity ({weight:g})", "orthogonal", {"identity": weight})
+        for weight in (0.03, 0.1, 0.3, 1.0)
     ),
-    Candidate("rotation about the origin", "orthogonal", {"center": False}),
+    Candidate("identity about the means", "orthogonal", {"identity": 1e6}),
 )
 LINEAR = (
     Candidate("ridge regression", "linear"),
@@ -141,68 +144,70 @@ class FittedPairs:
         return svd, float(svd.s.sum() / size) if size else 0.0
 
 
-def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
-    """Fit a candidate, and return functions that map rows of the anchors' modality and of another one."""
+def product(candidate: Candidate, kept: FittedPairs) -> Product:
+    """Fit a candidate, and return how it maps rows without their mean."""
     if candidate.method != "orthogonal":
         fitted: Any = make_map(candidate.method, **candidate.parameters)
         basis = kept.span()
         fitted.solve(kept.X @ basis if basis is not None else kept.X, kept.Y)
+        coef = fitted.coef_ if basis is None else basis @ fitted.coef_
+        return Product(lambda rows: rows @ coef, lambda rows: rows @ coef.T)
+    given = OrthogonalMap(**candidate.parameters)
+    svd, alignment = kept.solved(given.center)
+    if given.identity:
+        basis, turn = near_identity(svd, given.identity)
+        return Product(
+            lambda rows: rows + (rows @ basis) @ turn @ basis.T, lambda rows: rows + (rows @ basis) @ turn.T @ basis.T
+        )
+    shrinkage = given.shrinkage
+    if shrinkage in ("auto", "cv"):  # the strength found by cross-validation makes little difference here
+        shrinkage = "wiener" if given.allow_reflection else "full"
+    gains, extra = np.zeros(0), None
+    if svd.rank:
+        gains = choose_gains(shrinkage, svd, alignment, given.shrinkage_strength)[1][: svd.rank]
+        if given.center and shrinkage == "wiener" and svd.rank < len(svd.s):
+            extra = mean_isometry(svd, [kept.means])[0]
 
-        def own(rows: np.ndarray) -> np.ndarray:
-            return np.asarray(fitted.transform(rows if basis is None else rows @ basis))
+    def turned(left: np.ndarray, right: np.ndarray, more: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda rows: (rows @ left * gains) @ right + (0 if more is None else rows @ more)
 
-        return own, lambda rows, *means: own(rows)
-    center = candidate.parameters.get("center", True)
-    shrinkage = candidate.parameters.get("shrinkage", "wiener")
-    svd, alignment = kept.solved(center)
-    if svd.rank == 0:
-        gains, extra = np.zeros(0), None
-    else:
-        gains = choose_gains(shrinkage, svd, alignment, candidate.parameters.get("shrinkage_strength"))[1][: svd.rank]
-        extra = None
-        if center and shrinkage == "wiener" and svd.rank < len(svd.s):
-            matrix, count = mean_isometry(svd, [kept.means])
-            extra = matrix if count else None
-    a, b = kept.means if center else tuple(np.zeros_like(mean) for mean in kept.means)
-
-    def rotate(rows: np.ndarray) -> np.ndarray:
-        rotated = (rows @ svd.U * gains) @ svd.Vt
-        return np.asarray(rotated if extra is None else rotated + rows @ extra)
-
-    def other(rows: np.ndarray, source_mean: np.ndarray, target_mean: np.ndarray | None) -> np.ndarray:
-        if target_mean is not None:
-            return np.asarray(rotate(rows - source_mean) + target_mean)
-        return np.asarray(rotate(rows) + OFFSET * (b - rotate(a[None])[0]))
-
-    return lambda rows: rotate(rows - a) + b, other
+    return Product(turned(svd.U, svd.Vt, extra), turned(svd.Vt.T, svd.U.T, None if extra is None else extra.T))
 
 
 #: Minimum number of different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
 FEWEST = 12
 
-#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they
-#: are split.
-FOLDS = 3
+#: Numbers of folds: of the comparison by retrieval, and of what is measured of every map.
+FOLDS, MEASURED_FOLDS = 3, 5
+
+#: Numbers of repeats below a number of pairs: with few pairs, the result depends more on how they are split.
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
 #: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one
 #: or two fits.
 MANY, WIDE = 400, 128
 
+MOST_COUNTED = 2000  # rows of which the distinct ones are counted
 MOST_SCORED = 1000  # largest number of pairs scored per fold
 
 #: Difference of mean reciprocal ranks too small to prefer another map, even if it is statistically significant.
 WORTH = 0.005
 
+#: Models are related if the identity gets this share of what the rotation gets right.
+SHARE_OF_RELATED = 0.3
+
 
 @dataclass(frozen=True)
-class Other:
-    """Rows of another modality, some of which belong to the anchors' items."""
+class Quality(PlainData):
+    """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
 
-    modality: str
-    anchors: np.ndarray  # (m,): anchor of each row, −1 for none
-    vectors: np.ndarray  # (m, d_source)
-    target_mean: np.ndarray | None = None  # (d_target,), if known
+    ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
+    mean square of the first one's length, relative to the second one's.
+    """
+
+    cosine: tuple[float, float] = (0.0, 0.0)
+    length: tuple[float, float] = (0.0, 0.0)
+    n_pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,6 +218,8 @@ class Choice(PlainData):
     method: str
     parameters: dict[str, Any]
     evidence: str  # which rows decided, or why nothing was compared
+    quality: Quality = Quality()
+    measure: str = ""  # by which candidates were compared
     n_pairs: int = 0  # held out and scored; 0 if nothing was compared
     folds: int = 0
     repeats: int = 0
@@ -226,28 +233,24 @@ def choose_map(
     X: np.ndarray,
     Y: np.ndarray,
     *,
-    others: Sequence[Other] = (),
     fixed: Mapping[str, object] | None = None,
     single_modality: bool = False,
-    rotations_only: bool = False,
     groups: np.ndarray | None = None,
     random_state: int = 0,
 ) -> Choice:
-    """Choose a map by cross-validated retrieval, with the one-standard-error rule.
+    """Choose a map, with the one-standard-error rule, and measure it on left-out pairs.
 
-    ``others`` are rows of other modalities, which the map should not degrade; ``fixed`` holds parameters of
-    ``OrthogonalMap``: if only ``center`` is set, the choice is among such rotations, otherwise there
-    is none. With ``single_modality`` no other modality can be degraded; ``rotations_only`` excludes linear maps. Pairs
-    of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
+    ``fixed`` holds parameters of ``OrthogonalMap``, with which there is no choice. With ``single_modality`` linear maps
+    are candidates too. Pairs of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
 
     Notes
     -----
-    A candidate is fitted without one fold, whose pairs are then searched in both directions. A pair's score is its mean
-    reciprocal rank among different rows, averaged over directions and repeats; with ``others`` it is the mean over
-    modalities, where rows of another modality are searched against the target rows of their items. Of the candidates,
-    in order of preference, the first is taken whose score is within one standard error of the best (of the paired
-    difference, where the pairs of a group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and
-    regression trees", §3.4.3).
+    A candidate is fitted without one fold. Rotations near the identity are compared with the rotation by the cosine of
+    left-out rows without their means, which decides rightly where ranks among few pairs do not: the best is taken if it
+    leads by more than two standard errors of the paired difference. Linear maps are compared by retrieval: the pairs of
+    the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different rows. The
+    first candidate is taken whose score is within one standard error of the best (where the pairs of a group count
+    once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -256,98 +259,178 @@ def choose_map(
             f"Got {foreign[0]}=… for `method='auto'`; expected parameters of a rotation.",
             f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
         )
-    if set(fixed) - {"center"}:
-        return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
             raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
-    free = (single_modality or bool(others)) and not rotations_only
-    candidates = _candidates(fixed, free, least_squares=len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1)
-    if fixed:
-        not_tried = "other maps: center was given"
-    elif rotations_only:
-        not_tried = "linear maps: only rotations can be fitted on several modalities together"
-    else:
-        not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
-    different = int(groups.max()) + 1
-    if different < FEWEST or len(candidates) == 1:
-        evidence = "nothing to compare"
-        if different < FEWEST:
-            evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
-        first = candidates[0]
-        return Choice(first.name, first.method, dict(first.parameters), evidence, not_tried=not_tried)
-    others = () if single_modality else others
-    repeats = next((times for most, times in REPEATS if different < most), 1)
-    scores = _cross_validate(X, Y, candidates, others, groups, repeats, random_state)
-    evidence = " and ".join(["pairs", *(f"{other.modality} rows of the same items" for other in others)])
-    return scores.decide(candidates, [other.modality for other in others], groups, evidence, repeats, not_tried)
-
-
-def _candidates(fixed: Mapping[str, object], free: bool, least_squares: bool) -> list[Candidate]:
-    """Return the maps to compare: linear ones only if ``free``, and unregularized ones only if pairs suffice."""
     if fixed:
-        return [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed["center"]]
+        given = Candidate("rotation as given", "orthogonal", fixed)
+        evidence = "its parameters were given, so nothing was compared"
+        return Choice(given.name, given.method, fixed, evidence, measure_quality(X, Y, given, groups))
+    found, cosines = _measured(X, Y, ROTATION, groups)
+    not_tried = "" if single_modality else "linear maps: their effect on rows of another modality is unknown"
+    different = int(groups.max()) + 1
+    if different < FEWEST:
+        evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
+        return Choice(ROTATION.name, ROTATION.method, {}, evidence, found, not_tried=not_tried)
+    tried = {ROTATION: (found, cosines)}
+    if X.shape[1] == Y.shape[1]:
+        tried[RELATED[-1]] = _measured(X, Y, RELATED[-1], groups)
+        if tried[RELATED[-1]][0].cosine[0] > SHARE_OF_RELATED * found.cosine[0]:
+            tried |= {candidate: _measured(X, Y, candidate, groups) for candidate in RELATED[:-1]}
+    chosen = _by_cosine(tried, groups, not_tried)
+    if not single_modality:
+        return chosen
+    rotation = next(candidate for candidate in tried if candidate.name == chosen.name)
+    least_squares = len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1
     linear = [kind for kind in LINEAR if kind.parameters.get("ridge") != 0 or least_squares]
-    return [*ROTATIONS, *(linear if free else ())]
+    repeats = next((times for most, times in REPEATS if different < most), 1)
+    candidates = [rotation, *linear]
+    by_retrieval = _cross_validate(X, Y, candidates, groups, repeats, random_state).decide(candidates, groups, repeats)
+    best = next(candidate for candidate in candidates if candidate.name == by_retrieval.name)
+    return replace(by_retrieval, quality=measure_quality(X, Y, best, groups))
+
+
+def count_distinct(X: np.ndarray) -> float:
+    """Return how many distinct things rows (n, d) show: exp of the entropy of their variance by principal direction.
+
+    Pairs of few classes are many rows of few things, and a map fitted on them fails on others. That does not show on
+    left-out pairs, which are of the same classes.
+    """
+    rows = X[:: -(-len(X) // MOST_COUNTED)].astype(np.float64)
+    rows -= rows.mean(axis=0)
+    values = np.linalg.eigvalsh(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows)
+    share = values[values > 1e-12 * max(values[-1], 1e-300)] / max(values.sum(), 1e-300)
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def measure_quality(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray | None = None) -> Quality:
+    """Return how much of left-out rows a kind of map gets right."""
+    return _measured(X, Y, candidate, duplicate_groups(X, Y) if groups is None else groups)[0]
+
+
+def _measured(X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> tuple[Quality, np.ndarray]:
+    """Return the quality of a candidate, and the cosine (n,) of each pair that was left out, NaN for others."""
+    pairs, cosines, found = CandidatePairs(X, Y), np.full(len(X), np.nan), []
+    different = int(groups.max()) + 1
+    parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else min(MEASURED_FOLDS, different)
+    for test in _held_out(groups, min(MEASURED_FOLDS, different), parts, 1, 0):
+        if len(X) - len(test) < 2:
+            continue
+        kept = pairs.without(test)
+        forward, backward = product(candidate, kept)
+        x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
+        there, back = _compare(forward(x), y), _compare(backward(y), x)
+        cosines[test] = there[0]
+        found.append([[there[0].mean(), back[0].mean()], [there[1], back[1]]])
+    if not found:
+        return Quality(), cosines
+    cosine, length = np.clip(np.mean(found, axis=0), 0, None).tolist()
+    return Quality(tuple(cosine), tuple(length), int(np.isfinite(cosines).sum())), cosines
+
+
+def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the cosines of rows, and the ratio of their lengths."""
+    sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
+    dots, scale = np.einsum("ij,ij->i", mapped, own), sizes[0] * sizes[1]
+    ratio = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
+    return np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0), float(ratio)
+
+
+def _by_cosine(tried: Mapping[Candidate, tuple[Quality, np.ndarray]], groups: np.ndarray, not_tried: str) -> Choice:
+    """Return the rotation, or the best one near the identity if it clearly gets more right."""
+    table = np.stack([cosines for _, cosines in tried.values()])
+    scored = np.isfinite(table).all(axis=0)
+    table, labels = table[:, scored], np.unique(groups[scored], return_inverse=True)[1]
+    mean = table.mean(axis=1)
+    best = int(np.argmax(mean))
+    lead, error = float(mean[best] - mean[0]), _error(table[best] - table[0], labels)
+    chosen = best if lead > 2 * error else 0
+    candidates = list(tried)
+    return Choice(
+        candidates[chosen].name,
+        candidates[chosen].method,
+        dict(candidates[chosen].parameters),
+        "pairs" if len(tried) > 1 else "nothing to compare",
+        tried[candidates[chosen]][0],
+        "cosine without the means",
+        int(scored.sum()),
+        MEASURED_FOLDS,
+        1,
+        lead if chosen else 0.0,
+        error if chosen else 0.0,
+        _records(candidates, table, best, labels) if len(tried) > 1 else [],
+        not_tried,
+    )
+
+
+def _error(difference: np.ndarray, labels: np.ndarray) -> float:
+    """Return the standard error of a mean, of values whose groups count once."""
+    sums = np.bincount(labels, difference - difference.mean())
+    return float(np.sqrt(np.square(sums).sum()) / len(difference))
+
+
+def _records(candidates: Sequence[Candidate], table: np.ndarray, best: int, labels: np.ndarray) -> list[dict[str, Any]]:
+    """Return the score of each candidate and its distance to the best, from scores (candidates, pairs)."""
+    mean = table.mean(axis=1)
+    return [
+        {
+            "name": candidate.name,
+            "score": float(mean[k]),
+            "behind": float(mean[best] - mean[k]),
+            "error": _error(table[best] - table[k], labels),
+        }
+        for k, candidate in enumerate(candidates)
+    ]
 
 
 def _cross_validate(
     X: np.ndarray,
     Y: np.ndarray,
     candidates: Sequence[Candidate],
-    others: Sequence[Other],
     groups: np.ndarray,
     repeats: int,
     random_state: int,
 ) -> _CandidateScores:
-    """Score each candidate on the pairs, and on others' rows, of each fold after fitting it without the fold."""
+    """Score each candidate on the pairs of each fold after fitting it without the fold."""
     pairs = CandidatePairs(X, Y)
-    scores = _CandidateScores(len(candidates), 1 + len(others), X, Y)
+    scores = _CandidateScores(len(candidates), X, Y)
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
-    for test in _held_out(groups, parts, repeats, random_state):
-        without = pairs.without(test)
-        fitted = [moves(candidate, without) for candidate in candidates]
-        left_out = X[test].astype(np.float64)
-        scores.add(0, test, [own(left_out) for own, _ in fitted], Y[test])
-        for column, modality in enumerate(others, 1):
-            unseen = ~np.isin(modality.anchors, test)
-            rows = np.flatnonzero(~unseen)
-            if len(rows) < 2 or not unseen.any():  # nothing to search, or no mean without the fold
-                continue
-            rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
-            left_out = modality.vectors[rows].astype(np.float64)
-            mean = modality.vectors[unseen].mean(axis=0, dtype=np.float64)
-            mapped = [other(left_out, mean, modality.target_mean) for _, other in fitted]
-            scores.add(column, modality.anchors[rows], mapped, Y[modality.anchors[rows]])
+    for test in _held_out(groups, FOLDS, parts, repeats, random_state):
+        kept = pairs.without(test)
+        left_out, mapped = X[test].astype(np.float64), []
+        for candidate in candidates:
+            centered = candidate.parameters.get("center", True)
+            a, b = kept.means if centered else (0.0, 0.0)
+            mapped.append(product(candidate, kept).forward(left_out - a) + b)
+        scores.add(test, mapped, Y[test])
     return scores
 
 
-def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:
-    """Yield the rows of each fold that is scored."""
+def _held_out(groups: np.ndarray, folds: int, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:
+    """Yield the rows of each fold that is scored: the first ``parts`` of the folds."""
     rng = np.random.default_rng(random_state)
     for _ in range(repeats):
-        fold = rng.permutation(np.arange(groups.max() + 1) % FOLDS)[groups]
+        fold = rng.permutation(np.arange(groups.max() + 1) % folds)[groups]
         for part in range(parts):
             test = np.flatnonzero(fold == part)
             yield test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
 
 
 class _CandidateScores:
-    """Accumulates sums of scores by candidate, modality and anchor; equal rows count as one."""
+    """Accumulates sums of scores by candidate and pair; equal rows count as one."""
 
-    def __init__(self, candidates: int, modalities: int, X: np.ndarray, Y: np.ndarray) -> None:
+    def __init__(self, candidates: int, X: np.ndarray, Y: np.ndarray) -> None:
         self.source, self.target = equal_rows(X), equal_rows(Y)
-        self.rank, self.first = np.zeros((2, modalities, len(X), candidates))
-        self.times = np.zeros((modalities, len(X)))
+        self.rank, self.times = np.zeros((len(X), candidates)), np.zeros(len(X))
 
-    def add(self, column: int, anchors: np.ndarray, mapped: Sequence[np.ndarray], theirs: np.ndarray) -> None:
+    def add(self, test: np.ndarray, mapped: Sequence[np.ndarray], theirs: np.ndarray) -> None:
         """Search each candidate's mapped rows and the target rows among each other, in both directions."""
-        k = len(anchors)
+        k = len(test)
         if k < 2:
             return
         theirs = normalize_rows(theirs.astype(np.float64)).T
-        sources, targets = np.arange(k) if column else self.source[anchors], self.target[anchors]
+        sources, targets = self.source[test], self.target[test]
         # Another copy of the row that is sought is no wrong answer, and copies of a wrong answer are one.
         wrong = (sources[:, None] != sources) & (targets[:, None] != targets)
         weights = [1 / np.bincount(labels, minlength=1)[labels] for labels in (sources, targets)]
@@ -361,63 +444,28 @@ class _CandidateScores:
             ):
                 ahead = count(near > least + 1e-9)
                 tied = count(near >= least - 1e-9) - ahead
-                # An anchor may have several rows. Candidates are the last axis, so that rows can be indexed by anchor.
-                np.add.at(self.rank[column, :, part], anchors, 1 / (1 + ahead + tied / 2).T)
-                np.add.at(self.first[column, :, part], anchors, ((ahead == 0) / (1 + tied)).T)
-        np.add.at(self.times[column], anchors, 2)
+                self.rank[test, part] += (1 / (1 + ahead + tied / 2)).T
+        self.times[test] += 2
 
-    def decide(
-        self,
-        candidates: Sequence[Candidate],
-        modalities: Sequence[str],
-        groups: np.ndarray,
-        evidence: str,
-        repeats: int,
-        not_tried: str,
-    ) -> Choice:
+    def decide(self, candidates: Sequence[Candidate], groups: np.ndarray, repeats: int) -> Choice:
         """Apply the one-standard-error rule."""
-        scored = (self.times > 0).all(axis=0)
-        if modalities and np.count_nonzero(scored) < FEWEST:  # too few anchors have rows of the other modality
-            scored = self.times[0] > 0
-        with np.errstate(invalid="ignore"):
-            each, first = (
-                np.moveaxis(sums / self.times[..., None], -1, 0)[:, :, scored] for sums in (self.rank, self.first)
-            )
-        value = np.nanmean(each, axis=1)
-        mean = value.mean(axis=1)
+        scored = self.times > 0
+        table = (self.rank[scored] / self.times[scored, None]).T
+        mean = table.mean(axis=1)
         best = int(np.argmax(mean))
         labels = np.unique(groups[scored], return_inverse=True)[1]
-
-        def error(difference: np.ndarray) -> float:
-            sums = np.bincount(labels, difference - difference.mean())
-            return float(np.sqrt(np.square(sums).sum()) / len(difference))
-
-        behind = [(float(mean[best] - mean[k]), error(value[best] - value[k])) for k in range(len(candidates))]
-        chosen = next(k for k, (gap, se) in enumerate(behind) if gap <= max(se, WORTH))
+        tried = _records(candidates, table, best, labels)
+        chosen = next(k for k, one in enumerate(tried) if one["behind"] <= max(one["error"], WORTH))
         return Choice(
             candidates[chosen].name,
             candidates[chosen].method,
             dict(candidates[chosen].parameters),
-            evidence,
-            int(np.count_nonzero(scored)),
-            FOLDS,
-            repeats,
-            float(mean[chosen] - mean[0]),
-            error(value[chosen] - value[0]),
-            [
-                {
-                    "name": candidate.name,
-                    "score": float(each[k, 0].mean()),
-                    "retrieval_at_1": float(first[k, 0].mean()),
-                    "behind": behind[k][0],
-                    "error": behind[k][1],
-                    "other": {
-                        name: float(np.nanmean(each[k, m]))
-                        for m, name in enumerate(modalities, 1)
-                        if np.isfinite(each[k, m]).any()
-                    },
-                }
-                for k, candidate in enumerate(candidates)
-            ],
-            not_tried,
+            "pairs",
+            measure="mean reciprocal rank",
+            n_pairs=int(scored.sum()),
+            folds=FOLDS,
+            repeats=repeats,
+            lead=float(mean[chosen] - mean[0]),
+            lead_error=_error(table[chosen] - table[0], labels),
+            tried=tried,
         )

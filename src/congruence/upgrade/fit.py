@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from congruence._utils.columns import to_rows
-from congruence._utils.ids import id_texts, is_in
+from congruence._utils.ids import is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_seed
 from congruence.compare.origins import check_means, remember_rows
@@ -20,8 +20,8 @@ from congruence.errors import DegenerateWarning, ModalityError, ParameterError
 from congruence.maps import METHODS, AffineMap, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
-from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
-from congruence.upgrade.readouts import Quality, choose_readout, read_queries
+from congruence.upgrade.choose import OFFSET, Candidate, choose_map, count_distinct, measure_quality
+from congruence.upgrade.readouts import choose_readout, read_queries
 
 #: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
@@ -61,10 +61,9 @@ def fit(
         both sides are paired by id, and two pandas objects by their indexes unless both are the default 0, 1, 2, ….
         Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
     method : str, default="auto"
-        A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation, about the means or about the origin, chosen
-        by cross-validated retrieval of the pairs (``congruence.upgrade.choose.choose_map``). Linear maps are
-        candidates only if ``means`` holds rows of another modality with the anchors' ids, which shows whether a linear
-        map degrades that modality, or with ``single_modality``.
+        A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation about the means or, of models that are related,
+        near the identity, chosen by what it gets right of left-out pairs (``congruence.upgrade.choose.choose_map``).
+        Linear maps are candidates only with ``single_modality``, since they may degrade other modalities.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (array_like, array_like or None), optional
@@ -147,6 +146,7 @@ def fit(
     others = _read_means(means or {}, split)
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
+    scores["distinct"] = count_distinct(train.source.vectors)
     if len(train) < FEW and unpaired is None:
         most = min(train.source.dim, train.target.dim)
         known = min(len(train) - 1, most)
@@ -170,17 +170,13 @@ def fit(
         scores["pairing"] = report.to_dict()
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
+    kinds = None if group is None else np.unique(group[~heldout], return_inverse=True)[1]
     if method == "auto":
         _check_means(others, ours)
         choice = choose_map(
-            *train,
-            others=_of_items(others, train),
-            fixed=parameters,
-            single_modality=single_modality,
-            groups=None if group is None else group[~heldout],
-            random_state=random_state,
+            *train, fixed=parameters, single_modality=single_modality, groups=kinds, random_state=random_state
         )
-        scores["choice"] = choice.to_dict()
+        scores["choice"], quality = choice.to_dict(), choice.quality
         model = make_map(choice.method, **choice.parameters)
     if isinstance(model, RefinedMap) and unpaired is not None:
         pools = _outside(unpaired, pairs.take(heldout))
@@ -198,9 +194,9 @@ def fit(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )
     if isinstance(model, AffineMap):
-        plain = OrthogonalMap if isinstance(model, OrthogonalMap) else type(model)
-        given = {name: value for name, value in model.get_params().items() if name in plain().get_params()}
-        quality = Quality(train.source.vectors, train.target.vectors, plain(**given).fit)
+        if method != "auto":
+            given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
+            quality = measure_quality(*train, Candidate(method, method, given), kinds)
         asked = read_queries(queries, model, ours)
         model.readout_ = choose_readout(model, quality, asked, sides)
     elif queries not in (None, "all"):
@@ -314,21 +310,6 @@ def _check_means(means: Means, fitted: str | None) -> None:
         raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
     if fitted in means:
         raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
-
-
-def _of_items(means: Means, train: Pairs) -> list[Other]:
-    """Return those rows of other modalities that belong to the anchors' items, matched by id."""
-    out = []
-    place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
-    for name, (rows, theirs) in means.items():
-        if isinstance(rows, np.ndarray) or not (rows.has_ids and train.source.has_ids):
-            continue
-        if rows.dim == train.source.dim:
-            anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
-            if np.count_nonzero(anchors >= 0) >= FEWEST:
-                mean = theirs.mean if isinstance(theirs, Embeddings) else theirs
-                out.append(Other(name, anchors, rows.vectors, mean))
-    return out
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:

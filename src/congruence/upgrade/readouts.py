@@ -1,64 +1,17 @@
-"""Measure on left-out pairs how much of a mapped row is right, and choose the read-out of a map by it."""
+"""Choose the read-out of a map by how much of its rows is right."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
-from congruence.errors import CongruenceWarning, ModalityError
+from congruence.errors import ModalityError
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.maps.readout import Readout
-from congruence.splits import duplicate_groups
-
-#: Folds, and the largest number of pairs that are used: what is left out decides, and more of it changes nothing.
-FOLDS, MOST = 5, 10_000
-
-#: From this many pairs one fold is enough, so that the cost stays that of one fit.
-ONE_FOLD = 1500
-
-
-class Quality:
-    """How much of mapped rows is right, in both directions, measured on left-out pairs.
-
-    ``cosine``: mean cosine between what is left of a mapped row and of the pair's other row without their means;
-    ``length``: root mean square of the first one's length, relative to the second one's.
-    """
-
-    def __init__(self, X: np.ndarray, Y: np.ndarray, fit: Callable[[np.ndarray, np.ndarray], AffineMap]) -> None:
-        rng = np.random.default_rng(0)
-        some = np.sort(rng.choice(len(X), MOST, replace=False)) if len(X) > MOST else np.arange(len(X))
-        X, Y = X[some], Y[some]
-        groups = duplicate_groups(X, Y)
-        parts = min(FOLDS, int(groups.max()) + 1)
-        self.cosine, self.length = (0.0, 0.0), (0.0, 0.0)
-        if parts < 2:
-            return
-        fold = rng.permutation(np.arange(groups.max() + 1) % parts)[groups]
-        found = []
-        for part in range(1 if len(X) >= ONE_FOLD else parts):
-            test = fold == part
-            if np.count_nonzero(~test) < 2:
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CongruenceWarning)
-                matrix = fit(X[~test], Y[~test]).matrix
-            x, y = (side[test].astype(np.float64) - side[~test].mean(axis=0, dtype=np.float64) for side in (X, Y))
-            found.append([_compare(x @ matrix, y), _compare(y @ matrix.T, x)])
-        if found:
-            (self.cosine, self.length) = np.clip(np.mean(found, axis=0).T, 0, None).tolist()
-
-
-def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[float, float]:
-    """Return the mean cosine of rows, and the ratio of their lengths."""
-    sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
-    product = np.einsum("ij,ij->i", mapped, own)
-    cosine = np.divide(product, sizes[0] * sizes[1], out=np.zeros_like(product), where=sizes[0] * sizes[1] > 0)
-    ratio = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
-    return float(cosine.mean()), float(ratio)
+from congruence.upgrade.choose import Quality
 
 
 def choose_readout(

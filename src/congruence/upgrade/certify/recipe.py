@@ -15,7 +15,8 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.upgrade.certify.design import PairedTables
-from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
+from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, measure_quality
+from congruence.upgrade.readouts import choose_readout
 
 
 @dataclass(eq=False)
@@ -28,13 +29,13 @@ class TwoWay:
 
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
-        return self.forward.for_modality(modality)
+        return self.forward.for_modality(modality).for_role("store")
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
         if isinstance(self.forward, OrthogonalMap):
             if modality not in self._inverses:
-                self._inverses[modality] = self.forward.for_modality(modality).inverse()
+                self._inverses[modality] = self.forward.for_modality(modality).inverse().for_role("query")
             return self._inverses[modality]
         return self._backward
 
@@ -42,7 +43,10 @@ class TwoWay:
     def _backward(self) -> LinearMap:
         assert isinstance(self.forward, LinearMap)
         assert self.sums is not None
-        return LinearMap.from_moments(self.sums[1], **self.forward.get_params())
+        unit = bool(self.forward.target_space_.normalized), bool(self.forward.source_space_.normalized)
+        back = LinearMap.from_moments(self.sums[1], **self.forward.get_params(), normalized=unit)
+        back.readout_ = self.forward.readout_ and self.forward.readout_.inverse()
+        return back
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
         """Return the map with the means of a further modality; the same map if it keeps no means."""
@@ -105,9 +109,9 @@ class MapRecipe:
     def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
         """Choose the map from the given rows (t,) of the fitted modality only, as ``congruence.fit`` would.
 
-        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
-        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
+        Several modalities together are fitted by a rotation, which is chosen on the pairs of the first.
         """
+        first = self.fitted[0]
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
             kind, default = {
@@ -116,21 +120,14 @@ class MapRecipe:
             }[self.method]
             name = kind + (f" with {given}" if given else default)
             evidence = f"method={self.method!r} was given, so nothing was compared"
-            return Choice(name, self.method, dict(self.parameters), evidence)
-        first = self.fitted[0]
-        others = []
-        for name in tables.source if not tables.by_class else ():
-            if name != first:
-                known = tables.target.get(name)
-                mean = None if known is None else known[train].mean(axis=0, dtype=np.float64)
-                others.append(Other(name, np.arange(len(train)), tables.source[name][train], mean))
+            candidate = Candidate(name, self.method, self.parameters)
+            quality = measure_quality(tables.source[first][train], tables.target[first][train], candidate)
+            return Choice(name, self.method, dict(self.parameters), evidence, quality)
         return choose_map(
             tables.source[first][train],
             tables.target[first][train],
-            others=others,
             fixed=self.parameters,
             single_modality=self.single_modality,
-            rotations_only=len(self.fitted) > 1,
             random_state=self.random_state,
         )
 
@@ -158,6 +155,7 @@ class MapRecipe:
         )
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
+        self.read(model, choice, tables, slice(None))
         known = self.fitted if choice.method == "linear" else list(tables.source)
         old, new = (
             {None if name == UNNAMED else name: side[name] for name in known if name in side}
@@ -187,6 +185,17 @@ class MapRecipe:
                 theirs = None if known is None else known[seen]
                 model = model.recenter(rows[seen], theirs, modality=name, offset=offset, use=use)
         return model
+
+    def read(
+        self, model: OrthogonalMap | LinearMap, choice: Choice, tables: PairedTables, seen: np.ndarray | slice
+    ) -> None:
+        """Set the read-out of a map, as ``congruence.fit`` does."""
+        seen = slice(None) if tables.by_class else seen
+        others = [
+            {name: rows[seen] for name, rows in side.items() if name not in self.fitted}
+            for side in (tables.source, tables.target)
+        ]
+        model.readout_, model.role_ = choose_readout(model, choice.quality, (), others), "store"
 
     def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
@@ -224,10 +233,13 @@ class AnchorFolds:
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
         """Fit on the anchors of these folds."""
         fitted, parameters = self._recipe.fitted, choice.parameters
+        seen, first = np.isin(self._fold, kept), fitted[0]
+        unit = has_unit_rows(self._tables.source[first]), has_unit_rows(self._tables.target[first])
         if choice.method == "linear":
-            sums = [self._total(fitted[0], kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
-            return TwoWay(LinearMap.from_moments(sums[0], **parameters), (sums[0], sums[1]))
-        seen = np.isin(self._fold, kept)
+            sums = [self._total(first, kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
+            linear = LinearMap.from_moments(sums[0], **parameters, normalized=unit)
+            self._recipe.read(linear, choice, self._tables, seen)
+            return TwoWay(linear, (sums[0], sums[1]))
         if parameters.get("shrinkage") == "cv":  # needs the rows
             X, Y = (
                 np.concatenate([side[name][seen] for name in fitted])
@@ -235,8 +247,11 @@ class AnchorFolds:
             )
             model = OrthogonalMap(**parameters).fit(X, Y, modality=np.repeat(fitted, np.count_nonzero(seen)))
         else:
-            model = OrthogonalMap.from_moments({name: self._total(name, kept) for name in fitted}, **parameters)
-        return TwoWay(self._recipe._with_other_means(model, self._tables, seen))
+            sums_of = {name: self._total(name, kept) for name in fitted}
+            model = OrthogonalMap.from_moments(sums_of, normalized=unit, **parameters)
+        model = self._recipe._with_other_means(model, self._tables, seen)
+        self._recipe.read(model, choice, self._tables, seen)
+        return TwoWay(model)
 
     def _total(self, name: str, kept: Sequence[int], *, linear: bool = False, exchanged: bool = False) -> CrossMoments:
         key = name, linear, exchanged

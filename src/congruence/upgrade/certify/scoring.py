@@ -70,8 +70,8 @@ class ComparedSide:
         picked = self.rows[some]
         mapped = picked if self.map is None else self.map.transform(picked)
         if ranking.center:
-            mean = self.rows.mean(axis=0, keepdims=True)
-            mapped = mapped - (mean if self.map is None else self.map.transform(mean))  # the map is affine
+            every = self.rows if self.map is None else self.map.transform(self.rows)
+            mapped = mapped - every.mean(axis=0)
         return np.asarray(normalize_rows(mapped))
 
 
