@@ -25,7 +25,7 @@ MEAN = {key: value.mean(axis=0) for key, value in X.items()}
 
 
 class Tracked:
-    """A map, beside what each modality's rows must be moved by: (from, to), "origin" for none, or absent for refusal."""
+    """A map, and what each modality's rows must be moved by: (from, to); nothing if about the origin; else refused."""
 
     def __init__(self, mapping, moves, models, origin):
         self.map, self.moves, self.models, self.origin = mapping, moves, models, origin

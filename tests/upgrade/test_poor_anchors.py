@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import congruence
-from congruence import Embeddings, OrthogonalMap
+from congruence import OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, PairingWarning, TooFewAnchorsError
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation

@@ -361,7 +361,8 @@ def remember_rows(mapping: Map, old: Mapping[str | None, np.ndarray], new: Mappi
     rows = {kind_name("old", modality): X for modality, X in old.items()}
     rows |= {kind_name("new", modality): X for modality, X in new.items()}
     for modality, X in old.items():
-        out = to_numpy(mapping.for_modality(modality).transform(distinct(X)))
+        # The plain form also describes stored rows; these alone would look too much like the old model's.
+        out = to_numpy(mapping.for_modality(modality).transform(distinct(X), role="plain"))
         mapping_unit = mapping.target_space_.normalized
         rows[kind_name("mapped", modality)] = normalize_rows(out) if mapping_unit else out
     mapping.origins_ = Kinds.of({name: X[np.isfinite(X).all(axis=1) & X.any(axis=1)] for name, X in rows.items()})

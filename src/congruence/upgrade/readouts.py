@@ -21,14 +21,15 @@ def choose_readout(
     sides: Sequence[Mapping[str, np.ndarray]],
 ) -> Readout:
     """Return the read-out of a map for queries; ``sides`` holds rows of other modalities in the old and new model."""
-    fitted = (model.source_space_.modality if not isinstance(model, OrthogonalMap) else model.modality_) or ""
-    names = {fitted, *(model.modality_means_ if isinstance(model, OrthogonalMap) else ())}
+    rotation = isinstance(model, OrthogonalMap)
+    fitted = set(model.moments_) if rotation else {model.source_space_.modality or ""}
+    names = fitted | set(model.modality_means_ if rotation else ())
     tables: list[dict[str, float]] = [{}, {}, {}]
     for name in sorted(names):
         for direction, table in ((0, tables[1]), (1, tables[2])):
             cosine, length = quality.cosine[direction], quality.length[direction]
             rows = sides[direction].get(name)
-            if name != fitted and rows is not None and length > 0:
+            if name not in fitted and rows is not None and length > 0:
                 means = model.for_modality(name)
                 own = _relative_length(rows, means, direction)
                 cosine, length = cosine * own / length, own
