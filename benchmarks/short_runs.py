@@ -51,45 +51,6 @@ def joint_maps() -> list[dict[str, Any]]:
     return found
 
 
-def offset() -> list[dict[str, Any]]:
-    """Measure retrieval of the target's texts by images, by the share of the text anchors' offset that is applied to
-    the images, five splits: docs/means.md.
-
-    The share was chosen on splits of seeds 0 to 2, which are not used here.
-    """
-    from congruence import OrthogonalMap
-    from congruence.datasets import load_sample
-    from congruence.metrics import class_retrieval
-
-    lvis, sample = arrays("lvis1203_clip"), load_sample("emoji")
-    text, image = unit(lvis["text_openai_vitb32"]), unit(lvis["image_openai_vitb32_avg5"])
-    worlds = {
-        "LVIS → EVA-02 B/16": (text, unit(lvis["text_eva02_b16"]), image, 303),
-        "LVIS → OpenAI B/16": (text, unit(lvis["text_openai_vitb16"]), image, 303),
-        "sample": (
-            *(unit(side["text"].vectors) for side in (sample.source, sample.target)),
-            unit(sample.source["image"].vectors),
-            600,
-        ),
-    }
-    found = []
-    for name, (X, Y, Z, tested) in worlds.items():
-        scores: dict[int, list[list[float]]] = {}
-        for seed in range(10, 15):
-            order = np.random.default_rng(seed).permutation(len(X))
-            test, pool = order[:tested], order[tested:]
-            for n in (20, 50, 200, 900):
-                train, own = pool[:n], np.arange(tested)
-                one = OrthogonalMap().fit(X[train], Y[train], modality="text")
-                maps = [one.recenter(Z[pool], modality="image", offset=share) for share in (1.0, 0.5, 0.25, 0.0)]
-                maps.append(OrthogonalMap(center=False).fit(X[train], Y[train]))
-                scores.setdefault(n, []).append([class_retrieval(m.transform(Z[test]), Y[test], own) for m in maps])
-        for n, values in scores.items():
-            error = np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
-            found.append({"data": name, "n": n, "mean": np.mean(values, axis=0).tolist(), "se": error.tolist()})
-    return found
-
-
 def spanning() -> dict[str, Any]:
     """Measure the span of anchors, the position of texts relative to images, and the classes that the margins
     guarantee: docs/spanning.md.
@@ -270,37 +231,6 @@ def quantized() -> list[dict[str, Any]]:
     return lines
 
 
-def zero_shot() -> list[dict[str, Any]]:
-    """Fit on LVIS texts; classify unseen images with the gap of the images mapped, halved and removed:
-    docs/means.md.
-    """
-    import congruence
-    from congruence.evaluation import evaluate
-    from congruence.splits import Split
-
-    found = []
-    keys = (("text_openai_vitb32", "text"), ("image_openai_vitb32_avg5", "image"), ("text_eva02_b16", "text"))
-    for holdout in (1153, 303):
-        text, image, other = (
-            congruence.read_embeddings(
-                f"{DATA}/lvis1203_clip.npz:{key}", ids="names", space=congruence.Space(modality=modality)
-            )
-            for key, modality in keys
-        )
-        given = {"holdout": holdout, "random_state": 0, "means": {"image": (image, None)}, "check": False}
-        mapping = congruence.fit(text, other, "orthogonal", **given)
-        unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
-        sides = {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)}
-        scores = evaluate(mapping, *sides)
-        line = {"anchors": 1203 - holdout, "unseen": holdout, "share": scores.covered_share["image"]}
-        for name in ("zero_shot", "zero_shot_centered"):
-            line[name] = scores.get(name, "aligned image", "target text").after
-        half = evaluate(congruence.fit(text, other, **given), *sides)
-        line["zero_shot_as_fit_chooses"] = half.get("zero_shot", "aligned image", "target text").after
-        found.append(line)
-    return found
-
-
 def sample_spectra() -> list[dict[str, Any]]:
     """Fit the sample's maps with two shrinkages, on images or texts, over four random splits: docs/sample.md."""
     import congruence
@@ -376,11 +306,9 @@ def ranks() -> list[dict[str, Any]]:
 
 RUNS = {
     "joint-maps": joint_maps,
-    "offset": offset,
     "quantized": quantized,
     "spanning": spanning,
     "shift": shift,
-    "zero-shot": zero_shot,
     "sample-spectra": sample_spectra,
     "theory-curations": curations,
     "theory-ranks": ranks,
