@@ -432,6 +432,7 @@ def _small_fit(
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())
         small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
+        small.readout_, small.role_ = mapping.readout_, mapping.role_
         for modality, (source_mean, target_mean) in mapping.modality_means_.items():
             if modality != fitted:
                 small = small.recenter(source_mean, target_mean, modality=modality)

@@ -15,11 +15,12 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.plain import PlainData
+from congruence._utils.validation import check_choice
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
-from congruence.linalg.shrinkage import choose_gains, mean_isometry
+from congruence.linalg.shrinkage import SHRINKAGES, choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
 from congruence.splits import duplicate_groups, equal_rows
 
@@ -264,6 +265,7 @@ def choose_map(
             raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     if fixed:
+        check_choice(fixed.get("shrinkage", "auto"), SHRINKAGES, "shrinkage")
         given = Candidate("rotation as given", "orthogonal", fixed)
         evidence = "its parameters were given, so nothing was compared"
         return Choice(given.name, given.method, fixed, evidence, measure_quality(X, Y, given, groups))
