@@ -56,6 +56,8 @@ RELATED = (
     Candidate("identity about the means", "orthogonal", {"identity": 1e6}),
 )
 NEAR = RELATED[1]  # the one that shows whether the models are related
+#: Share of left-out pairs that must find each other by it: with few pairs a rotation can be worse than that by chance.
+RELATED_FIND = 0.5
 LINEAR = (
     Candidate("ridge regression", "linear"),
     Candidate("ridge regression without intercept", "linear", {"center": False}),
@@ -248,10 +250,11 @@ def choose_map(
     -----
     A candidate is fitted without one fold. A rotation near the identity shows that the models are related if more of
     the left-out pairs find each other, without their means, than by the rotation, by two standard errors of the paired
-    difference; of such rotations, that with the largest cosines is taken. Linear maps are compared by retrieval: the
-    pairs of the fold are searched in both directions, and a pair's score is its mean reciprocal rank among different
-    rows. The first candidate is taken whose score is within one standard error of the best (where the pairs of a group
-    count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
+    difference, and at least half of them do; of such rotations, that with the largest cosines is taken. Linear maps are
+    compared by retrieval: the pairs of the fold are searched in both directions, and a pair's score is its mean
+    reciprocal rank among different rows. The first candidate is taken whose score is within one standard error of the
+    best (where the pairs of a group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and
+    regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -360,7 +363,7 @@ def _among_rotations(
     labels = np.unique(groups[tried[ROTATION].rows], return_inverse=True)[1]
     lead, error = float((table[-1] - table[0]).mean()), _error(table[-1] - table[0], labels)
     chosen = ROTATION
-    if lead > 2 * error:
+    if lead > 2 * error and table[-1].mean() >= RELATED_FIND:
         tried |= {candidate: _LeftOut(X, Y, candidate, groups) for candidate in RELATED if candidate is not NEAR}
         chosen = max(list(tried)[1:], key=lambda candidate: tried[candidate].quality.cosine[0])
         table = np.stack([one.hits() for one in tried.values()])
