@@ -54,7 +54,8 @@ class Readout:
 
     - ``plain``: the map itself, ``r + ν``.
     - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
-      ``height[m]`` if m may be searched by queries of its own kind, else 0. Mapped rows and unit rows of the new model
+      ``height[m]`` if m may be searched by queries of its own kind, else 0. Means that hold less than a tenth of the
+      squared norm are no directions here. Mapped rows and unit rows of the new model
       can stand side by side. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
     - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere. It
       maps rows in any of the forms above back, and the model's own.
@@ -97,9 +98,11 @@ class Readout:
             matrix = _without(matrix.T, basis(means.sources.values())).T
             return Folded(matrix, np.zeros_like(means.target), means.target)
         asked = self.queries or tuple(means.targets)
-        others = basis(means.targets[name] for name in asked if name != modality and name in means.targets)
+        others = basis(means.targets[name] for name in asked if name != modality and is_cone(means.targets.get(name)))
         searched = not self.queries or modality in self.queries  # by queries of its own kind
-        own = basis([_without(means.target, others)] if searched or not means.guessed else ())
+        # A guess from few pairs is short; whether there is a cone shows in the old model.
+        removed = (is_cone(means.source) and searched) if means.guessed else is_cone(means.target)
+        own = basis([_without(means.target, others)] if removed else ())
         height = self.height.get(modality, 1.0) if modality in asked and not means.guessed else 0.0
         matrix = _without(_without(matrix, others), own if not height else None)
         base = None if means.guessed else inside(means.target)
@@ -147,6 +150,11 @@ class Readout:
         return cls(tuple(data["queries"]), data["store"], *tables)
 
 
+def is_cone(mean: np.ndarray | None) -> bool:
+    """Return whether a mean of unit rows (d,) holds enough of them to outweigh what tells them apart."""
+    return mean is not None and float(mean @ mean) >= _CONE
+
+
 def basis(vectors: Iterable[np.ndarray]) -> np.ndarray | None:
     """Return an orthonormal basis (k, d) of vectors (d,); None if there are none but zeros."""
     rows = [vector for vector in vectors if vector.any()]
@@ -166,6 +174,9 @@ def inside(mean: np.ndarray) -> np.ndarray:
     return mean * min(1.0, _MOST / max(float(np.linalg.norm(mean)), 1e-12))
 
 
+_CONE = (
+    0.1  # share of the squared norm; models trained on the web have .4 to .85, heads trained on few pairs .01 to .08
+)
 _MOST = 0.99  # length of the longest base, so that something of each row remains
 
 
