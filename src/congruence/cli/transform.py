@@ -77,7 +77,7 @@ def command(
         try:
             report = transform_file(mapping, source, out, callback=callback, **options)
         except DirectionError as error:
-            if not inverse:
+            if not inverse and mapping.sides == ("source",):  # else the other side is meant, as the error says
                 error.fix = (
                     f"To map them back to the old model, type: {shlex.join(['congruence', *sys.argv[1:]])} --inverse",
                 )

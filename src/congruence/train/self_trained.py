@@ -98,8 +98,8 @@ class SelfTrainedMap(HeadsMap):
     --------
     >>> from congruence.synthetic import unimodal_problem
     >>> from congruence.train import SelfTrainedMap
-    >>> world = unimodal_problem(600, 32, 24, latent=8, noise=0.2, random_state=0)
-    >>> U, V = world.images[30:300], world.texts[300:]
+    >>> world = unimodal_problem(1200, 32, 24, latent=8, noise=0.5, random_state=0)
+    >>> U, V = world.images[30:600], world.texts[600:]
     >>> mapping = SelfTrainedMap().fit(world.images[:30], world.texts[:30], unpaired=(U, V))
     >>> mapping.choice_.matches
     'soft'

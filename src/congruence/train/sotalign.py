@@ -259,7 +259,7 @@ class SOTAlign(HeadTrainer):
         rows, "self_trained" by folds of the pairs.
         """
         if self.teacher == "self_trained":
-            teacher = SelfTrainedMap(random_state=self.random_state)
+            teacher = SelfTrainedMap(n_components=self.teacher_n_components, random_state=self.random_state)
             teacher.fit_data(TrainingData(X, Y, *unpaired, None), getattr(self, "_choice", None))
             return teacher
         if isinstance(self.teacher, HeadsMap):
@@ -291,7 +291,7 @@ class SOTAlign(HeadTrainer):
         self, data: TrainingData, share: float | None, folder: Path | None, options: Mapping[str, Any]
     ) -> tuple[int, dict[str, Any]]:
         if self.teacher == "self_trained":
-            teacher = SelfTrainedMap(random_state=self.random_state)
+            teacher = SelfTrainedMap(n_components=self.teacher_n_components, random_state=self.random_state)
             teacher.fit_data(replace(data, validation=None))
             self._choice = teacher.choice_
         return super()._choose_steps(data, share, folder, options)

@@ -301,6 +301,7 @@ def count_distinct(X: np.ndarray) -> float:
     left-out pairs, which are of the same classes.
     """
     rows = X[:: -(-len(X) // MOST_COUNTED)].astype(np.float64)
+    rows /= max(float(np.abs(rows).max()), 1e-300)
     rows -= rows.mean(axis=0)
     values = np.linalg.eigvalsh(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows)
     share = values[values > 1e-12 * max(values[-1], 1e-300)] / max(values.sum(), 1e-300)

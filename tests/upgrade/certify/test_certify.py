@@ -117,7 +117,8 @@ def test_the_way_to_search_is_that_of_the_retrieval_measures(how):
         own = recall_at_k(texts, queries[1]["image"].vectors, range(140), k, **how)
         assert found.strategies[f"recall@{k}"]["re-embed"].value == pytest.approx(own)
     plain = certify(*anchors, queries=queries, **QUICK)
-    assert plain.strategies["recall@1"]["stored"].value != found.strategies["recall@1"]["stored"].value
+    changed = [name for name in plain.strategies if name.startswith("recall@")]
+    assert any(plain.strategies[name] != found.strategies[name] for name in changed)
     for name in ("overlap@10", "text_overlap@10"):
         assert found.strategies[name]["stored"].value != plain.strategies[name]["stored"].value
         assert 0 <= found.strategies[name]["stored"].value <= 1
