@@ -259,7 +259,7 @@ class SOTAlign(HeadTrainer):
         rows, "self_trained" by folds of the pairs.
         """
         if self.teacher == "self_trained":
-            teacher = SelfTrainedMap(n_components=self.teacher_n_components, random_state=self.random_state)
+            teacher = self._self_trained()
             teacher.fit_data(TrainingData(X, Y, *unpaired, None), getattr(self, "_choice", None))
             return teacher
         if isinstance(self.teacher, HeadsMap):
@@ -273,6 +273,9 @@ class SOTAlign(HeadTrainer):
         shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
         shared |= {"head": "linear", "n_components": self.teacher_n_components or self.n_components}
         return SAIL(**shared).fit(X, Y, verbose=False)
+
+    def _self_trained(self) -> SelfTrainedMap:
+        return SelfTrainedMap(n_components=self.teacher_n_components, random_state=self.random_state)
 
     def _fit_cca(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None) -> CCAMap:
         """Fit the CCA teacher with the given λ, or with the best of ``RIDGES``."""
@@ -291,7 +294,7 @@ class SOTAlign(HeadTrainer):
         self, data: TrainingData, share: float | None, folder: Path | None, options: Mapping[str, Any]
     ) -> tuple[int, dict[str, Any]]:
         if self.teacher == "self_trained":
-            teacher = SelfTrainedMap(n_components=self.teacher_n_components, random_state=self.random_state)
+            teacher = self._self_trained()
             teacher.fit_data(replace(data, validation=None))
             self._choice = teacher.choice_
         return super()._choose_steps(data, share, folder, options)
