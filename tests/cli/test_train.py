@@ -28,7 +28,8 @@ def sotalign(files, *more):
 
 
 def test_train_inspect_and_use(here, files):
-    options = "--set teacher_n_components=8 --test 0.2 --validation 0.2 --grid divergence_weight=1e-3,0.1 --set first_model=vision"
+    options = "--test 0.2 --validation 0.2 --grid divergence_weight=1e-3,0.1 --set first_model=vision"
+    options += " --set teacher_n_components=8"
     done = here(*sotalign(files, *options.split())).ends(0)
     assert "recall at 5" in done.out
     assert "80" not in done.err
