@@ -56,7 +56,10 @@ def converged(A, epsilon, r, c):
     return np.exp(A / epsilon + u[:, None] + v)
 
 
-@pytest.mark.parametrize(("d", "epsilon"), [(8, 0.05), (8, 0.01), (2, 0.02), (64, 0.01)])
+@pytest.mark.parametrize(
+    ("d", "epsilon"),
+    [(8, 0.01), *(pytest.param(*case, marks=pytest.mark.long) for case in ((8, 0.05), (2, 0.02), (64, 0.01)))],
+)
 @pytest.mark.parametrize("start", ["random", "blocks", "copies", "far"])
 def test_the_error_that_is_said_is_that_of_the_plan(d, epsilon, start):
     """On problems that converge fast and slowly; at least a third of it, and seldom ten times as much."""
