@@ -45,8 +45,8 @@ class SAIL(HeadTrainer):
 
     Notes
     -----
-    This is SAIL as SOTAlign compares with it (appendix A.2): the SigLIP loss on pairs alone, its scale and bias trained,
-    and in a variant unpaired rows as further negatives. The published method was not checked; its heads and data differ.
+    This is SAIL as SOTAlign compares with it (appendix A.2): the SigLIP loss on pairs alone, its scale and bias
+    trained, and in a variant unpaired rows as further negatives. It was not checked against SAIL's own paper.
     """
 
     method: ClassVar[str] = "sail"
