@@ -434,6 +434,9 @@ def print_certificate(certificate: Certificate) -> None:
     rows += [
         [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
     ]
+    rows += [[f"distinct things the {m} anchors show", f"about {n:.0f}"] for m, n in certificate.distinct.items()]
+    ways = {"stored": "map the store", "queries": "map the queries"}
+    rows += [[f"mapped rows of {ways[way]} are read as", role] for way, role in certificate.roles.items()]
     print_table("", ["", "value"], rows)
     print_table(
         f"More anchors (now {certificate.n_anchors})",

@@ -45,9 +45,8 @@ class SAIL(HeadTrainer):
 
     Notes
     -----
-    This is SAIL as SOTAlign compares with it: linear heads (or perceptrons, ``head="mlp"``) and one caption a pair. The
-    published SAIL has gated linear units as heads, learns from 23 million pairs, and has a second caption of each image
-    as a further positive.
+    This is SAIL as SOTAlign compares with it (appendix A.2): the SigLIP loss on pairs alone, its scale and bias
+    trained, and in a variant unpaired rows as further negatives. It was not checked against SAIL's own paper.
     """
 
     method: ClassVar[str] = "sail"

@@ -126,6 +126,8 @@ def test_a_certificate_fits_the_map_that_it_is_about(problem, options, tmp_path)
             assert judge(mapping, old, name).outcome in ("good", "unknown")
             assert judge(mapping, new, name).outcome in ("bad", "unknown")
     assert found.choice["name"] == mapping.scores_["choice"]["name"]
+    assert found.distinct[found.fitted[0]] == mapping.scores_["distinct"]
+    assert found.roles == {"stored": "store", "queries": "query"}
     assert mapping.origins_  # a migration can tell by them whose rows a store holds
     assert json.dumps(found.to_dict())
 

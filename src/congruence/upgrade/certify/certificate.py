@@ -26,11 +26,11 @@ from congruence.metrics import Hubness
 from congruence.upgrade.certify.curve import curve_of, gains
 from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.mixed import measure_mixed
-from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.recipe import ROLES, MapRecipe
 from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Criteria, Verdict, forecast, judge, strategy_costs
-from congruence.upgrade.choose import Choice
+from congruence.upgrade.choose import Choice, count_distinct
 from congruence.upgrade.progressive.meter import Estimate
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Certificate(PlainData):
     gains: list[dict[str, Any]]  # expected and most, by number of further anchors
     pairing: dict[str, object]  # result of check_pairing
     covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
+    distinct: dict[str, float]  # distinct things that the anchors show (choose.count_distinct), by fitted modality
+    roles: dict[str, str]  # role in which mapped rows were read, by strategy that maps
     controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
     theory: list[dict[str, Any]]  # the theorems' conditions and bounds, in numbers and a sentence
     thresholds: Criteria
@@ -264,6 +266,8 @@ def certify(
         gains=gains(curve, cosine_curve),
         pairing=pairing.to_dict(),
         covered=covered,
+        distinct={name: count_distinct(anchors.source[name]) for name in design.fitted},
+        roles={strategy: role for strategy, role in ROLES.items() if strategy in strategies[task]},
         controls=controls,
         theory=theory_entries(
             anchors,

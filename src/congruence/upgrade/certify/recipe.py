@@ -15,8 +15,11 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
 from congruence.upgrade.certify.design import PairedTables
-from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, measure_quality
+from congruence.upgrade.choose import OFFSET, Candidate, Choice, choose_map, count_distinct, measure_quality
 from congruence.upgrade.readouts import choose_readout
+
+#: Role in which each strategy reads mapped rows.
+ROLES = {"stored": "store", "queries": "query"}
 
 
 @dataclass(eq=False)
@@ -29,13 +32,13 @@ class TwoWay:
 
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
-        return self.forward.for_modality(modality).for_role("store")
+        return self.forward.for_modality(modality).for_role(ROLES["stored"])
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
         if isinstance(self.forward, OrthogonalMap):
             if modality not in self._inverses:
-                self._inverses[modality] = self.forward.for_modality(modality).inverse().for_role("query")
+                self._inverses[modality] = self.forward.for_modality(modality).inverse().for_role(ROLES["queries"])
             return self._inverses[modality]
         return self._backward
 
@@ -156,7 +159,8 @@ class MapRecipe:
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
         self.read(model, choice, tables, slice(None))
-        model.scores_ = {"n_pairs": len(X), "choice": choice.to_dict()}
+        distinct = count_distinct(tables.source[self.fitted[0]])  # the rows on which the map is chosen
+        model.scores_ = {"n_pairs": len(X), "distinct": distinct, "choice": choice.to_dict()}
         known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
         remember_rows(
             model,

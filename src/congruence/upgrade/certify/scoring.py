@@ -28,7 +28,7 @@ from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.recipe import AnchorFolds, MapRecipe, TwoWay
+from congruence.upgrade.certify.recipe import ROLES, AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
 
 #: Folds of the anchors. Pairs of coarse folds, of two each, are left out of the maps fitted on at most half of the
@@ -55,7 +55,7 @@ FEWEST_FITTED = 6  # fewest anchors that a point of the learning curve is fitted
 
 STEPS = len(SIZES)  # calls of a callback
 
-MAPPED = ("stored", "queries")  # strategies whose scores depend on the map
+MAPPED = tuple(ROLES)  # strategies whose scores depend on the map
 
 
 @dataclass(frozen=True, eq=False)
