@@ -179,3 +179,12 @@ def test_the_inverse_gives_stored_rows_back_as_far_as_the_rotation_does(form):
     assert np.einsum("ij,ij->i", back, OLD["image"]).min() > (0.99 if form == "plain" else 0.9)
     native = mapping.inverse().transform(new["image"], "image")  # the model's own rows too
     np.testing.assert_allclose(native, back, atol=1e-9)
+
+
+def test_the_map_of_a_role_has_this_role_by_default():
+    rng = np.random.default_rng(0)
+    X, Y = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in rng.standard_normal((2, 60, 8)) + 1)
+    mapping = congruence.fit(X, Y, modality="text", check=False)
+    for role in ("plain", "store", "query"):
+        np.testing.assert_array_equal(mapping.for_role(role).transform(X), mapping.transform(X, role=role))
+    assert mapping.role_ == "store"

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -875,10 +876,16 @@ class AffineMap(Map):
     def for_role(self, role: str | None) -> AffineMap:
         """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role.
 
-        Of "plain" it is the map itself, of others a ``RoleMap``.
+        Of "plain" it is the map itself, plain by default, of others a ``RoleMap``.
         """
         role = self.role_ if role is None else check_choice(role, ROLES, "role")
-        return self if role == "plain" else RoleMap(self, role)
+        if role != "plain":
+            return RoleMap(self, role)
+        if self.role_ == "plain":
+            return self
+        chosen = copy(self)
+        chosen.role_ = "plain"  # its own default, so that rows mapped by it are of the role that was asked for
+        return chosen
 
     def _means(self) -> RowMeans:
         """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
