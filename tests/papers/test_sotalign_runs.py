@@ -118,6 +118,7 @@ REAL = {"imagenet1000": ("table4", "fig5"), "caltech101": ("table5", "table2")}
     ("name", "data"),
     [(f"sotalign-{x}", data) for data, names in REAL.items() for x in names],
 )
+@pytest.mark.filterwarnings("ignore:.*listed as unpaired")  # classes of one name
 def test_experiments_run_on_real_encoders(name, data, shared):
     results = run(name, models=data, file=shared(f"{data}_unimodal.npz"), quick=True, seeds=1).results
     assert set(EXPERIMENTS[name].metrics) - {row["metric"] for row in results["rows"]} <= {"correlation"}
@@ -367,11 +368,11 @@ def test_mutual_knn_of_equal_and_of_unrelated_encoders():
     assert encoder_agreement(data, ("i", "unrelated")) == pytest.approx(10 / 199, abs=0.02)
 
 
-def test_every_baseline_has_eight_combinations_its_method_takes():
+def test_every_baseline_has_combinations_that_its_method_takes():
     for name, baseline in BASELINES.items():
         known = make_method(baseline.method).get_params()
         grid = combinations(name)
-        assert len(grid) == 8
+        assert len(grid) == (4 if name == "csa" else 8)
         assert len({json.dumps(tried) for tried in grid}) == len(grid)
         for tried in grid:
             assert set(method_parameters(tried, 100, 99)) | set(baseline.fixed) <= set(known)

@@ -598,8 +598,10 @@ class Database(ABC):
         """
         for block in self.scan(side, batch=batch):
             found = self.fetch(block.ids, "new" if side == "old" else "old")
-            others = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
-            others[rows_of(found.ids, block.ids)] = found.vectors
+            width = found.vectors.shape[1] or self._made().dim  # of no rows a backend need not know it
+            others = np.zeros((len(block.ids), width), np.float32)
+            if len(found.ids):
+                others[rows_of(found.ids, block.ids)] = found.vectors
             yield block, others, within(found.ids, block.ids), np.ones(len(block.ids), bool)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:

@@ -57,7 +57,7 @@ def problem(n=300, d=32, **facts):
         ({"shared": 1.0, "source_noise": 1.0, "target_noise": 0.9}, {"retention": 0.8}, "map"),
         ({"target_noise": 1.6}, {}, "keep"),
         ({"target_noise": 0.3, "shared": 0.0, "source_noise": 1.3}, {}, "re-embed"),
-        ({"d_target": 24, "target_noise": 0.9}, {"retention": 0.8, "must_move": True}, "queries"),
+        ({"d_target": 16, "target_noise": 0.9}, {"retention": 0.8, "must_move": True}, "queries"),
         ({"mispaired": 1.0}, {}, "collect"),
     ],
 )
