@@ -402,6 +402,8 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
         words = "the map keeps no description of the rows it was fitted on, so which model made these cannot be told"
         return Judgement("unknown", {}, modality, words, "Fit the map again with congruence fit.")
     assert kinds is not None
+    if len(kinds[next(iter(own.values()))].mean) != rows.shape[1]:  # what checks the width says it better
+        return Judgement("unknown", {}, modality, f"the rows are {rows.shape[1]}-d, and not as wide as the map's")
     expected = [own[name] for name in ({modality, None} if modality else own) if name in own]
     report = _examine(rows, kinds, 0.01, expected)
     counts = {name: count for name, count in zip(report.names, report.counts, strict=True) if count}

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace, to_numpy, widen
+from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
 from congruence._utils.optional import require
@@ -875,10 +876,14 @@ class AffineMap(Map):
     def for_role(self, role: str | None) -> AffineMap:
         """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role.
 
-        Of "plain" it is the map itself, of others a ``RoleMap``.
+        Of "plain" it is the map itself, plain by default, of others a ``RoleMap``.
         """
         role = self.role_ if role is None else check_choice(role, ROLES, "role")
-        return self if role == "plain" else RoleMap(self, role)
+        if role != "plain":
+            return RoleMap(self, role)
+        chosen = self if self.role_ == "plain" else copy(self)
+        chosen.role_ = "plain"  # its own default, so that rows mapped by it are of the role that was asked for
+        return chosen
 
     def _means(self) -> RowMeans:
         """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
@@ -909,8 +914,9 @@ class RoleMap(AffineMap):
         if mapping.readout_ is not None:
             modality = mapping.source_space_.modality or ""
             self._folded = mapping.readout_.fold(role, modality, plain, mapping._means())
-        #: Mean that a row without any other part becomes, if its part along the mean was changed.
-        self._mean = mapping.target_mean_ if self._folded is not plain and mapping.target_mean_.any() else None
+        #: Mean, of unit norm, that a row without any other part becomes, if its part along the mean was changed.
+        mean = mapping.target_mean_
+        self._mean = mean / np.linalg.norm(mean) if self._folded is not plain and mean.any() else None
 
     @property
     def matrix(self) -> np.ndarray:
@@ -927,8 +933,7 @@ class RoleMap(AffineMap):
         base = self._folded.base
         if not unit:
             return rows if base is None else rows + cast_like(base, rows)
-        rounding = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5
-        return to_sphere(rows, self._folded, self._mean, rounding * float(np.linalg.norm(self.offset)))
+        return to_sphere(rows, self._folded, self._mean, float(np.linalg.norm(self.offset)))
 
     def _apply(self, X: RowsLike) -> Array:
         return self.finish(super()._apply(X), bool(self.target_space_.normalized))
@@ -940,7 +945,9 @@ class RoleMap(AffineMap):
                 super()._layers_to_finish(unit) if folded.base is None else [{"kind": "center", "mean": -folded.base}]
             )
         axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
-        return [{"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}]
+        layer: Layer = {"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}
+        mean = {} if self._mean is None else {"mean": self._mean}
+        return [{**layer, **mean, "offset": float(np.linalg.norm(self.offset))}]
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> AffineMap:  # type: ignore[override]
         """Return the map of this role for a modality."""
