@@ -42,6 +42,7 @@ SWAPPED = {
     "fit old.npy wide.npy -o m --unpaired wide.npy,old.npy": "--unpaired old.npy,wide.npy",
     "transform map n.parquet -o x.npy": "congruence transform map n.parquet -o x.npy --inverse",
     "transform map new.npy -o x.npy": "congruence transform map new.npy -o x.npy --inverse",
+    "transform map wide.npy --modality image -o x.npy": "12",
     "migrate n.parquet plan --map map": "congruence check OLD NEW -o FOLDER",
     "migrate new.npy plan --map map --modality image": "the inverse map leads back",
     "migrate wide.npy plan --map map --modality image": "12",

@@ -119,6 +119,9 @@ def test_a_row_that_equals_its_mean_becomes_the_mean(height):
         out = mapping.transform(rows, "image")
         np.testing.assert_allclose(out[0], unit(NEW["image"].mean(0)), atol=1e-5)
         np.testing.assert_allclose(out[1], mapping.transform(OLD["image"][:1], "image")[0], atol=1e-5)
+        torch = pytest.importorskip("torch")
+        exported = mapping.to_torch("image", trainable=True)(torch.tensor(rows, dtype=torch.float32))
+        np.testing.assert_allclose(exported.detach(), out, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["plain", "cone"])
@@ -130,6 +133,7 @@ def test_a_saved_map_keeps_its_roles(form, tmp_path):
     for role in (None, "plain", "query"):
         ours, theirs = (one.transform(OLD["image"], "image", role) for one in (mapping, loaded))
         np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, mapping.for_modality("image").for_role(role).transform(OLD["image"]))
 
 
 @pytest.mark.parametrize("known", [True, False])

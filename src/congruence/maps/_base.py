@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace, to_numpy, widen
+from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
 from congruence._utils.optional import require
@@ -916,8 +916,9 @@ class RoleMap(AffineMap):
         if mapping.readout_ is not None:
             modality = mapping.source_space_.modality or ""
             self._folded = mapping.readout_.fold(role, modality, plain, mapping._means())
-        #: Mean that a row without any other part becomes, if its part along the mean was changed.
-        self._mean = mapping.target_mean_ if self._folded is not plain and mapping.target_mean_.any() else None
+        #: Mean, of unit norm, that a row without any other part becomes, if its part along the mean was changed.
+        mean = mapping.target_mean_
+        self._mean = mean / np.linalg.norm(mean) if self._folded is not plain and mean.any() else None
 
     @property
     def matrix(self) -> np.ndarray:
@@ -934,8 +935,7 @@ class RoleMap(AffineMap):
         base = self._folded.base
         if not unit:
             return rows if base is None else rows + cast_like(base, rows)
-        rounding = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5
-        return to_sphere(rows, self._folded, self._mean, rounding * float(np.linalg.norm(self.offset)))
+        return to_sphere(rows, self._folded, self._mean, float(np.linalg.norm(self.offset)))
 
     def _apply(self, X: RowsLike) -> Array:
         return self.finish(super()._apply(X), bool(self.target_space_.normalized))
@@ -947,7 +947,9 @@ class RoleMap(AffineMap):
                 super()._layers_to_finish(unit) if folded.base is None else [{"kind": "center", "mean": -folded.base}]
             )
         axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
-        return [{"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}]
+        layer: Layer = {"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}
+        mean = {} if self._mean is None else {"mean": self._mean}
+        return [{**layer, **mean, "offset": float(np.linalg.norm(self.offset))}]
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> AffineMap:  # type: ignore[override]
         """Return the map of this role for a modality."""

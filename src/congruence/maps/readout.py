@@ -180,12 +180,13 @@ _CONE = (
 _MOST = 0.99  # length of the longest base, so that something of each row remains
 
 
-def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, tiny: float = 0.0) -> Array:
+def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, offset: float = 0.0) -> Array:
     """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm.
 
-    The part of a row along the axis is not moved along: ``height`` times it is added to the base. Rows shorter than
-    ``tiny`` have no direction, and become the mean, scaled to unit norm.
+    The part of a row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than
+    the rounding of a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
     """
+    tiny = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5 * offset
     if not isinstance(rows, np.ndarray):
         return _block_to_sphere(rows, folded, mean, tiny)
     out = np.empty_like(rows)
@@ -212,5 +213,5 @@ def _block_to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None, tiny:
         along = xp.sum(out * base, axis=1, keepdims=True)
         out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base
     if mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
-        out = xp.where(short[:, None], cast_like(mean / np.linalg.norm(mean), out), out)
+        out = xp.where(short[:, None], cast_like(mean, out), out)
     return out

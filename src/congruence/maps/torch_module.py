@@ -103,7 +103,8 @@ def _complete(layer: nn.Module, x: Tensor) -> Tensor:
 def _sphere(layer: nn.Module, x: Tensor) -> Tensor:
     empty = np.empty(0)
     folded = Folded(empty, empty, layer.base, layer.axis, layer.values["height"])
-    out: Tensor = to_sphere(x.reshape(-1, x.shape[-1]), folded).reshape(x.shape)
+    rows, mean = x.reshape(-1, x.shape[-1]), getattr(layer, "mean", None)
+    out: Tensor = to_sphere(rows, folded, mean, layer.values["offset"]).reshape(x.shape)
     return out
 
 
