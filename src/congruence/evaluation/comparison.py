@@ -26,7 +26,7 @@ from congruence.evaluation.scores import (
     shared_codes,
     with_vectors,
 )
-from congruence.maps import HeadsMap, Map, OrthogonalMap
+from congruence.maps import HeadsMap, Map
 from congruence.metrics import nearest, paired_cosines, top1_scores, zero_shot_scores
 from congruence.splits import Split, duplicate_groups
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Difference:
     """One measure of two maps on the same queries.
 
-    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, and ``"cosine"`` as
       in ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest. ``"overlap_at_k"``:
       the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
       out the item itself.
@@ -236,11 +236,6 @@ class _MappedRows:
     mapping: Map | None
     aligned: Mapping[str, Embeddings]
     target: Mapping[str, Embeddings]
-
-    def center(self, modality: str, side: str) -> np.ndarray:
-        """Return a modality's mean in the target space: the map's, or that of the evaluated rows of this side."""
-        known = self.mapping.modality_means_.get(modality) if isinstance(self.mapping, OrthogonalMap) else None
-        return known[1] if known is not None else getattr(self, side)[modality].mean
 
 
 def _unseen_rows(
@@ -446,7 +441,7 @@ def _across(
     maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
 ) -> _QueryScores | None:
     """Classify images by texts, one of them mapped: ``which`` names both sides. None if this cannot be measured."""
-    columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
+    columns = []
     first: Embeddings | None = None
     for mapped in maps:
         images, texts = getattr(mapped, which[0]).get("image"), getattr(mapped, which[1]).get("text")
@@ -459,20 +454,15 @@ def _across(
         known = np.isin(of_image, of_text)
         if not known.any():
             return None
-        means = mapped.center("image", which[0]), mapped.center("text", which[1])
-        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
-            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
-            scores[known] = zero_shot_scores(
-                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
-            )
-            columns[name].append(scores)
+        scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
+        scores[known] = zero_shot_scores(images.vectors[known], texts.vectors, of_image[known], of_text)
+        columns.append(scores)
     assert first is not None
-    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
-    kept = np.isfinite(scored["zero_shot"]).all(axis=1)
+    scores = np.stack(columns, axis=1)
+    kept = np.isfinite(scores).all(axis=1)
     before = source.get("image") if which[0] == "aligned" else None
     vectors = (first if before is None else before).vectors[kept]
-    scored = {name: scores[kept] for name, scores in scored.items()}
-    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, scored)
+    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, {"zero_shot": scores[kept]})
 
 
 def _differences(

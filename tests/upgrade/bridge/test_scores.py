@@ -82,9 +82,7 @@ def test_graded_judgments_and_classes(bridge, sides):
     assert by_class["bridge"]["recall@1"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "options", [{"center": True}, {"hubness": "csls"}, {"hubness": QBNorm(0.1), "center": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{"hubness": "csls"}, {"hubness": QBNorm(0.1)}], ids=str)
 @pytest.mark.parametrize("bank", [None, NEW[:120]], ids=["own queries", "a bank"])
 def test_a_correction_is_that_of_a_search_on_every_line(bridge, sides, options, bank):
     scores = bridge.evaluate(**sides, candidates=40, bank=bank, **options)
@@ -107,10 +105,10 @@ def test_a_correction_is_that_of_a_search_on_every_line(bridge, sides, options, 
         assert scores[system]["recall@1"] == class_retrieval(queries, rows, own[HELD], own, bank=known, **options)
     assert scores["bridge"] != plain["bridge"]
     assert scores["chance"] == plain["chance"]
-    named = options.get("hubness")
-    assert (scores.center, scores.hubness) == (options.get("center", False), getattr(named, "name", named))
+    named = options["hubness"]
+    assert scores.hubness == getattr(named, "name", named)
     assert any(("transductive" if bank is None else "old model's line") in note for note in scores.notes)
-    assert (plain.center, plain.hubness, plain.notes) == (False, None, [])
+    assert (plain.hubness, plain.notes) == (None, [])
 
 
 def test_what_cannot_be_measured_is_refused(bridge, sides):
@@ -248,22 +246,16 @@ def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
     bank = files / "bank.npz"
     np.savez(bank, v=NEW[:120])
     for flags, options in (
-        (
-            (
-                "--set",
-                "center=true",
-            ),
-            {"center": True},
-        ),
+        (("--set", "hubness=csls"), {"hubness": "csls"}),
         (("--set", "hubness=csls", "--set", "bank=bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
     ):
         done = here(*COMMAND, *MORE, *flags, "--json")
         assert done.code == 0, done.err
         report, expected = json.loads(done.out), bridge.evaluate(**sides, **options)
         assert [one["scores"] for one in report["systems"]] == [one.scores for one in expected.systems]
-        assert (report["center"], report["hubness"]) == (expected.center, expected.hubness)
-    done = here(*COMMAND, *MORE, "--set", "center=true", "--set", "hubness=csls", "-o", "out")
-    assert "200 queries over 500 rows; two-stage: 100 candidates; centered; hubness: csls" in " ".join(done.out.split())
+        assert report["hubness"] == expected.hubness
+    done = here(*COMMAND, *MORE, "--set", "hubness=csls", "-o", "out")
+    assert "200 queries over 500 rows; two-stage: 100 candidates; hubness: csls" in " ".join(done.out.split())
     assert "thresholds are for plain cosines" in done.out
 
 
@@ -277,7 +269,7 @@ def test_the_command_says_what_is_missing(here, files):
         (("--at", 0), "--at"),
         (("--set", "hubness=isf"), "Got --set hubness=isf"),
         (("--set", "bank=queries.npz:v"), "Pass --set hubness="),
-        ((*MORE, "--threshold", 0.5, "--set", "center=true"), "Got --set center with --threshold"),
+        ((*MORE, "--threshold", 0.5, "--set", "hubness=csls"), "Got --set hubness with --threshold"),
         (("--set", "mode=all"), "--set mode=all"),
         ((*MORE, "--threshold", 3), "threshold"),
     ):

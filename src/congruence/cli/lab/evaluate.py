@@ -31,7 +31,7 @@ def command(
         None, "Another map between the same models, to test which is better; may be repeated."
     ),
     engine: Engine = "local",
-    settings: dict[str, Any] = settable(center=False, hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
+    settings: dict[str, Any] = settable(hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,

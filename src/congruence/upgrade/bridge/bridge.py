@@ -83,7 +83,6 @@ class BridgeScores(PlainData):
     candidates: int | None  # rows that the first stage of two-stage search returned
     mode: str
     notes: list[str] = field(default_factory=list)  # what was left out, and where a correction came from
-    center: bool = False
     hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
@@ -272,7 +271,6 @@ class Bridge:
         candidates: int | None = None,
         rerank: RowsLike | Lookup | None = None,
         metric: str = "cosine",
-        center: bool = False,
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> SearchResult:
@@ -295,7 +293,7 @@ class Bridge:
             id that embeddings do not have) follow those that have one, in the order of the first stage.
         metric : {"cosine", "inner", "euclidean"}, default="cosine"
             Metric of the first stage. An index that searches by itself has its own.
-        center, hubness, bank
+        hubness, bank
             As for ``congruence.metrics.class_retrieval``, in the first stage, for an index given as vectors;
             ``bank`` holds queries of the new model.
         """
@@ -320,7 +318,6 @@ class Bridge:
             index,
             k if rerank is None else candidates or max(CANDIDATES, 10 * k),
             metric=metric,
-            center=center,
             hubness=hubness,
             bank=None if bank is None else np.asarray(self.transform(bank, modality)),
             source_dim=self.map.n_features_in_,
@@ -344,7 +341,6 @@ class Bridge:
         mode: str = "any",
         candidates: int = CANDIDATES,
         modality: str | None = None,
-        center: bool = False,
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> BridgeScores:
@@ -371,7 +367,7 @@ class Bridge:
             "share" the share of relevant rows found.
         candidates : int, default=100
             Number of rows that the first stage of two-stage search returns.
-        modality, center, hubness, bank
+        modality, hubness, bank
             As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
             applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
         """
@@ -420,7 +416,7 @@ class Bridge:
 
         vectors = asked.vectors[kept]
         correction = as_hubness(hubness)
-        corrected: dict[str, Any] = {"center": center, "hubness": correction}
+        corrected: dict[str, Any] = {"hubness": correction}
         theirs = {**corrected, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
         systems = []
         if old is not None:
@@ -437,16 +433,16 @@ class Bridge:
             systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
         by_chance = expected_scores(judgments, len(rows), **cutoffs)  # type: ignore[arg-type]
         systems.append(SystemScores("chance", by_chance))
-        if (center or correction) and bank is None:
+        if correction and bank is None:
             notes.append(
-                "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
+                "The correction for hubs uses the evaluated queries as the bank: the scores are those of "
                 "queries that arrive together (transductive). Pass a bank of earlier queries for others."
             )
-        elif (center or correction) and old is not None:
+        elif correction and old is not None:
             notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
         n_candidates = min(first_stage, len(rows)) if new is not None else None
         name = None if correction is None else correction.name
-        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
+        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, name)
 
     def fit_thresholds(
         self,

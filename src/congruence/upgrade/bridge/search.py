@@ -15,7 +15,7 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.metrics.hubness import Hubness, as_hubness, means_of
+from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.metrics.search import NEIGHBORS, nearest
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
@@ -48,7 +48,6 @@ def find(
     n: int,
     *,
     metric: str = "cosine",
-    center: bool = False,
     hubness: str | Hubness | None = None,
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
@@ -60,9 +59,9 @@ def find(
     """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
-        if metric != "cosine" or center or hubness is not None or bank is not None:
+        if metric != "cosine" or hubness is not None or bank is not None:
             raise ParameterError(
-                "A search index takes no metric, center, hubness or bank.", "Pass its vectors, or leave these out."
+                "A search index takes no metric, hubness or bank.", "Pass its vectors, or leave these out."
             )
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
@@ -72,7 +71,7 @@ def find(
             f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.", "Pass the old model's."
         )
     n = min(n, len(rows))
-    place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
+    place, scores = _nearest(vectors, rows.vectors, n, metric, as_hubness(hubness), bank)
     return scores, rows.ids[place] if rows.has_ids else place
 
 
@@ -110,30 +109,19 @@ def _nearest(
     rows: np.ndarray,
     n: int,
     metric: str,
-    center: bool,
     correction: Hubness | None,
     bank: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers and the scores of the n nearest rows."""
-    if not (center or correction):
+    if correction is None:
         if bank is not None:
-            raise ParameterError(
-                "A bank is used only with hubness or center.", "Pass `hubness=…` or `center=True`, or leave it out."
-            )
+            raise ParameterError("A bank is used only with hubness.", "Pass `hubness=…`, or leave it out.")
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
     if metric != "cosine":
-        raise ParameterError(
-            f"Got `metric={metric!r}` with center or hubness, which need cosines.", "Leave out `metric=…`."
-        )
-    bank = queries if bank is None else bank
-    query_mean, row_mean = means_of(center, bank, rows)
-    rows = normalize_rows(rows if row_mean is None else rows - row_mean.astype(rows.dtype))
-    queries, bank = (
-        normalize_rows(side if query_mean is None else side - query_mean.astype(side.dtype)) for side in (queries, bank)
-    )
-    if correction is not None:
-        queries, rows = correction.of(bank, rows).as_inner_products(queries, rows)
+        raise ParameterError(f"Got `metric={metric!r}` with hubness, which needs cosines.", "Leave out `metric=…`.")
+    rows, bank, queries = (normalize_rows(side) for side in (rows, queries if bank is None else bank, queries))
+    queries, rows = correction.of(bank, rows).as_inner_products(queries, rows)
     place = nearest(queries, n, rows, metric="inner")
     return place, _scores(queries, rows, place, "inner")
 

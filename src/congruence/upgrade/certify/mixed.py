@@ -167,11 +167,11 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
     judge = similarities("re-embed", None, items, found)
-    queries = ComparedSide(found.target).unit(items.ranking, found.queries)
+    queries = ComparedSide(found.target).unit(found.queries)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
-        near = queries @ ComparedSide(store).unit(items.ranking, np.arange(len(store))).T
+        near = queries @ ComparedSide(store).unit(np.arange(len(store))).T
         hits = read(items, found, "stored", near, judge)[base]
         return hits.score, influence_of(hits, found.paired)
 

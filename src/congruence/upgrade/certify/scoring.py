@@ -21,7 +21,6 @@ import numpy as np
 from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import TooFewAnchorsError
-from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
@@ -65,14 +64,10 @@ class ComparedSide:
     rows: np.ndarray
     map: AffineMap | None = None
 
-    def unit(self, ranking: Ranking, some: np.ndarray) -> np.ndarray:
-        """Return some rows, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
+    def unit(self, some: np.ndarray) -> np.ndarray:
+        """Return some rows, mapped and scaled to unit norm."""
         picked = self.rows[some]
-        mapped = picked if self.map is None else self.map.transform(picked)
-        if ranking.center:
-            every = self.rows if self.map is None else self.map.transform(self.rows)
-            mapped = mapped - every.mean(axis=0)
-        return np.asarray(normalize_rows(mapped))
+        return np.asarray(normalize_rows(picked if self.map is None else self.map.transform(picked)))
 
 
 def sides(
@@ -94,7 +89,7 @@ def sides(
 def similarities(strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search) -> np.ndarray:
     """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
     queries, store = sides(strategy, model, items, search)
-    return np.asarray(queries.unit(items.ranking, search.queries) @ store.unit(items.ranking, search.rows).T)
+    return np.asarray(queries.unit(search.queries) @ store.unit(search.rows).T)
 
 
 def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray) -> np.ndarray:
@@ -141,7 +136,7 @@ def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> H
 
 def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
     """Return for each stored row whether it is assigned to its class, or found by its query."""
-    tables, hubness = items.tables, items.ranking.hubness
+    tables, hubness = items.tables, items.hubness
     if tables.by_class:
         assert tables.classes is not None
         found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
@@ -218,7 +213,7 @@ def read(
         found = {f"{task}/{strategy}": task_hits(items, near, depth) for task, depth in items.tasks.items()}
     k = items.list_length(len(search.rows))
     if judge is not None and k > 0 and strategy != "re-embed":
-        for name, hits in compare_lists(near, judge, k, search.role, items.ranking.hubness).items():
+        for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
             found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = hits
     return found
 
@@ -305,8 +300,8 @@ class Sheet:
             for a, b in cells:
                 i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
                 if len(i) and len(j):
-                    left = queries.unit(items.ranking, search.queries[i])
-                    near[np.ix_(i, j)] = left @ store.unit(items.ranking, search.rows[j]).T
+                    left = queries.unit(search.queries[i])
+                    near[np.ix_(i, j)] = left @ store.unit(search.rows[j]).T
         for name, (total, terms) in self._cosines.items():
             rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
             if len(rows):
@@ -457,7 +452,7 @@ def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
-    tables, ranking, stored = items.tables, items.ranking, items.tables.store_modality
+    tables, hubness, stored = items.tables, items.hubness, items.tables.store_modality
     out: dict[str, dict[str, float]] = {}
     for search in items.searches if items.judged else ():
         k, own = items.list_length(len(search.rows)), search.role == "items"
@@ -469,9 +464,9 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", None, items, search)
         queries, gallery = ComparedSide(search.target), ComparedSide(store)
-        near = queries.unit(ranking, search.queries) @ gallery.unit(ranking, search.rows).T
-        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
-        found = compare_lists(near, judge, k, search.role, ranking.hubness)
+        near = queries.unit(search.queries) @ gallery.unit(search.rows).T
+        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, hubness), k, own)
+        found = compare_lists(near, judge, k, search.role, hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
