@@ -39,6 +39,8 @@ def test_a_fit_by_fragments_is_the_fit_on_all_rows(both, parameters):
         assert got.n_pairs_ == FILES * ROWS
         assert (got.source_space_.modality, got.source_space_.normalized) == ("image", False)
         assert got.scores_["pairing"]["state"] == "paired"
+        assert got.role_ == "store"
+        assert (got.readout_ is None, got.readout_.queries) == (False, ())
 
 
 def test_moments_of_many_fragments_are_merged_in_a_tree(both):

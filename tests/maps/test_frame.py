@@ -329,7 +329,7 @@ def test_what_cannot_be_a_frame_is_refused():
         (errors.InputError, "rows of 'c' that do not vary together", loose),
         (errors.ZeroRowError, "only rows of zeros of 'b'", {"a": a, "b": zeros}),
         (errors.IdError, "ids for every model", {"a": numbered, "b": b}),
-        (errors.ShapeError, "ids to match them by", {"a": a, "b": b[1:]}),
+        (errors.ShapeError, "ids for every model, or as many rows", {"a": a, "b": b[1:]}),
         (errors.ModalityError, "without a modality", {"a": {"text": a, "image": a}, "b": b}),
         (errors.ShapeError, "one width per model", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
         (errors.ParameterError, "named ''", {"": a, "b": b}),

@@ -117,7 +117,6 @@ def command(
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
-            "--queries": queries,
             "--unpaired": unpaired,
             "--set groups": settings.get("groups"),
             "--set realign": settings.get("realign"),
@@ -132,7 +131,9 @@ def command(
             old, new, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
         )
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
-        mapping = fit_dataset(pairs, method, engine=runner.open(), modality=modality, **parameters)
+        mapping = fit_dataset(
+            pairs, method, engine=runner.open(), modality=modality, queries=queries or None, **parameters
+        )
         mapping.save(out, force=force)
         _report(mapping, old, new, out, "fragments", as_json)
         return

@@ -55,9 +55,13 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         """Return the width of the vectors."""
         return self._vectors.dim
 
-    def generate_embeddings(self, texts: list[str | None] | np.ndarray) -> list[np.ndarray | None]:
-        """Return the vectors of texts, shape (dim,); None for a missing value."""
-        rows = iter(self._vectors([text for text in texts if text is not None]))
+    def compute_query_embeddings(self, query: str, *args: object, **kwargs: object) -> list[np.ndarray | None]:
+        """Return a list with the vector of a query."""
+        return self.generate_embeddings(self.sanitize_input(query), "query")
+
+    def generate_embeddings(self, texts: list[str | None] | np.ndarray, role: str = "store") -> list[np.ndarray | None]:
+        """Return the vectors of texts, shape (dim,), mapped as rows of the store; None for a missing value."""
+        rows = iter(self._vectors([text for text in texts if text is not None], role))
         return [None if text is None else next(rows) for text in texts]
 
     def compute_query_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:

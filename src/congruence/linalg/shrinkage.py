@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,13 +26,13 @@ CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 _MIN_CV_PAIRS = 10
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Paired rows of one modality: ``X`` (n, d_source), ``Y`` (n, d_target) and optional weights (n,)."""
 
     X: np.ndarray
     Y: np.ndarray
     weights: np.ndarray | None
+    modality: str = ""
 
 
 def choose_gains(

@@ -146,7 +146,7 @@ def _choice(choice: Mapping[str, Any]) -> list[str]:
         behind = f"{candidate['behind']:.3f} ± {candidate['error']:.3f}" if candidate["behind"] > 0 else "best"
         chosen = " (chosen)" * (candidate["name"] == choice["name"])
         rows.append([f"{candidate['name']}{chosen}", f"{candidate['score']:.3f}", behind])
-    return [*lines, "", *_table(rows)]
+    return [*lines, "", *card_table(rows)]
 
 
 def _refinement(record: Mapping[str, Any]) -> list[str]:
@@ -163,7 +163,7 @@ def _refinement(record: Mapping[str, Any]) -> list[str]:
 
 def _alignment(record: Mapping[str, object]) -> list[str]:
     """Return a section on the agreement of restarts of a fit without known pairs."""
-    return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(record)])]
+    return ["## Alignment without known pairs", "", *card_table([["evidence", "value"], *alignment_rows(record)])]
 
 
 def _facts(facts: Mapping[str, object]) -> list[str]:
@@ -173,7 +173,7 @@ def _facts(facts: Mapping[str, object]) -> list[str]:
             rows.append([key, str(value), _MEANING.get(key, "")])  # lists and tables are in config.json
         elif isinstance(value, float):
             rows.append([key, f"{value:.4g}", _MEANING.get(key, "")])
-    return ["", "## Facts", "", *_table(rows)]
+    return ["", "## Facts", "", *card_table(rows)]
 
 
 def _scores(scores: Mapping[str, object]) -> list[str]:
@@ -181,7 +181,7 @@ def _scores(scores: Mapping[str, object]) -> list[str]:
     if not flat:
         return []
     rows = [[key, f"{value:.4g}", _MEANING.get(key, "")] for key, value in flat.items()]
-    lines = ["", *_table([["score at fit", "value", "meaning"], *rows])]
+    lines = ["", *card_table([["score at fit", "value", "meaning"], *rows])]
     if "held_out_cosine_constant" in flat:
         lines += [
             "",
@@ -192,7 +192,7 @@ def _scores(scores: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def _table(rows: list[list[str]]) -> list[str]:
+def card_table(rows: list[list[str]]) -> list[str]:
     """Return the lines of a table whose first row is the header; cells are escaped, except plain names."""
     cells = ([cell if _PLAIN.fullmatch(cell) else as_markdown(cell) for cell in row] for row in rows)
     lines = [f"|{''.join(f' {cell} |' if cell else ' |' for cell in row)}" for row in cells]

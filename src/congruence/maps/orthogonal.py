@@ -29,7 +29,7 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap, check_native
-from congruence.maps.readout import RowMeans
+from congruence.maps.readout import Measured, Readout, RowMeans
 from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
 #: One modality for all rows, or one for each row.
@@ -193,12 +193,14 @@ class OrthogonalMap(AffineMap):
         Notes
         -----
         Means set by ``recenter`` are kept. A target mean that ``recenter`` derived from the gap between
-        modalities is recomputed with the new rotation.
+        modalities is recomputed with the new rotation. A read-out that ``congruence.fit`` chose is measured again: on
+        each batch before the map sees it. Scores of the map without the batch are dropped.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
         before = self.__dict__.get("moments_")
         solved = "rotation_" in vars(self)
+        unseen = self._like() if before and self.readout_ is not None else None
         if not before:
             if solved:
                 raise ParameterError(
@@ -218,16 +220,33 @@ class OrthogonalMap(AffineMap):
                 name: moments.scaled(forgetting) for name, moments in before.items()
             }
         try:
-            self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
+            groups = self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
         except Exception:
             self.moments_ = before or {}  # a rejected batch must not decay the weights of earlier ones
             raise
+        self.scores_ = {}
+        if unseen is not None and unseen.readout_ is not None:
+            weight = unseen.n_pairs_ * forgetting
+            for group in groups:
+                share = len(group.X) / (len(group.X) + weight)
+                unseen.readout_ = unseen.readout_.merge(unseen._read_again(group), share)
+            self.readout_ = unseen.readout_
         return self
+
+    def _read_again(self, group: Group) -> Readout:
+        """Return the read-out as measured on pairs of one modality that the map has not seen."""
+        known = self.moments_.get(group.modality) or CrossMoments.of(group.X, group.Y)
+        a, b = known.source_mean, known.target_mean
+        x, y = group.X - a, group.Y - b
+        there, back = Measured.of(x @ self.rotation_, y, b), Measured.of(y @ self.rotation_.T, x, a)
+        tables = ({group.modality: value} for value in (there.height, there.share, back.share))
+        return replace(self.readout_, **dict(zip(("height", "share", "back"), tables, strict=True)))
 
     def merge(self, other: Self) -> Self:
         """Return the map fitted on the pairs of both maps together, which must have the same parameters.
 
-        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard.
+        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard. What ``congruence.fit``
+        measured for the read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
         """
         self._check_same_kind(other, "merge")
         if self.get_params() != other.get_params():
@@ -240,13 +259,20 @@ class OrthogonalMap(AffineMap):
             raise ParameterError(
                 "Got a composed map to merge; expected maps fitted on pairs.", "Merge before composing."
             )
+        if (self.readout_ is None) != (other.readout_ is None):
+            raise ParameterError(
+                "Only one of the two maps has a read-out, which `congruence.fit` chooses.",
+                "Fit both with it, or neither.",
+            )
         new = type(self)(**self.get_params())
         new.n_features_in_, new.scores_ = self.n_features_in_, {}
         new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
         for name, moments in other.moments_.items():
             new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
         new.given_means_ = {**other.given_means_, **self.given_means_}
-        new.role_, new.readout_ = (more := max((self, other), key=lambda one: one.n_pairs_)).role_, more.readout_
+        new.role_ = self.role_
+        if self.readout_ is not None and other.readout_ is not None:
+            new.readout_ = self.readout_.merge(other.readout_, other.n_pairs_ / (self.n_pairs_ + other.n_pairs_))
         new.source_space_, new.target_space_ = (
             replace(mine, normalized=mine.normalized and theirs.normalized)
             for mine, theirs in ((self.source_space_, other.source_space_), (self.target_space_, other.target_space_))
@@ -329,7 +355,7 @@ class OrthogonalMap(AffineMap):
             if name not in self.moments_:
                 self.moments_[name] = CrossMoments(A.shape[1], B.shape[1])
             self.moments_[name].update(a, b, w)
-            groups.append(Group(a, b, w))
+            groups.append(Group(a, b, w, name))
         for name in _SOLVED:
             self.__dict__.pop(name, None)
         if reset:

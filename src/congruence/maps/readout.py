@@ -17,6 +17,7 @@ from congruence._utils.arrays import blocks, cast_like, namespace, normalize_row
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
+from congruence.errors import ParameterError
 
 #: What mapped rows are for: rows that stand in an index, queries, or neither (the fitted map itself).
 ROLES = ("plain", "store", "query")
@@ -33,6 +34,38 @@ class RowMeans(NamedTuple):
     guessed: bool
     sources: Mapping[str, np.ndarray]
     targets: Mapping[str, np.ndarray]
+
+
+class Measured(NamedTuple):
+    """Mean cosine between mapped rows and the new model's own, without their means; the ratio of their lengths; and the
+    slope of the own rows' part along the new mean on that of the mapped ones.
+    """
+
+    cosine: float
+    length: float
+    slope: float
+
+    @classmethod
+    def of(cls, mapped: np.ndarray, own: np.ndarray, mean: np.ndarray) -> Measured:
+        """Measure rows (n, d)."""
+        dots = np.einsum("ij,ij->i", mapped, own)
+        sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
+        scale = sizes[0] * sizes[1]
+        cosine = np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0).mean()
+        length = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
+        along, above = mapped @ mean, own @ mean
+        slope = along @ above / (along @ along) if along.any() else 1.0
+        return cls(max(float(cosine), 0.0), float(length), float(np.clip(slope, 0, 1)))
+
+    @property
+    def height(self) -> float:
+        """How much of its part along the mean a stored row keeps."""
+        return self.cosine * self.slope
+
+    @property
+    def share(self) -> float:
+        """How much of their mean queries keep."""
+        return min(1.0, self.cosine * self.length)
 
 
 class Folded(NamedTuple):
@@ -134,6 +167,20 @@ class Readout:
             return {key: mine.get(key, 1.0) * theirs.get(key, 1.0) for key in {**mine, **theirs}}
 
         return Readout(other.queries, other.store, both("height"), both("share"), both("back"))
+
+    def merge(self, other: Readout, share: float) -> Readout:
+        """Return the read-out of a map of both maps' pairs, of which the other's are this share."""
+        if (self.queries, self.store) != (other.queries, other.store):
+            raise ParameterError("Got maps whose rows are read in two ways.", "Fit both with the same `queries=…`.")
+
+        def both(name: str) -> dict[str, float]:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            return {
+                key: (1 - share) * mine.get(key, theirs.get(key)) + share * theirs.get(key, mine.get(key))
+                for key in {**mine, **theirs}
+            }
+
+        return Readout(self.queries, self.store, both("height"), both("share"), both("back"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""

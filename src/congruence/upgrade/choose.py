@@ -22,6 +22,7 @@ from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
 from congruence.linalg.shrinkage import SHRINKAGES, choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
+from congruence.maps.readout import Measured
 from congruence.splits import duplicate_groups, equal_rows
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
@@ -320,7 +321,7 @@ class _LeftOut:
         pairs, different = CandidatePairs(X, Y), int(groups.max()) + 1
         folds = min(MEASURED_FOLDS, different)
         parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
-        found, along, parted = [], np.zeros(2), []
+        found, parted = [], []
         for test in _held_out(groups, folds, parts, 1, 0):
             if len(X) - len(test) < 2:
                 continue
@@ -329,31 +330,20 @@ class _LeftOut:
             test = test[:: -(-len(test) * parts // MOST_COUNTED)]
             x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
             mapped = forward(x)
-            there, back = _compare(mapped, y), _compare(backward(y), x)
-            heights = mapped @ kept.means[1], y @ kept.means[1]
-            along += heights[0] @ heights[1], heights[0] @ heights[0]
-            found.append([[there[0].mean(), back[0].mean()], [there[1], back[1]]])
-            parted.append((test, there[0], mapped, y))
+            there, back = Measured.of(mapped, y, kept.means[1]), Measured.of(backward(y), x, kept.means[0])
+            found.append([there, back])
+            parted.append((test, mapped, y))
         self.quality, self.rows = Quality(), np.zeros(0, np.intp)
         if parted:
-            cosine, length = np.clip(np.mean(found, axis=0), 0, None).tolist()
-            self.rows, self.cosines, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
-            slope = float(along[0] / along[1]) if along[1] > 0 else 1.0
-            self.quality = Quality(tuple(cosine), tuple(length), float(np.clip(slope, 0, 1)), len(self.rows))
+            self.rows, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
+            cosine, length, slope = np.mean(found, axis=0).T.tolist()
+            self.quality = Quality(tuple(cosine), tuple(length), slope[0], len(self.rows))
 
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
         near, own = a @ b.T, np.arange(len(a))
         return np.asarray((near.argmax(axis=1) == own) * 0.5 + (near.argmax(axis=0) == own) * 0.5)
-
-
-def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the cosines of rows, and the ratio of their lengths."""
-    sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
-    dots, scale = np.einsum("ij,ij->i", mapped, own), sizes[0] * sizes[1]
-    ratio = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
-    return np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0), float(ratio)
 
 
 def _among_rotations(

@@ -10,9 +10,9 @@ import numpy as np
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
 from congruence.errors import ModalityError
-from congruence.maps import AffineMap, OrthogonalMap
+from congruence.maps import AffineMap, OrthogonalMap, make_map
 from congruence.maps.readout import Readout
-from congruence.upgrade.choose import Quality
+from congruence.upgrade.choose import Candidate, Quality, measure_quality
 
 
 def choose_readout(
@@ -41,6 +41,20 @@ def choose_readout(
                 tables[0][name] = cosine * quality.slope
     unit = model.target_space_.normalized
     return Readout(queries, "cone" if unit else "plain", *(tables if unit else ({}, {}, {})))
+
+
+def read_as_store(
+    model: AffineMap,
+    pairs: tuple[np.ndarray, np.ndarray],
+    method: str,
+    queries: tuple[str, ...] = (),
+    sides: Sequence[Mapping[Any, np.ndarray]] = ({}, {}),
+    groups: np.ndarray | None = None,
+) -> None:
+    """Give a fitted map the role of stored rows, with the read-out of what its method gets right of left-out pairs."""
+    given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
+    quality = measure_quality(*pairs, Candidate(method, method, given), groups)
+    model.readout_, model.role_ = choose_readout(model, quality, queries, sides), "store"
 
 
 def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> float:
