@@ -79,10 +79,9 @@ def _also_of_sklearn(error: type) -> Any:
 class Map(ABC):
     """Base of all maps: an estimator that scikit-learn's tools accept, and that never imports it.
 
-    Parameters are the arguments of ``__init__``, stored unchanged. After a fit, ``source_space_`` and ``target_space_``
-    identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with
-    the map. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed in
-    ``congruence.maps.MAPS``.
+    After a fit, ``source_space_`` and ``target_space_`` identify the spaces that the map connects, and ``scores_``
+    holds everything that was measured. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and
+    ``_restore``, and is listed in ``congruence.maps.MAPS``.
     """
 
     kind: ClassVar[str]
@@ -103,12 +102,7 @@ class Map(ABC):
 
     @abstractmethod
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Fit the map on rows paired by position.
-
-        Parameters
-        ----------
-        X, Y : array_like, shapes (n, d_source) and (n, d_target)
-        """
+        """Fit the map on rows paired by position, shapes (n, d_source) and (n, d_target)."""
 
     @abstractmethod
     def _map(self, rows: Array) -> Array:
@@ -148,30 +142,20 @@ class Map(ABC):
         self, X: ArrayLike | ArrowStream, modality: str | None = None, role: str | None = None
     ) -> np.ndarray: ...
     def transform(self, X: RowsLike, modality: str | None = None, role: str | None = None) -> Array:
-        """Map source rows into the target space, or into the joint space of a joint-space map.
+        """Map source rows (m, d_source) into the target space, or into the joint space of a joint-space map.
 
         Parameters
         ----------
         X : array_like or tensor, shape (m, d_source)
-            float64 input gives float64 output; float16 and float32 arrays give float32.
+            A tensor gives a tensor, on its device, with its dtype and in its autograd graph; float16 arrays give
+            float32.
         modality : str, optional
             Modality whose means are used, by default that which ``Embeddings`` declare. A map that keeps means of
-            several modalities needs one; other maps treat all rows alike.
+            several modalities needs one, else it raises ModalityError; other maps treat all rows alike.
         role : {"plain", "store", "query"}, optional
             What the rows are for: to stand in an index that the target's queries search, or to search an index of the
             target's rows, as unit rows if the target's were; or "plain", the fitted map itself. By default "store" for
             a map that ``congruence.fit`` returned, "plain" for others. Maps that are not affine have only the last.
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_out)
-            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision
-            is computed in float32.
-
-        Raises
-        ------
-        ModalityError
-            If the map has no means for the modality, or means of several and none is named.
         """
         mapped = self._for_rows(X, modality).for_role(role)
         out = mapped._apply(X)
@@ -189,10 +173,9 @@ class Map(ABC):
     predict = transform
 
     def score(self, X: RowsLike, y: RowsLike) -> float:
-        """Return the share of source rows ``X`` (n, d_source) whose nearest of the target's rows ``y`` (n, d_target) is
-        their own, by cosine, after the map; rows that tie for nearest share the hit.
-
-        A map with means of several modalities needs ``Embeddings`` that declare one, or ``for_modality``.
+        """Return the share of source rows ``X`` whose nearest of the target's rows ``y`` is their own, by cosine, after
+        the map; rows that tie for nearest share the hit. A map with means of several modalities needs ``Embeddings``
+        that declare one.
         """
         X, y = in_order(X, y)
         mapped = self._for_rows(X, None).for_role(None)
@@ -394,11 +377,7 @@ class Map(ABC):
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
         """Return whether ``transform_embeddings``, ``transform_file`` and exports scale mapped rows to unit norm.
 
-        Parameters
-        ----------
-        normalize : {"auto", True, False}, default="auto"
-            "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``). If that is
-            unknown, rows are not scaled, and a NormWarning says so.
+        "auto" does if the target's rows had unit norm at the fit; if that is unknown, a NormWarning says so.
         """
         self.check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
@@ -448,32 +427,22 @@ class Map(ABC):
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Embeddings | Tensor:
-        """Map embeddings, after checking that they come from this map's source space.
+        """Map embeddings, after checking that they come from this map's source space; a tensor gives a tensor.
 
         Parameters
         ----------
-        embeddings : Embeddings or array_like, shape (m, d_source); also (m, d_target) for a joint-space map
-        modality : str, optional
-            Modality whose means are used; by default the modality of the embeddings.
-        role : {"plain", "store", "query"}, optional
+        modality, role : str, optional
             As for ``transform``.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
-            mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
-            ``transform`` returns them.
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, so that
+            mapped rows and the target model's own rows can share an index.
         side : {"source", "target"}, optional
             Which head of a joint-space map to use; by default that of the space which the embeddings declare.
-
-        Returns
-        -------
-        Embeddings
-            Same ids, in the target (or joint) space. For tensor input a tensor, so that its device and graph are kept.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ModalityError
-            If the embeddings do not belong to the source space, or belong to the target space or to a modality without
-            known means.
+            If the embeddings do not belong to the source space, or to a modality without known means.
         """
         self.check_fitted()
         if is_tensor(embeddings):
@@ -541,25 +510,10 @@ class Map(ABC):
         side: str = "source",
         role: str | None = None,
     ) -> list[Layer]:
-        """Return ``transform_embeddings`` as a list of layers, from which every export is written.
+        """Return ``transform_embeddings`` as a list of layers with float64 arrays, from which every export is written.
 
-        Parameters
-        ----------
-        modality : str, optional
-            Modality whose means are used, as for ``transform``.
-        normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-        side : {"source", "target"}, default="source"
-            Which head to use; for joint-space maps only.
-        role : {"plain", "store", "query"}, optional
-            As for ``transform``.
-
-        Returns
-        -------
-        list of dict
-            Layers as listed in ``HeadsMap``, with float64 arrays, and ``{"kind": "sum", "branches":
-            [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
-            a ``linear`` layer is merged into its bias.
+        Layers are those listed in ``HeadsMap``, and ``{"kind": "sum", "branches": [layers, …]}``, whose branches are
+        applied to the same rows and whose results are added. ``side`` is the head of a joint-space map.
         """
         self._check_side(side)
         chosen = self.for_modality(modality, ask=True)
@@ -581,23 +535,16 @@ class Map(ABC):
         trainable: bool = False,
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
-        """Return the map as a ``torch.nn.Module``, for one modality (extra ``train``).
+        """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``).
 
         Parameters
         ----------
         modality, normalize, side, role
-            As for ``as_layers``. With ``normalize=False`` the module computes ``transform``, or
-            ``transform_target`` with ``side="target"``.
+            As for ``as_layers``. With ``normalize=False`` the module computes ``transform`` (or ``transform_target``).
         trainable : bool, default=False
             Whether the weights require gradients. Gradients with respect to the rows are always computed.
         dtype : torch.dtype, default=torch.float32
             Type of the weights, which the map stores in float64.
-
-        Returns
-        -------
-        TorchMap
-            A ``torch.nn.Module`` on the CPU, whose linear layers are ``torch.nn.Linear``. Later changes of the map do
-            not affect it.
 
         Examples
         --------

@@ -47,47 +47,34 @@ ModelRows: TypeAlias = dict[str, Embeddings]
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the
-    rotation of the first followed by the transpose of the second's rotation, so maps are consistent with each other: A
-    → B → C equals A → C, and a loop is the identity. Models need not share all items, widths or modalities; items are
-    matched by id.
+    Each model has one rotation into the frame, and one mean per modality. A map is the rotation of the first model
+    followed by the transpose of the second's, so maps are consistent: A → B → C equals A → C. Models need not share all
+    items, widths or modalities; items are matched by id.
+
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
+    is the number of models that have item i: for complete data generalized Procrustes analysis without scaling (Gower
+    1975), for two models their ``OrthogonalMap``. Directions that a model lacks are lost in a map through it
+    (docs/frames.md).
 
     Parameters
     ----------
-    center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
-    shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
-        How to weight a model's singular directions, as in ``OrthogonalMap``; ``"auto"`` is
-        ``"wiener"``. A map between two models multiplies the square roots of both models' gains.
-    shrinkage_strength : float, optional
-        Strength of ``"wiener"``; 0.1 by default.
-    max_iter : int, default=200
-        Largest number of sweeps over the models.
-    tol : float, default=1e-8
-        Stop after a sweep that improves the objective by less than this share of it.
+    center, shrinkage, shrinkage_strength
+        As for ``OrthogonalMap``, with "auto", "wiener", "covered" or "full". A map between two models multiplies the
+        square roots of both models' gains.
+    max_iter, tol
+        Stop after so many sweeps over the models, or after one that improves the objective by less than this share of
+        it.
 
     Attributes
     ----------
     models_ : dict of str to FrameModel
-        The models, in the order in which they were added.
     consensus_ : dict of str to Consensus
         The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (``congruence.linalg.shrinkage.mean_isometry``), stored as
-        the last columns of the models' rotations. Only with ``"wiener"``.
+        Modalities whose means have an axis of their own (``congruence.linalg.shrinkage.mean_isometry``), stored as the
+        last columns of the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
-        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
-        decreases, and is 1 for noise-free data.
-
-    Notes
-    -----
-    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
-    is the number of models that have item i: for complete data Gower's generalized Procrustes analysis without scaling,
-    for two models their ``OrthogonalMap``. Directions that a model lacks (because it is narrower, or its anchors do not
-    cover them) are lost in a map through it, and gains below 1 shrink the result of a loop (docs/frames.md).
-
-    Source: Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems",
-    chapter 9.
+        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), which never decreases; 1 if exact.
 
     Examples
     --------
@@ -115,15 +102,8 @@ class CanonicalFrame:
     tol: float = 1e-8
 
     def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
-        """Fit the frame.
-
-        Parameters
-        ----------
-        models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            Vectors by model name; ``map`` uses these names. Items are matched by id. If no model has ids, all must
-            have the same rows.
-        modality : str, optional
-            Modality of rows that do not declare theirs.
+        """Fit the frame on vectors by model name, or by model and modality; ``modality`` is that of rows that do not
+        declare theirs. Items are matched by id. If no model has ids, all must have the same rows.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
@@ -193,14 +173,8 @@ class CanonicalFrame:
 
     def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
         """Add a model to the frame: its Procrustes rotation onto the mean of the models already in it, whose maps do
-        not change, to the bit.
-
-        Parameters
-        ----------
-        vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
-            With ids, some of which are in the frame. New items become part of the frame, for models added later.
-        modality : str, optional
-            Modality of rows that do not declare theirs.
+        not change, to the bit. Some of its ids are in the frame; its other items become part of it, for models added
+        later.
         """
         self.check_fitted()
         if name in self.models_:

@@ -36,11 +36,10 @@ class HeadsMap(Map):
     """A joint-space map: a head for each model, ``transform`` for the source and ``transform_target`` for the target.
 
     Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the
-    target *model*, ``d_out`` the width of the joint space. Created by ``from_layers``; only subclasses can be
-    fitted.
+    target *model*, ``d_out`` that of the joint space. Created by ``from_layers``; only subclasses can be fitted.
 
     Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
-    data, so a map trained with any framework can be saved, loaded and applied without that framework:
+    data, so that a map trained with any framework can be saved, loaded and applied without it:
 
     - ``normalize``: x / ‖x‖, and zero rows stay zero
     - ``center``, with ``mean`` (d,): x − mean
@@ -52,16 +51,7 @@ class HeadsMap(Map):
       silu(x @ gate_weight + gate_bias) · (x @ weight + bias)
     - ``residual``, with ``layers``: x + layers(x)
 
-    Biases and the weight of ``layernorm`` are optional.
-
-    Attributes
-    ----------
-    decode_source_layers_, decode_target_layers_ : list of dict or None
-        Layers from the joint space back to each model's space.
-    method_ : str
-        Name of the method that trained the heads.
-    history_ : History
-        Losses and validation scores by step, drawn by its ``plot``; only for heads trained by ``congruence.train``.
+    Biases and the weight of ``layernorm`` are optional. ``method_`` names the method that trained the heads.
 
     Examples
     --------
@@ -105,20 +95,9 @@ class HeadsMap(Map):
         source_space: Space | None = None,
         target_space: Space | None = None,
     ) -> HeadsMap:
-        """Build a map from trained layers, which are copied.
-
-        Parameters
-        ----------
-        source, target : sequence of mapping
-            Layers of each head, first to last, as arrays or tensors.
-        decode_source, decode_target : sequence of mapping, optional
-            Layers from the joint space back to each model's space, for ``reconstruct``.
-        facts : mapping, optional
-            Plain data about the training to store with the map; ``n_pairs`` also sets ``n_pairs_``.
-        method : str, default="custom"
-            Name of the method that trained the heads.
-        source_space, target_space : Space, optional
-            The models' spaces; by default only their widths are known.
+        """Build a map from trained layers, first to last, as arrays or tensors, which are copied; the decoders lead
+        back from the joint space, for ``reconstruct``. ``facts`` are plain data about the training to store with the
+        map; ``n_pairs`` also sets ``n_pairs_``.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
@@ -258,10 +237,8 @@ class HeadsMap(Map):
         return self.layers()[SIDES.index(side)]
 
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
-        """Return the space of the mapped vectors.
-
-        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits
-        on the same two models are not comparable.
+        """Return the space of the mapped vectors. Its name contains both models, and its revision is a digest of the
+        fitted map, because coordinates of two fits are not comparable.
         """
         self.check_fitted()
         names = [

@@ -65,63 +65,49 @@ class OrthogonalMap(AffineMap):
     (``recenter``, ``for_modality``).
 
     Source: Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
-    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
+    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not). Schönemann (1966).
 
     Parameters
     ----------
     center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows.
-        ``False`` is the paper's uncentered ablation.
+        Map the source mean to the target mean; the rotation is fitted on centered rows. False is the paper's ablation.
     shrinkage : {"auto", "full", "covered", "wiener", "soft", "cv"}, default="auto"
-        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those
+        How to weight the singular directions s, u, v of the pairs' cross-covariance. "Covered" directions are those
         with s above rounding error.
-        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are
-          filled with an arbitrary rotation.
-        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that
-          can be identified (Thm C.16).
-        * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
-          (``congruence.linalg.shrinkage.wiener_gains``). Noise-free data give the exact isometry. If few anchors
-          leave directions uncovered and the anchors' means correspond, the direction of the means counts as covered
-          (``congruence.linalg.shrinkage.mean_isometry``).
-        * ``"soft"``: gain s / (s + strength · s₁).
-        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold
-          cross-validation and a softmax over cosines.
-        * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
+
+        - ``"full"``: the textbook ``U Vᵀ`` of §6; directions that the pairs do not cover are filled arbitrarily.
+        - ``"covered"``: the partial isometry of the covered directions, all that can be identified (Thm C.16).
+        - ``"wiener"``: gain s² / (s² + τ²), with the noise τ estimated from the pairs. If few pairs leave directions
+          uncovered and the means correspond, the direction of the means counts as covered
+          (``congruence.linalg.shrinkage``).
+        - ``"soft"``: gain s / (s + strength · s₁).
+        - ``"cv"``: ``"wiener"`` with the strength of the largest cross-validated likelihood.
+        - ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
     shrinkage_strength : float, optional
-        Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003); the other settings have no strength.
+        Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003).
     allow_reflection : bool, default=True
-        If False, the map is a rotation of determinant 1, in SO(d). This requires equal widths and no shrinkage.
+        If False, the map is in SO(d), which requires equal widths and no shrinkage.
     random_state : int, default=0
         Determines the folds of ``shrinkage="cv"``.
     identity : float, default=0.0
-        For models of equal widths that may be related: weight of the identity, relative to the largest singular value
-        of the anchors' cross-covariance. With a positive weight the map is the rotation nearest to their weighted sum,
-        without shrinkage.
+        For related models of equal widths: weight of the identity, relative to s₁. The map is then the rotation nearest
+        to the weighted sum, without shrinkage.
 
     Attributes
     ----------
     rotation_ : ndarray of float64, shape (d_source, d_target)
         Multiplies rows from the right: the transpose of the paper's ``Q``.
     source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
-        Mean subtracted from source rows and mean added to mapped rows; zeros when ``center=False``.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Singular values of the anchors' mean cross-covariance.
-    gains_ : ndarray, shape (min(d_source, d_target),)
-        Factor applied to each singular direction; all 1 for a textbook rotation.
-    rank_ : int
-        Number of directions that the anchors cover.
-    mean_directions_ : int
-        Number of directions added because the anchors' means correspond.
+    singular_values_, gains_ : ndarray, shape (min(d_source, d_target),)
+        Singular values of the pairs' mean cross-covariance, and the factor applied to each direction.
+    rank_, mean_directions_ : int
+        Directions that the pairs cover, and those added because the pairs' means correspond.
     modality_means_ : dict of str to (ndarray, ndarray)
         Source and target mean of every modality the map knows.
     moments_ : dict of str to CrossMoments
-        Sums over the anchors, by modality. They are saved, so that a loaded map can be updated or merged.
-    n_pairs_ : int
-        Number of pairs with positive weight.
-    cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
-        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
-        in ``congruence.linalg.shrinkage.CV_STRENGTHS``.
+        Sums over the pairs, by modality, from which a map is updated or merged.
+    cv_strength_, cv_scores_ : float, ndarray
+        With ``shrinkage="cv"``: the strength chosen, and the score of each of ``linalg.shrinkage.CV_STRENGTHS``.
 
     Examples
     --------
@@ -129,8 +115,7 @@ class OrthogonalMap(AffineMap):
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
     >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
-    >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
-    >>> bool(np.allclose(mapping.transform(problem.X), problem.Y))
+    >>> bool(np.allclose(OrthogonalMap().fit(problem.X, problem.Y).transform(problem.X), problem.Y))
     True
     """
 
@@ -149,16 +134,8 @@ class OrthogonalMap(AffineMap):
     ) -> Self:
         """Fit the rotation on rows paired by position.
 
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-            float16, float32 or float64; sums are computed in float64. Not modified.
-        Y : array_like, shape (n, d_target)
-        sample_weight : array_like, shape (n,), optional
-            Non-negative. An integer weight has the effect of repeating the row.
-        modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
-            added.
+        ``sample_weight`` (n,) counts as repetitions. ``modality`` is one name or one per row; rows of different
+        modalities are centered separately and their cross-covariances are added.
         """
         self._start()
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
@@ -177,24 +154,12 @@ class OrthogonalMap(AffineMap):
         *,
         forgetting: float = 1.0,
     ) -> Self:
-        """Add pairs to those already seen; the result equals one fit on all of them.
+        """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them.
 
-        The rotation is computed only when it is next needed, so many small batches cost no more than one large batch.
-
-        Parameters
-        ----------
-        X, Y, sample_weight, modality
-            As for ``fit``. A batch may hold a single pair, as long as two pairs have been seen when the map is
-            used.
-        forgetting : float, default=1.0
-            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
-            weight forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
-
-        Notes
-        -----
-        Means set by ``recenter`` are kept. A target mean that ``recenter`` derived from the gap between
-        modalities is recomputed with the new rotation. A read-out that ``congruence.fit`` chose is measured again: on
-        each batch before the map sees it. Scores of the map without the batch are dropped.
+        The weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. The rotation is computed only when
+        it is next needed. Means set by ``recenter`` are kept, those derived from the gap between modalities recomputed.
+        A read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it, and scores are
+        dropped.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
@@ -283,16 +248,11 @@ class OrthogonalMap(AffineMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
+        """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown), up to
+        the rounding of float64 sums; they may have been gathered on several machines.
 
-        Parameters
-        ----------
-        moments : mapping of str to CrossMoments
-            Moments by modality, ``""`` if it is unknown; they may have been gathered on several machines.
-        normalized : (bool, bool), default=(False, False)
-            Whether all source and all target rows had unit norm.
-        **parameters
-            Parameters of the map; ``shrinkage="cv"`` needs the rows themselves and is refused.
+        ``normalized`` says whether all source and all target rows had unit norm. ``shrinkage="cv"`` needs the rows
+        themselves and is refused.
         """
         new = cls(**parameters)
         new._start()
@@ -513,25 +473,17 @@ class OrthogonalMap(AffineMap):
 
         Parameters
         ----------
-        source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
-            Mean of that modality in the source model, or rows to average.
-        target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
-            The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated
-            like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
+        source_mean, target_mean : array_like, shape (d,) or (m, d), or Embeddings
+            Means, or rows to average. Without ``target_mean``, the gap between the two modalities' source means is
+            rotated like any row, ``μ_B + (source_mean − μ_A) @ rotation``, which is exact if one rotation and offset
+            relate both modalities (Remark C.15); a measured mean, even from a few dozen rows, is better.
         modality : str, optional
             Name under which the new map stores these means for ``for_modality``.
         offset : float, default=1.0
-            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
-            it is the same function, with 0 a rotation about the origin.
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that is kept. With 1 the map is
+            the same function, with 0 a rotation about the origin.
         use : bool, default=True
             Whether the new map maps rows about these means; otherwise it keeps them for rows of their modality.
-
-        Notes
-        -----
-        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model
-        (Remark C.15), and if the anchors cover the direction of the gap. The new map is then the same function as the
-        original one. Two contrastive models need not have gaps of the same length, so a measured target mean, even from
-        a few dozen rows, is better.
         """
         self.check_fitted()
         d_source, d_target = self.rotation_.shape
@@ -584,18 +536,9 @@ class OrthogonalMap(AffineMap):
         modality: str,
         forgetting: float = 1.0,
     ) -> Self:
-        """Return a map whose means of one modality include additional unpaired rows.
-
-        With ``forgetting=1``, it equals that of ``recenter`` with all rows together, up to rounding.
-
-        Parameters
-        ----------
-        source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
-            Rows to add to one side or both; they need not be paired.
-        modality : str
-            A modality for which ``recenter`` was given rows (not mean vectors, whose number of rows is unknown).
-        forgetting : float, default=1.0
-            Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
+        """Return a map whose means of one modality include additional unpaired rows of one side or both, as if
+        ``recenter`` had been given all rows together; it must have been given rows, not mean vectors. The weight of the
+        rows counted so far is multiplied by ``forgetting``, in (0, 1].
         """
         _check_forgetting(forgetting)
         self.check_fitted()

@@ -22,11 +22,8 @@ from congruence.persist import check_orthonormal
 class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
-    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns:
-    the leading left and right singular vectors of AᵀB. Unlike in ``OrthogonalMap``, neither model is
-    the reference.
-
-    Source: SOTAlign, equation 6 and proposition C.1. Gower and Dijksterhuis (2004), "Procrustes Problems".
+    Maximizes ⟨A Wx, B Wy⟩ over matrices with orthonormal columns: the leading singular vectors of AᵀB. Unlike in
+    ``OrthogonalMap``, neither model is the reference. Source: SOTAlign, equation 6 and proposition C.1.
 
     Parameters
     ----------
@@ -34,19 +31,17 @@ class ProcrustesHeads(HeadsMap):
         Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
         without centering), or fewer if the rows span fewer.
     center : bool, default=True
-        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
+        Subtract the mean of the rows of the fit, after scaling them to unit norm if ``normalize``.
     normalize : bool, default=True
-        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
-        way.
+        Scale rows to unit norm before the mean is computed, and rows to be mapped.
 
     Attributes
     ----------
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
-        Multiply rows from the right; their columns are orthonormal.
     source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
         Subtracted from the rows; zeros without centering.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
+    singular_values_ : ndarray
+        Singular values of AᵀB, descending.
     """
 
     kind: ClassVar[str] = "procrustes"
@@ -103,28 +98,16 @@ class ProcrustesHeads(HeadsMap):
 class CCAMap(HeadsMap):
     """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
 
-    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
-
-    Source: SOTAlign, equation 7 and proposition C.2. Vinod (1976), "Canonical ridge and econometrics of joint
-    production".
+    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I (SOTAlign, equation 7 and proposition
+    C.2; Vinod 1976). Parameters and attributes are those of ``ProcrustesHeads``, and
 
     Parameters
     ----------
-    n_components, center, normalize
-        As for ``ProcrustesHeads``.
     ridge : float, default=0.1
-        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
-        pairs.
+        λ, added to the Gram matrices, which are sums over rows, not means: λ has less effect with more pairs.
     power : float, default=0.0
-        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and
-        strongly correlated directions the same weight.
-
-    Attributes
-    ----------
-    source_weights_, target_weights_, source_mean_, target_mean_
-        As for ``ProcrustesHeads``, but the columns of the weights are not orthonormal.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
+        Multiply direction i by (its canonical correlation)^power on both sides; 0, as in the paper, weights all the
+        same.
     """
 
     kind: ClassVar[str] = "cca"

@@ -88,22 +88,12 @@ class Readout:
     - ``plain``: the map itself, ``r + ν``.
     - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
       ``height[m]`` if m may be searched by queries of its own kind, else 0. Means that hold less than a tenth of the
-      squared norm are no directions here. Mapped rows and unit rows of the new model
-      can stand side by side. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
-    - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere. It
-      maps rows in any of the forms above back, and the model's own.
+      squared norm are no directions here. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
+    - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
-    that equals its mean becomes the mean.
-
-    Parameters
-    ----------
-    queries : tuple of str
-        Modalities of the queries; empty for all whose new mean is known.
-    store : str
-        A form.
-    height, share, back : mapping of str to float
-        k and s by modality (1 if not given), and s in the other direction.
+    that equals its mean becomes the mean. ``queries`` are the modalities of the queries, empty for all whose new mean
+    is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given.
     """
 
     queries: tuple[str, ...] = ()
