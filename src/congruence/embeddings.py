@@ -32,22 +32,9 @@ MODALITIES = ("image", "text", "audio", "video", "other")
 class Space:
     """Identity of an embedding space: its model and version, and its vectors' modality, width, norm and prompt.
 
-    Parameters
-    ----------
-    model : str, optional
-        Name of the model, e.g. ``"open_clip:ViT-B-32/openai"``. ``None`` if unknown.
-    revision : str, optional
-        Version of the weights.
-    modality : str, optional
-        One of ``MODALITIES``.
-    dim : int, optional
-        Width of the vectors.
-    normalized : bool, optional
-        Whether all rows have unit norm.
-    prompt : str, optional
-        Text that the encoder puts before each text.
-    role : str, optional
-        "store" or "query", of mapped rows: what they were mapped for.
+    ``model`` is a name such as ``"open_clip:ViT-B-32/openai"``, ``revision`` the version of the weights, ``modality``
+    one of ``MODALITIES``, ``dim`` the width, ``normalized`` whether all rows have unit norm, ``prompt`` the text that
+    the encoder puts before each text, ``role`` what mapped rows were mapped for, "store" or "query". None is unknown.
     """
 
     model: str | None = None
@@ -137,31 +124,23 @@ class Embeddings:
     """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
     Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a
-    list of ids return ``Embeddings``. An integer is always a row number and a string is always an id: ``e["7"]``
-    is the item whose id is 7. ``np.asarray(e)`` returns the vectors.
+    list of ids return ``Embeddings``. An integer is always a row number and a string is always an id. ``np.asarray(e)``
+    returns the vectors.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never
-        modified. A list of arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns
-        are accepted too; a column of ids beside the vectors gives the ids.
+        float16, float32 or float64; integers become float64, bfloat16 tensors float32. Also lists of arrays or tensors,
+        a pandas, polars or Arrow column of lists, and tables of numeric columns; a column of ids beside the vectors
+        gives the ids. Never modified.
     ids : sequence of str or int, optional
-        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of
-        strings. Two ids are equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas
-        object is used as its ids, unless it is the default index 0, 1, 2, …. Without ids, rows are identified by their
-        row number and paired by position.
+        One unique id per row, at most 65,536 bytes long in UTF-8. Two ids are equal when their text is equal: 7 equals
+        ``"7"`` but not ``"07"``. The index of a pandas object is used, unless it is the default 0, 1, 2, …. Without
+        ids, rows are identified by their row number and paired by position.
     space : Space, optional
-        The model and modality the vectors come from. Width and normalization are read from the data if they are not
-        given.
+        The model and modality the vectors come from; width and normalization are read from the data.
     allow_zero_rows : bool, default=False
         Accept rows that consist of zeros.
-
-    Raises
-    ------
-    InputError
-        A ``ShapeError``, ``DtypeError``, ``NotFiniteError`` or ``ZeroRowError`` if the vectors
-        cannot be used, an ``IdError`` if the ids are not one per row, repeated or missing.
 
     Examples
     --------
@@ -274,17 +253,8 @@ class Embeddings:
         return self.take(np.asarray(which) if isinstance(which, bool) else which)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the vectors as a DataFrame with one row per item (needs the extra ``pandas``).
-
-        Returns
-        -------
-        pandas.DataFrame, shape (n, d)
-            A copy. Its index is named ``id`` and holds the ids; without ids it is the default index.
-
-        Raises
-        ------
-        MissingExtraError
-            If pandas is not installed.
+        """Return a copy of the vectors as a DataFrame with one row per item (extra ``pandas``), whose index ``id``
+        holds the ids.
         """
         pd = require("pandas", extra="pandas")
         index = pd.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
@@ -310,17 +280,8 @@ class Embeddings:
         return self.vectors.mean(axis=0, dtype=np.float64)
 
     def take(self, which: Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings:
-        """Return the selected rows, in the order given.
-
-        Parameters
-        ----------
-        which : sequence of str, or boolean or integer array
-            Ids as strings, or a boolean mask or row numbers as for a NumPy array.
-
-        Raises
-        ------
-        IdError
-            If an id is not present.
+        """Return the selected rows, in the order given: ids as strings, or a boolean mask or row numbers as for a NumPy
+        array. Raises IdError.
         """
         values = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
         if not isinstance(which, (list, tuple)):
@@ -374,19 +335,8 @@ class Embeddings:
 class Pairs:
     """Two embeddings of the same items, row by row.
 
-    Build it with ``join``, which pairs by id. The constructor ignores the ids and pairs row *i* with row *i*.
-
-    Parameters
-    ----------
-    source, target : Embeddings
-        Equal length. Row *i* of both is the same item.
-    only_source, only_target : ndarray, shape (k,) and (l,)
-        Ids without a partner, which were left out.
-
-    Raises
-    ------
-    ShapeError
-        If the lengths differ.
+    Build it with ``join``, which pairs by id; the constructor ignores the ids and pairs row *i* with row *i*.
+    ``only_source`` and ``only_target`` are ids without a partner, which were left out.
     """
 
     source: Embeddings
@@ -411,24 +361,11 @@ class Pairs:
 
     @classmethod
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
-        """Pair two embeddings by id, in the order of the source.
+        """Pair two embeddings by id, in the order of the source; ids are equal when their text is equal.
 
-        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids,
-        both must have the same number of rows, and rows are paired by position.
-
-        Parameters
-        ----------
-        source, target : Embeddings
-        missing : {"drop", "error"}, default="drop"
-            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in
-            ``only_source`` and ``only_target``.
-
-        Raises
-        ------
-        IdError
-            If no id is common to both, or ``missing="error"`` and an id has no partner.
-        ShapeError
-            If there are no ids to pair by and the numbers of rows differ.
+        If either has no ids, both must have the same number of rows, which are paired by position. Ids found in only
+        one of the two are left out and recorded in ``only_source`` and ``only_target``, or with ``missing="error"``
+        refused. Raises IdError or ShapeError.
         """
         check_choice(missing, ("drop", "error"), "missing")
         if not (source.has_ids and target.has_ids):

@@ -26,13 +26,10 @@ CLASS_RATIO = 3
 class Split:
     """A rule that decides for each id, independently of the others, whether the item is held out.
 
-    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend
-    on the order or the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in
-    any file. Items of one group are always on the same side of the split: ids whose own hash would put them on the
-    other side are stored as exceptions.
-
-    - ``threshold``: Ids whose hash is below it are held out.
-    - ``exceptions``: Hashes of ids for which the rule is reversed, ascending.
+    An id is held out when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends
+    neither on the order nor on the number of items, so a map can store it and ``evaluate`` finds the same items in any
+    file. Items of one group are always on the same side: ids whose own hash would put them on the other are
+    ``exceptions`` (hashes, ascending).
     """
 
     random_state: int
@@ -43,23 +40,11 @@ class Split:
     def choose(
         cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
     ) -> Split:
-        """Choose the rule that holds out a share, or an exact number, of these ids.
+        """Choose the rule that holds out a share (below 1) or an exact number of these ids.
 
-        Parameters
-        ----------
-        ids : ndarray of str or int, shape (n,)
-        holdout : float or int
-            Below 1: share of the items. From 1 on: number of items.
-        groups : sequence, shape (n,), optional
-            Items with equal labels (e.g. from ``duplicate_groups``) are held out together or not at all. Groups are
-            added as long as they fit into the requested number; if none fits, the smallest is taken.
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are fewer than two items, or fewer than two items or groups would be left to fit on.
-        ShapeError
-            If ``groups`` does not have one label per item.
+        Items with equal labels in ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all:
+        groups are added as long as they fit into the requested number; if none fits, the smallest is taken. Raises
+        TooFewAnchorsError if fewer than two items or groups would be left to fit on.
         """
         check_seed(random_state)
         n = len(ids)
@@ -120,16 +105,7 @@ class Split:
         return cls(random_state, threshold, tuple(exceptions.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
-        """Return a mask of the ids that are held out.
-
-        Parameters
-        ----------
-        ids : ndarray of str or int, shape (m,)
-
-        Returns
-        -------
-        ndarray of bool, shape (m,)
-        """
+        """Return a mask (m,) of the ids that are held out."""
         hashes = _hashes(ids, self.random_state)
         below = hashes < np.uint64(self.threshold)
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
@@ -159,36 +135,15 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
 
 
 def duplicate_groups(*sides: RowsLike) -> np.ndarray:
-    """Label groups of identical rows, so that copies of a training row do not end up in the held-out part.
+    """Label groups of identical rows (n,), 0, 1, … in their order, so that copies of a training row are not held out.
 
-    Parameters
-    ----------
-    *sides : Embeddings or array_like, each of shape (n, d)
-        The rows of one model, or of several models paired by position. Equal rows of the first side always form a
-        group. Equal rows of a further side do so too, unless that side describes classes rather than items, i.e. unless
-        it has at most a third as many different vectors as the first side. If the embeddings have modalities, a text
-        side is never used as the first side when there is another.
+    Equal rows of the first side always form a group. Equal rows of a further side, paired by position, do so too,
+    unless that side describes classes rather than items, i.e. has at most a third as many different vectors as the
+    first; grouping by a class description would measure generalization to new classes. If the embeddings have
+    modalities, a text side is never the first when there is another. Each connected component has one label: two images
+    belong together if they share a caption. Rows are equal when all their numbers are; copies that differ by rounding
+    are not found. Time and memory are linear.
 
-    Returns
-    -------
-    ndarray of int, shape (n,)
-        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to
-        one group if they share a caption.
-
-    Notes
-    -----
-    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that
-    differ by rounding, e.g. because they were embedded in different batches, are not found.
-
-    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one
-    side of the split, and so measure something else: generalization to new classes. Grouping by an image never does
-    this.
-
-    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are
-    equal. Time and memory are linear in n · d.
-
-    Examples
-    --------
     >>> from congruence.splits import duplicate_groups
     >>> images, texts = [[1, 0], [1, 0], [0, 1], [2, 2]], [[1], [2], [2], [3]]
     >>> duplicate_groups(images, texts)
@@ -249,26 +204,10 @@ def unpaired_pools(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose rows for two unpaired pools such that a given share of their items is in both.
 
-    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner.
-    How much unpaired rows help depends on this share.
+    How much unpaired rows help depends on this share: rows whose partner is in the other pool are not representative.
+    ``source`` and ``target`` name the item of each row; ``size`` is the largest number of items in a pool. Returns row
+    numbers in both, each in its own random order: of s items per pool, round(overlap · s) are in both.
 
-    Parameters
-    ----------
-    source, target : sequence, shape (n,) and (m,)
-        The item of each row. Rows with equal labels are the same item.
-    overlap : float, default=0.0
-        Share of each pool's items that are also in the other pool: 0 for disjoint pools, 1 for the same items.
-    size : int, optional
-        Largest number of items in a pool; by default as many as possible. Both pools have the same number of items.
-
-    Returns
-    -------
-    tuple of (ndarray of int, ndarray of int)
-        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap ·
-        s) are in both.
-
-    Examples
-    --------
     >>> from congruence.splits import unpaired_pools
     >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)
     >>> len(source_rows), len(target_rows), len(set(source_rows) & set(target_rows))

@@ -80,19 +80,8 @@ class SugarCrepe:
 
 
 def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) -> SugarCrepe:
-    """Read the annotation files of SugarCrepe (Hsieh et al., 2023).
-
-    Parameters
-    ----------
-    folder : path-like
-        Contains ``add_att.json``, ``add_obj.json``, …, like the folder ``data`` of github.com/RAIVNLab/sugar-crepe.
-    categories : sequence of str
-        Categories to read; all seven by default.
-
-    Returns
-    -------
-    SugarCrepe
-        All seven categories have 7,511 items over 1,560 images.
+    """Read the annotation files of SugarCrepe (Hsieh et al., 2023), ``add_att.json`` and so on, from a folder like
+    ``data`` of github.com/RAIVNLab/sugar-crepe; all seven categories have 7,511 items over 1,560 images.
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:

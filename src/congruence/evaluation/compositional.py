@@ -33,17 +33,13 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True)
 class TaskRecall(PlainData):
-    """Recall at 1 on the items of one task.
+    """Recall at 1 on the ``n`` items of one task.
 
-    - ``task``: ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have
-      the same words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
-      (``CATEGORY_NAMES``), for tasks with several.
-    - ``n``: Number of items.
-    - ``binary``: Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
-    - ``choice``: The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
-    - ``options``: Number of captions to choose from in ``choice``.
-    - ``ties``: Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
-      expectation is reported.
+    ``task`` is ``"replace"``, ``"add"``, ``"swap"``, one of the two parts of swap (``"swap, order only"``, where both
+    captions have the same words, and ``"swap, other words"``), or a category (``CATEGORY_NAMES``). ``binary`` is the
+    share of images nearer to their caption than to the wrong one (chance 0.5), ``choice`` the same among ``options``
+    captions. Of ``ties`` items both captions have the same cosine; the expectation of breaking them at random is
+    reported.
     """
 
     task: str
@@ -65,33 +61,10 @@ def sugarcrepe_recall(
 ) -> list[TaskRecall]:
     """Measure image-to-text recall at 1 by task: between a caption and a wrong one, and among these and distractors.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-        Items to measure on: test items, if a model was trained on others.
-    image, caption, negative : array_like, shape (n, d)
-        Embeddings of each item's image and two captions in one space, from a dual encoder or a joint-space map.
-    options : int, default=5
-        Total number of captions to choose from; ``options − 2`` of them are distractors.
-    random_state : int, default=0
-        Random seed of the distractors; see ``distractors``.
-
-    Returns
-    -------
-    list of TaskRecall
-        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with
-        more than one. The distractors of a category are those of its task, so that the score of a task is the mean over
-        its categories.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If a task does not have enough captions of other images to draw from.
-
-    Notes
-    -----
-    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
-    cannot distinguish them, so they are also reported separately.
+    ``image``, ``caption``, ``negative`` (n, d) are embeddings in one space of each item; ``options − 2`` captions of
+    other images are distractors (``distractors``). There is one entry per task: replace, add, swap; then the two parts
+    of swap (in 574 of 911 items both captions have the same words); then SugarCrepe's categories, for tasks with
+    several, with the distractors of the task.
 
     Source: Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """

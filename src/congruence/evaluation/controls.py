@@ -109,10 +109,7 @@ def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray |
 def cosine_controls(
     mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
 ) -> Controls:
-    """Return the mean cosines of the constant and the random-rotation control on paired rows X and Y, shape (n, d).
-
-    ``mapping`` is a fitted map, set to the rows' modality. To be reported with
-    ``paired_cosine`` of the mapped rows.
+    """Return the mean cosines of the two controls on paired rows X and Y, shape (n, d), of a map set to their modality.
 
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem

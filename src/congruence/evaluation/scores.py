@@ -45,20 +45,16 @@ LabelsById: TypeAlias = "Mapping[str, str] | None"
 class Score:
     """One line of an evaluation.
 
-    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"cosine"``, ``"distance"``; for
-      joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``,
-      ``"zero_shot"``, ``"cosine"``. With a correction for hubs the name ends in that of the correction.
-    - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for
-      joint-space maps ``"aligned source image"`` with ``"aligned target text"``.
-    - ``after``: Score with the map.
-    - ``before``: Score with the unmapped source vectors; None if the widths differ or the comparison is not meaningful.
-    - ``source``, ``target``: Scores of the source model alone and of the target model alone; the target's is the
-      oracle.
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"cosine"``, ``"distance"``; for joint-space
+      maps ``"recall_at_k"``, ``"mean_recall_at_1"``, ``"zero_shot"``, ``"cosine"``. With a correction for hubs the name
+      ends in that of the correction.
+    - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``.
+    - ``after``, ``before``: Score with the map, and with the unmapped vectors, if widths agree and it is meaningful.
+    - ``source``, ``target``: Scores of each model alone; the target's is the oracle.
     - ``n``: Number of items (for a joint-space map: pairs, or queries).
-    - ``chance``: Score of neighbors drawn at random, for retrieval and classification.
-    - ``control_constant``, ``control_random_rotation``: For cosine and distance: the score with every mapped row
-      replaced by the target's mean, and with a random rotation about the correct means
-      (``congruence.evaluation.controls``).
+    - ``chance``: Score of neighbors drawn at random.
+    - ``control_constant``, ``control_random_rotation``: The cosine or distance with every mapped row replaced by the
+      target's mean, and with a random rotation about the correct means (``congruence.evaluation.controls``).
     """
 
     metric: str
@@ -93,10 +89,8 @@ def bank_notes(hubness: Hubness | None) -> list[str]:
 class Scores(PlainData):
     """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
 
-    - ``rows``: Retrieval and classification first, then cosines and distances with their controls.
-    - ``covered_share``: By modality, the mean share of the source vectors' variance (norm²) in directions that the
-      anchors cover.
-    - ``notes``: Notes a reader needs to interpret the numbers.
+    ``rows`` has retrieval and classification first, then cosines and distances with their controls; ``covered_share``,
+    by modality, the mean share of the source vectors' variance in directions that the anchors cover.
     """
 
     rows: list[Score]
@@ -142,47 +136,27 @@ def evaluate(
 ) -> Scores:
     """Score a map on embeddings from both models, within each modality and across modalities.
 
+    Rows are mapped in the map's own role: how the mean of a modality is read is the map's affair
+    (``congruence.maps.readout``). Joint-space maps are measured in their joint space: every modality of the source
+    against every modality of the target, matched by id within a modality and by class (or id) across modalities. Each
+    cosine is reported with two controls on the same rows, retrieval and classification with chance.
+
     Parameters
     ----------
-    mapping : Map
-        A fitted map.
     source, target : Embeddings or array_like, or mapping of str to those
         Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
-        missing; everything that the data allow is measured. Rows are paired as in ``congruence.fit``: by id, or by
-        position if they have no ids.
+        missing; everything that the data allow is measured. Rows are paired by id, or by position if they have no ids.
     modality : str, optional
         Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality
         the map was fitted on, else ``"other"``.
     labels : mapping of str to str, optional
         Class of each image, by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
-        Class of each text, by id, for several prompts per class, which are ensembled. By default a text's
-        id is its class. For joint-space maps the label may also be the id of the image that a text describes.
+        Class of each text, by id, for several prompts per class, which are ensembled. By default a text's id is its
+        class. For joint-space maps the label may also be the id of the image that a text describes.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls``
-        or ``_qb_norm``. The evaluated queries are the query bank (transductive).
-
-    Raises
-    ------
-    InputError
-        If nothing can be measured, only one of source and target is a mapping, or images or prompts have no class.
-    SpaceMismatchError, DirectionError, ModalityError
-        If the embeddings do not belong to the map's spaces or modalities.
-
-    Notes
-    -----
-    Rows are mapped in the map's own role: how the mean of a modality is read is the map's affair
-    (``congruence.maps.readout``).
-
-    Joint-space maps are measured in their joint space: every modality of the source against every modality of the
-    target, matched by id within a modality and by class (or id) across modalities. ``cosine`` is the mean over all
-    matching pairs, ``recall_at_k`` the share of rows with a match among their k nearest, ``mean_recall_at_1`` the mean
-    of both directions, and ``zero_shot``, with ``labels``, the accuracy of classifying images by prompts that are
-    ensembled after they are mapped.
-
-    Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a
-    random rotation about the correct means. Retrieval and classification are reported with chance
-    (``congruence.evaluation.controls``).
+        Also measure retrieval and classification with a correction for hubs, whose query bank are the evaluated queries
+        (transductive). The names of these lines end in ``_csls`` or ``_qb_norm``.
 
     Source: Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """

@@ -34,16 +34,10 @@ COLUMNS = (
 class Translation(PlainData):
     """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
 
-    Rates are measured on queries that the translation was not fitted on (cross-validation).
-
-    - ``threshold``: The old threshold.
-    - ``value``: The threshold to use instead.
-    - ``fpr_old``, ``fpr_unchanged``, ``fpr``: False-positive rate, i.e. the share of irrelevant pairs of a query and a
-      row above the threshold: with the old model; with mapped vectors and the old threshold; with mapped vectors and
-      ``value``.
-    - ``fpr_interval``: 95 % interval of ``fpr``, from resampled queries.
-    - ``recall_old``, ``recall_unchanged``, ``recall``: Share of relevant pairs above the threshold; None if no pair is
-      known to be relevant.
+    ``value`` is the threshold to use instead. False-positive rates (the share of irrelevant pairs above the threshold)
+    and recall (of relevant pairs; None if none is known) are measured on queries that the translation was not fitted
+    on: with the old model, with mapped vectors and the old threshold (``_unchanged``), and with mapped vectors and
+    ``value``, whose 95 % interval is from resampled queries.
     """
 
     threshold: float
