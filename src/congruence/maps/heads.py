@@ -75,6 +75,8 @@ class HeadsMap(Map):
     method_: str
     #: Mapped rows of both models, from which a search computes the densities that CSLS subtracts; saved with the map.
     banks_: tuple[np.ndarray, np.ndarray] | None = None
+    #: Of closed forms: singular values or canonical correlations, descending.
+    singular_values_: np.ndarray | None = None
     if TYPE_CHECKING:  # what the methods of congruence.train add
         method: ClassVar[str]
         criterion: ClassVar[str]
@@ -303,7 +305,8 @@ class HeadsMap(Map):
             layers = getattr(self, f"{name}_layers_")
             if layers is not None:
                 out |= _layers.flatten(layers, name)[1]
-        return out | {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
+        out |= {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
+        return out if self.singular_values_ is None else {**out, "singular_values": self.singular_values_}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         unused, other_facts = dict(arrays), dict(facts)
@@ -313,6 +316,8 @@ class HeadsMap(Map):
         count(other_facts, "n_pairs", missing=0)
         if not isinstance(method, str):
             raise ValueError("a method that is not a string")
+        if self.kind != HeadsMap.kind:
+            self.singular_values_ = unused.pop("singular_values", None)
         parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
         if banks := [unused.pop(name) for side in SIDES if (name := f"bank.{side}") in unused]:
             if len(banks) < 2 or any(

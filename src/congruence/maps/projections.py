@@ -19,6 +19,18 @@ from congruence.maps.heads import HeadsMap
 from congruence.persist import check_orthonormal
 
 
+def _weights_of(side: str) -> Any:
+    return property(lambda self: getattr(self, f"{side}_layers_")[-1]["weight"])
+
+
+def _mean_of(side: str) -> Any:
+    def mean(self: HeadsMap) -> np.ndarray:
+        *before, last = getattr(self, f"{side}_layers_")
+        return before[-1]["mean"] if before and "mean" in before[-1] else np.zeros(len(last["weight"]))
+
+    return property(mean)
+
+
 class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
@@ -46,11 +58,8 @@ class ProcrustesHeads(HeadsMap):
 
     kind: ClassVar[str] = "procrustes"
 
-    source_weights_: np.ndarray
-    target_weights_: np.ndarray
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-    singular_values_: np.ndarray
+    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
+    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
 
     def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
         self.n_components = n_components
@@ -84,13 +93,9 @@ class ProcrustesHeads(HeadsMap):
         _set_directions(self, A, B, (U, V, svd.s, svd.rank))
         return self
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays of both heads and the singular values."""
-        return {**super().state(), "singular_values": self.singular_values_}
-
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
-        _restore_directions(self, arrays["singular_values"])
+        super()._restore(arrays, facts)
+        _check_directions(self)
         check_orthonormal(self.source_weights_, "source_weights")
         check_orthonormal(self.target_weights_, "target_weights")
 
@@ -112,11 +117,8 @@ class CCAMap(HeadsMap):
 
     kind: ClassVar[str] = "cca"
 
-    source_weights_: np.ndarray
-    target_weights_: np.ndarray
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-    singular_values_: np.ndarray
+    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
+    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
 
     def __init__(
         self,
@@ -175,13 +177,9 @@ class CCAMap(HeadsMap):
         kept = max(1, svd.rank)
         return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays of both heads and the canonical correlations."""
-        return {**super().state(), "singular_values": self.singular_values_}
-
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
-        _restore_directions(self, arrays["singular_values"])
+        super()._restore(arrays, facts)
+        _check_directions(self)
 
 
 @dataclass(frozen=True)
@@ -256,37 +254,20 @@ def _set_directions(
         parts[side] = [*layers, {"kind": "linear", "weight": W[:, :k] * signs}]
     facts = {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)}
     mapping.set_layers(parts, mapping.kind, facts)
-    _name_directions(mapping, singular[:most])
+    mapping.singular_values_ = singular[:most]
 
 
-def _name_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
-    """Set the attributes that name the matrix and the mean of each head."""
-    mapping.singular_values_ = singular
-    for side in ("source", "target"):
-        layers = getattr(mapping, f"{side}_layers_")
-        weights = layers[-1]["weight"]
-        setattr(mapping, f"{side}_weights_", weights)
-        setattr(mapping, f"{side}_mean_", layers[-2]["mean"] if mapping.center else np.zeros(len(weights)))
-
-
-def _restore_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
-    """Set the attributes of a saved map, after checking that its heads are those that its parameters describe."""
+def _check_directions(mapping: ProcrustesHeads | CCAMap) -> None:
+    """Check that the heads of a saved map are those that its parameters describe."""
     kinds = ["normalize"] * mapping.normalize + ["center"] * mapping.center + ["linear"]
-    width = mapping.d_out
-    if (
-        singular.dtype != np.float64
-        or singular.ndim != 1
-        or len(singular) < width
-        or not np.isfinite(singular).all()
-        or (singular < 0).any()
-    ):
+    singular, width = mapping.singular_values_, mapping.d_out
+    if singular is None or singular.ndim != 1 or len(singular) < width or not (singular >= 0).all():
         raise ValueError("negative singular values, or fewer singular values than directions")
     for layers in (mapping.source_layers_, mapping.target_layers_):
         if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
             raise ValueError("layers that do not match the map's parameters")
     if mapping.n_components not in (None, width) or mapping.decode_source_layers_ or mapping.decode_target_layers_:
         raise ValueError("heads that do not match the map's parameters")
-    _name_directions(mapping, singular)
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
