@@ -599,8 +599,8 @@ class SharedItems:
                 f"{len(side)} rows of {name!r} with{'' if side.has_ids else 'out'} ids" for name, side in sides.items()
             )
             raise (IdError if named else ShapeError)(
-                f"Got {sizes}; expected ids for every model, or as many rows of each.",
-                "Pass `ids=…` for all of them, to match the rows by.",
+                f"Got {sizes}; expected as many rows of each, or ids to match them by.",
+                "Pass `ids=…` for every model.",
             )
         ids = id_texts(next(iter(sides.values())).ids)
         for side in list(sides.values())[1:]:
@@ -706,8 +706,8 @@ def _gather(
         for m, j in combinations(range(len(models)), 2):
             both = np.flatnonzero((matched.rows[m] >= 0) & (matched.rows[j] >= 0))
             if len(both):
-                pair = (reduced[side][q][place[side][q][both]] for side in (m, j))
-                moments[m, j, q] = CrossMoments.of(*pair, weights[both])
+                X, Y = (reduced[side][q][place[side][q][both]] for side in (m, j))
+                moments[m, j, q] = CrossMoments.of(X, Y, weights[both])
     return moments, bases
 
 

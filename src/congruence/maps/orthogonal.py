@@ -204,8 +204,9 @@ class OrthogonalMap(AffineMap):
         a, b = known.source_mean, known.target_mean
         x, y = group.X - a, group.Y - b
         there, back = Measured.of(x @ self.rotation_, y, b), Measured.of(y @ self.rotation_.T, x, a)
+        assert self.readout_ is not None
         tables = ({group.modality: value} for value in (there.height, there.share, back.share))
-        return replace(self.readout_, **dict(zip(("height", "share", "back"), tables, strict=True)))
+        return Readout(self.readout_.queries, self.readout_.store, *tables)
 
     def merge(self, other: Self) -> Self:
         """Return the map fitted on the pairs of both maps together, which must have the same parameters.

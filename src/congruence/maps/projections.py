@@ -60,6 +60,7 @@ class ProcrustesHeads(HeadsMap):
 
     source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
     source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
+    singular_values_: np.ndarray
 
     def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
         self.n_components = n_components
@@ -119,6 +120,7 @@ class CCAMap(HeadsMap):
 
     source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
     source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
+    singular_values_: np.ndarray
 
     def __init__(
         self,
@@ -261,7 +263,7 @@ def _check_directions(mapping: ProcrustesHeads | CCAMap) -> None:
     """Check that the heads of a saved map are those that its parameters describe."""
     kinds = ["normalize"] * mapping.normalize + ["center"] * mapping.center + ["linear"]
     singular, width = mapping.singular_values_, mapping.d_out
-    if singular is None or singular.ndim != 1 or len(singular) < width or not (singular >= 0).all():
+    if singular.ndim != 1 or len(singular) < width or not (singular >= 0).all():
         raise ValueError("negative singular values, or fewer singular values than directions")
     for layers in (mapping.source_layers_, mapping.target_layers_):
         if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
