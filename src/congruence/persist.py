@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -256,7 +256,7 @@ def check_parameters(kind: type, parameters: Mapping[str, object]) -> None:
             raise TypeError(f"parameter {name} has type {type(value).__name__}")
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a finite number that fits a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

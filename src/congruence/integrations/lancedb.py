@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from congruence._utils.optional import require
@@ -64,7 +66,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         rows = iter(self._vectors([text for text in texts if text is not None], role))
         return [None if text is None else next(rows) for text in texts]
 
-    def compute_query_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
+    def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
         """Return a list with the vector of a query, without retries."""
         return list(self.compute_query_embeddings(*args, **kwargs))
 

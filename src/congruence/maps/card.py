@@ -66,27 +66,24 @@ def write_card(
         kind = f"{kind} of rows without known pairs"
     name = f"{models[0] or 'source'} → {models[1] or 'target'}"
     lines = [*front_matter(name, (tag,), scores), f"# {kind}: {title}", "", *text]
-    for write, record in (
+    sections: list[tuple[Callable[[Any], list[str]], Any]] = [
         (_display, shown),
         (_means, facts),
         (_pairing, scores.get("pairing")),
-        (
-            lambda record: ["## Choice of the map", "", *card_table([["", ""], *choice_rows(record)])],
-            scores.get("choice"),
-        ),
+        (lambda one: ["## Choice of the map", "", *card_table([["", ""], *choice_rows(one)])], scores.get("choice")),
         (_refinement, refined),
-        (
-            lambda record: ["## Alignment without known pairs", "", *card_table([["", ""], *alignment_rows(record)])],
-            aligned,
-        ),
-    ):
+        (lambda one: ["## Alignment without known pairs", "", *card_table([["", ""], *alignment_rows(one)])], aligned),
+    ]
+    for write, record in sections:
         if record is not None:
             try:
                 lines += ["", *write(record)]
             except _MALFORMED:
                 lines += ["", "This record is not of the form that congruence writes."]
     table = [["fact or parameter", "value", "meaning"]]
-    table += [[key, text, _MEANING.get(key, "")] for key, value in facts.items() if (text := _value(value)) is not None]
+    table += [
+        [key, text_of, _MEANING.get(key, "")] for key, value in facts.items() if (text_of := _value(value)) is not None
+    ]
     lines += ["", "## Facts", "", *card_table(table)]
     numbers = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
     if numbers:
