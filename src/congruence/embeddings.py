@@ -31,7 +31,6 @@ MODALITIES = ("image", "text", "audio", "video", "other")
 @dataclass(frozen=True)
 class Space:
     """Identity of an embedding space: its model and version, and its vectors' modality, width, norm and prompt.
-
     ``model`` is a name such as ``"open_clip:ViT-B-32/openai"``, ``revision`` the version of the weights, ``modality``
     one of ``MODALITIES``, ``dim`` the width, ``normalized`` whether all rows have unit norm, ``prompt`` the text that
     the encoder puts before each text, ``role`` what mapped rows were mapped for, "store" or "query". None is unknown.
@@ -79,28 +78,26 @@ class Space:
 
 
 def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
-    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end.
-
-    Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
+    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end. Only
+    facts known for both spaces are compared. Revisions are compared only when the model names are equal.
     """
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
             raise DirectionError(
-                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of {expected.model!r}.",
-                "Use the inverse map.",
+                f"Got vectors of {data.model!r}, this map's target, not {expected.model!r}.", "Use the inverse map."
             )
         raise SpaceMismatchError(
             f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
         )
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision {expected.revision!r}.",
+            f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}.",
             "Fit a map for this revision.",
         )
     if data.dim and expected.dim and data.dim != expected.dim:
         if data.dim == other.dim:
             raise DirectionError(
-                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d.",
+                f"Got {data.dim}-d vectors, the width of this map's output, not {expected.dim}-d.",
                 "Use the inverse map.",
             )
         raise SpaceMismatchError(
@@ -115,7 +112,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
             f"Got {data.modality} vectors; expected {expected.modality}.",
-            f"Pass `modality={data.modality!r}` to use the map's {data.modality} means, or add them with recenter.",
+            f"Pass `modality={data.modality!r}`, or add its means with recenter.",
         )
 
 
@@ -179,8 +176,7 @@ class Embeddings:
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); expected the same width.",
-                f"Pass `space=Space(`…, `dim={X.shape[1]}`), or leave out dim.",
+                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}).", "Leave out `dim=…`."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -241,8 +237,7 @@ class Embeddings:
     ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
             raise ParameterError(
-                f"Got {len(which)} indices; expected one, which selects rows.",
-                "Index the matrix instead: vectors[…, …].",
+                f"Got {len(which)} indices; expected one, of rows.", "Index the matrix: vectors[…, …]."
             )
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
@@ -293,8 +288,7 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not present "
-                    f"({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
+                    f"{len(missing)} ids are not present ({name_rows(np.arange(len(missing)), missing)}).",
                     "Pass some of .ids.",
                 )
         else:
@@ -333,10 +327,9 @@ class Embeddings:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Two embeddings of the same items, row by row.
-
-    Build it with ``join``, which pairs by id; the constructor ignores the ids and pairs row *i* with row *i*.
-    ``only_source`` and ``only_target`` are ids without a partner, which were left out.
+    """Two embeddings of the same items, row by row. Build it with ``join``, which pairs by id; the constructor ignores
+    the ids and pairs row *i* with row *i*. ``only_source`` and ``only_target`` are ids without a partner, which were
+    left out.
     """
 
     source: Embeddings
@@ -361,11 +354,10 @@ class Pairs:
 
     @classmethod
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
-        """Pair two embeddings by id, in the order of the source; ids are equal when their text is equal.
-
-        If either has no ids, both must have the same number of rows, which are paired by position. Ids found in only
-        one of the two are left out and recorded in ``only_source`` and ``only_target``, or with ``missing="error"``
-        refused. Raises IdError or ShapeError.
+        """Pair two embeddings by id, in the order of the source; ids are equal when their text is equal. If either has
+        no ids, both must have the same number of rows, which are paired by position. Ids found in only one of the two
+        are left out and recorded in ``only_source`` and ``only_target``, or with ``missing="error"`` refused. Raises
+        IdError or ShapeError.
         """
         check_choice(missing, ("drop", "error"), "missing")
         if not (source.has_ids and target.has_ids):
@@ -418,10 +410,8 @@ UNNAMED = "other"
 
 
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
-    """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them.
-
-    The ids are a table's column of them, else the index of a pandas object, unless it is the default one. Without ids
-    rows are paired by position.
+    """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them. The ids are a table's column of
+    them, else the index of a pandas object, unless it is the default one. Without ids rows are paired by position.
     """
     return _with_ids(data, name, index_ids(data), allow_zero_rows)
 
@@ -431,10 +421,7 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
     if isinstance(data, Embeddings):
         return data
     if isinstance(data, Mapping):
-        raise InputError(
-            f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
-            "Pass one of its values.",
-        )
+        raise InputError(f"Got {name} by modality ({', '.join(map(str, data))}).", "Pass one of its values.")
     rows, column = split_ids(data)
     names, called = (index, "ids") if column is None else (column, f"ids of {name}")
     ids = None if names is None else as_ids(names, name=called)
@@ -446,9 +433,8 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return both arguments as embeddings, ready for ``join``.
-
-    Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
+    """Return both arguments as embeddings, ready for ``join``. Two pandas objects are paired by their indexes, as
+    pandas would do, if either index is not the default one.
     """
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
@@ -466,20 +452,15 @@ def by_modality(
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
-
-    The modality of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the
-    other argument, else that of ``spaces`` (to which source and target should belong), else ``UNNAMED``.
+    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality. The modality
+    of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the other
+    argument, else that of ``spaces`` (to which source and target should belong), else ``UNNAMED``.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
     if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
-            raise ModalityError(
-                f"Got `modality={modality!r}` beside embeddings by modality, whose keys say it; expected one "
-                "of the two.",
-                "Leave modality out.",
-            )
+            raise ModalityError(f"Got `modality={modality!r}` beside embeddings by modality.", "Leave modality out.")
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
         for name in dict.fromkeys([*source, *target]):
             called = f"source[{name!r}]", f"target[{name!r}]"
@@ -492,10 +473,7 @@ def by_modality(
         return sides
     if isinstance(source, Mapping) or isinstance(target, Mapping):
         side = "source" if isinstance(source, Mapping) else "target"
-        raise InputError(
-            f"Got the {side} by modality and the other side not; expected the same form of both.",
-            "Pass two mappings, or two tables of vectors.",
-        )
+        raise InputError(f"Got only the {side} by modality.", "Pass two mappings, or two tables of vectors.")
     pair = as_pair(source, target)
     declared = [items.space.modality for items in pair]
     for kind in declared:
@@ -522,7 +500,7 @@ def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
     )
     if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
-            "Got rows whose ids are not the same in the same order; expected rows paired by position.",
-            "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
+            "Got rows whose ids are not the same in the same order.",
+            "Use congruence.fit or congruence.Pairs.join, which pair by id.",
         )
     return X, Y

@@ -24,12 +24,10 @@ CLASS_RATIO = 3
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that decides for each id, independently of the others, whether the item is held out.
-
-    An id is held out when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends
-    neither on the order nor on the number of items, so a map can store it and ``evaluate`` finds the same items in any
-    file. Items of one group are always on the same side: ids whose own hash would put them on the other are
-    ``exceptions`` (hashes, ascending).
+    """A rule that decides for each id, independently of the others, whether the item is held out. An id is held out
+    when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends neither on the order nor
+    on the number of items, so a map can store it and ``evaluate`` finds the same items in any file. Items of one group
+    are always on the same side: ids whose own hash would put them on the other are ``exceptions`` (hashes, ascending).
     """
 
     random_state: int
@@ -40,11 +38,10 @@ class Split:
     def choose(
         cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
     ) -> Split:
-        """Choose the rule that holds out a share (below 1) or an exact number of these ids.
-
-        Items with equal labels in ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all:
-        groups are added as long as they fit into the requested number; if none fits, the smallest is taken. Raises
-        TooFewAnchorsError if fewer than two items or groups would be left to fit on.
+        """Choose the rule that holds out a share (below 1) or an exact number of these ids. Items with equal labels in
+        ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all: groups are added as long
+        as they fit into the requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer
+        than two items or groups would be left to fit on.
         """
         check_seed(random_state)
         n = len(ids)
@@ -94,9 +91,8 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at "
-                "least two groups left.",
-                "Pass a smaller `holdout=…`, or `groups=None` to split row by row.",
+                f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out.",
+                "Pass a smaller `holdout=…`, or `groups=None`.",
             )
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -111,10 +107,9 @@ class Split:
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
     def to_dict(self) -> dict[str, object]:
-        """Return the rule as plain data.
-
-        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be
-        thousands, are stored as the base64 encoding of their little-endian 64-bit hashes.
+        """Return the rule as plain data. The threshold is stored as text because JSON readers round large integers.
+        Exceptions, of which there may be thousands, are stored as the base64 encoding of their little-endian 64-bit
+        hashes.
         """
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
@@ -178,7 +173,6 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
     """Warn about rows that are kept together because they are identical, and count them; None if there are none.
-
     Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
     rows.
     """
@@ -233,8 +227,7 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with "
-            f"`overlap={overlap!r}`; expected at least one item for each pool.",
+            f"{len(items[0])} and {len(items[1])} items, {len(both)} of both, give no pools.",
             "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])

@@ -13,9 +13,8 @@ from congruence.errors import ParameterError
 
 @dataclass(frozen=True)
 class RigidProblem:
-    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise.
-
-    Y is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
+    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise. Y
+    is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
     rotation (d_source, d_target) are orthonormal.
     """
 
@@ -27,10 +26,9 @@ class RigidProblem:
 
 
 def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
-    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure).
-
-    Its rows are orthonormal if d_source ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See
-    Mezzadri (2007), "How to generate random matrices from the classical compact groups", §5.
+    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure). Its rows are orthonormal if d_source
+    ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See Mezzadri (2007), "How to generate random
+    matrices from the classical compact groups", §5.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -52,10 +50,8 @@ def rigid_problem(
     random_state: int | None = None,
 ) -> RigidProblem:
     """Generate paired rows related by a rotation, two means and Gaussian noise of standard deviation ``noise`` on the
-    target.
-
-    Column k of the source has standard deviation (k + 1)^-decay; ``rank`` is the number of source directions with any
-    variance, ``offset`` the scale of the two means.
+    target. Column k of the source has standard deviation (k + 1)^-decay; ``rank`` is the number of source directions
+    with any variance, ``offset`` the scale of the two means.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -75,10 +71,9 @@ def rigid_problem(
 
 @dataclass(frozen=True)
 class DualProblem:
-    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances.
-
-    Images F (n, d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows.
-    Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
+    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances. Images F (n,
+    d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows. Without noise and
+    shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
     """
 
     F: np.ndarray
@@ -100,7 +95,6 @@ def dual_problem(
     random_state: int | None = None,
 ) -> DualProblem:
     """Generate two dual encoders on the sphere, of n images and m texts, related by one rotation and then disturbed.
-
     ``noise`` is the length of the random vector added to each target row, ``shear`` the spectral norm of S in I + S,
     through which target rows pass; both before they are normalized again. ``rank`` is the dimension of the span of the
     images: the texts of both models then agree within that span only; the part outside is drawn independently in the
@@ -254,7 +248,6 @@ def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> 
 @dataclass(frozen=True)
 class UpgradeProblem:
     """Images and texts of the same items in two dual encoders related by a rotation, up to chosen disturbances.
-
     ``source_images`` and ``source_texts`` (n, d_source), ``target_images`` and ``target_texts`` (n, d_target) are unit
     rows; row i of each is item i, whose class is ``labels[i]``. ``rotation`` (d_source, d_target) acts on rows.
     """

@@ -239,13 +239,13 @@ def _unseen_rows(
                 fitted_on = np.count_nonzero(~unseen)
                 if fitted_rows == "refuse" and fitted_on:
                     raise InputError(
-                        f"Got {fitted_on:,} of {len(rows):,} {m} rows that {name} may have been fitted on.",
-                        "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
+                        f"{name} may have been fitted on {fitted_on:,} of {len(rows):,} {m} rows.",
+                        "Pass `fitted_rows='drop'`, or `fitted_rows='keep'` for new items.",
                     )
                 if not unseen.any():
                     raise InputError(
                         f"No {m} row was held out by all maps.",
-                        "Fit the maps with one `holdout=…`, or pass `fitted_rows='keep'` for new items.",
+                        "Fit with one `holdout=…`, or pass `fitted_rows='keep'` for new items.",
                     )
                 items[m] = rows.take(unseen)
     return kept, notes
@@ -283,8 +283,8 @@ def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Em
     """Check that the rows belong to the first map's items, in the same order."""
     if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
         raise IdError(
-            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, {len(known)}.",
-            "Pass rows with the same ids for all maps.",
+            f"Got {len(rows)} {modality} rows of {mapped.name!r}, not the {len(known)} of {first.name!r}.",
+            "Pass the same ids for all.",
         )
 
 

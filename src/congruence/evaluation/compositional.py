@@ -33,13 +33,11 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True)
 class TaskRecall(PlainData):
-    """Recall at 1 on the ``n`` items of one task.
-
-    ``task`` is ``"replace"``, ``"add"``, ``"swap"``, one of the two parts of swap (``"swap, order only"``, where both
-    captions have the same words, and ``"swap, other words"``), or a category (``CATEGORY_NAMES``). ``binary`` is the
-    share of images nearer to their caption than to the wrong one (chance 0.5), ``choice`` the same among ``options``
-    captions. Of ``ties`` items both captions have the same cosine; the expectation of breaking them at random is
-    reported.
+    """Recall at 1 on the ``n`` items of one task. ``task`` is ``"replace"``, ``"add"``, ``"swap"``, one of the two
+    parts of swap (``"swap, order only"``, where both captions have the same words, and ``"swap, other words"``), or a
+    category (``CATEGORY_NAMES``). ``binary`` is the share of images nearer to their caption than to the wrong one
+    (chance 0.5), ``choice`` the same among ``options`` captions. Of ``ties`` items both captions have the same cosine;
+    the expectation of breaking them at random is reported.
     """
 
     task: str
@@ -133,10 +131,9 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2).
-
-    Their texts differ from each other and from the item's own. The draw depends only on the seed and on the items in
-    their order, so that every model gets the same questions.
+    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2). Their
+    texts differ from each other and from the item's own. The draw depends only on the seed and on the items in their
+    order, so that every model gets the same questions.
     """
     check_seed(random_state)
     check_choices(options)
@@ -232,12 +229,11 @@ def recall_by_task(
     options: int = 5,
     random_state: int = 0,
 ) -> tuple[list[TaskRow], str | None]:
-    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
-
-    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never
-    distractors; ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by
-    default those with identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice``
-    is None because there are too few captions of other images to draw.
+    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors. ``image``
+    and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never distractors;
+    ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by default those with
+    identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice`` is None because
+    there are too few captions of other images to draw.
     """
     check_seed(random_state)
     check_choices(options)
@@ -266,14 +262,11 @@ def recall_by_task(
     parts = [(str(name), codes == code) for code, name in enumerate(names)]
     if len(parts) > 1:
         parts.append(("all", np.ones(n, bool)))
-    rows: list[TaskRow] = [
-        {
-            "task": name,
-            "n": int(mask.sum()),
-            "binary": float(binary[mask].mean()),
-            "choice": None if choice is None else float(choice[mask].mean()),
-            "ties": int(ties[mask].sum()),
-        }
-        for name, mask in parts
-    ]
+    rows: list[TaskRow] = []
+    for name, mask in parts:
+        of_choice = None if choice is None else float(choice[mask].mean())
+        counts = int(mask.sum()), int(ties[mask].sum())
+        rows.append(
+            {"task": name, "n": counts[0], "binary": float(binary[mask].mean()), "choice": of_choice, "ties": counts[1]}
+        )
     return rows, note

@@ -168,8 +168,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides.",
-                "Pass `ids=…` for both, or `labels=…`.",
+                f"Got {len(store)} vectors and {len(texts)} texts without ids.", "Pass `ids=…` for both, or `labels=…`."
             )
         return np.arange(len(store))
     names = id_texts(store.ids)
@@ -181,7 +180,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"The text is not among the candidates of {np.count_nonzero(own < 0)} vectors ({names[own < 0][0]!r}, …).",
+            f"{np.count_nonzero(own < 0)} vectors ({names[own < 0][0]!r}, …) are without a text.",
             "Add them to `texts=…`.",
         )
     return own
@@ -248,11 +247,10 @@ def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
     """Map a store (n, d) into the space of texts (m, e) with known pairs, and rank each row's own text there: with the
-    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors.
-
-    The means of the whole store and of all candidates are known without any pair, and are subtracted first.
-    Similarities are corrected for hubs by CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word
-    translation without parallel data". Without known rows the first map comes from ``congruence.UnpairedMap``.
+    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors. The means of the whole store
+    and of all candidates are known without any pair, and are subtracted first. Similarities are corrected for hubs by
+    CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word translation without parallel data".
+    Without known rows the first map comes from ``congruence.UnpairedMap``.
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
@@ -310,22 +308,19 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
         name, equals, text = part.strip().partition("=")
         if name not in PROTECTIONS:
             raise ParameterError(
-                f"Got protection {part!r}; expected one of {', '.join(PROTECTIONS)}.",
-                "Name one of these, for example `noise=0.5`.",
+                f"Got protection {part!r}.", f"Name one of {', '.join(PROTECTIONS)}, for example `noise=0.5`."
             )
         try:
             value = float(text) if equals else np.nan
         except ValueError:
             value = np.nan
         if PROTECTIONS[name] != bool(equals) or (equals and not (np.isfinite(value) and value > 0)):
-            needed = "a positive number after it" if PROTECTIONS[name] else "no number"
             raise ParameterError(
-                f"Got protection {part!r}; expected {name} with {needed}.",
-                f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}.",
+                f"Got protection {part!r}.", f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
             )
         if name == "pca" and not (value == int(value) and value <= width):
             raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}; expected a whole number up to it.",
+                f"Got protection {part!r} for vectors of width {width}.",
                 f"Write `pca={max(width // 4, 1)}`, for example.",
             )
         steps.append((name, value))
@@ -355,8 +350,8 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection `pca={value:g}` after a step that leaves {out.shape[1]} directions.",
-                    "Use only the smaller `pca=…`.",
+                    f"Got `pca={value:g}` after a step that leaves {out.shape[1]} directions.",
+                    "Use the smaller `pca=…`.",
                 )
             gram = out.T.astype(np.float64) @ out
             V = np.linalg.eigh(gram)[1][:, ::-1][:, : int(value)].astype(out.dtype)

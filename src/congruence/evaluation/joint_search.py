@@ -24,7 +24,6 @@ def search(
     hubness: str = "auto",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers (m, k) of the k nearest gallery rows of each query, and their similarities, nearest first.
-
     ``queries`` and ``gallery`` are unmapped rows of the two models, ``side`` the model of the queries. "csls" subtracts
     from each cosine half the gallery row's density among the queries of the map's ``banks_``, so that the result of a
     query does not depend on the others; "auto" does so if the map chose it when it was fitted.
@@ -38,8 +37,7 @@ def search(
     if hubness == "csls" or (hubness == "auto" and mapping.facts_.get("hubness") == "csls"):
         if mapping.banks_ is None:
             raise ParameterError(
-                "Got `hubness='csls'` and a map without rows to compute densities from.",
-                "Fit a SelfTrainedMap, or pass `hubness='none'`.",
+                "Got `hubness='csls'` for a map without banks.", "Fit a SelfTrainedMap, or pass `hubness='none'`."
             )
         bank = mapping.banks_[asked].astype(G.dtype)
         Q, G = CSLS().of(bank, G).as_inner_products(Q, G)

@@ -87,10 +87,9 @@ def bank_notes(hubness: Hubness | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Scores(PlainData):
-    """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
-
-    ``rows`` has retrieval and classification first, then cosines and distances with their controls; ``covered_share``,
-    by modality, the mean share of the source vectors' variance in directions that the anchors cover.
+    """Result of ``evaluate``: plain data, ready for a table, JSON or a report. ``rows`` has retrieval and
+    classification first, then cosines and distances with their controls; ``covered_share``, by modality, the mean share
+    of the source vectors' variance in directions that the anchors cover.
     """
 
     rows: list[Score]
@@ -170,8 +169,7 @@ def evaluate(
     rows, notes = measure(mapping, sides, labels, prompt_labels, variants)
     if not rows:
         raise InputError(
-            "The two sides have no ids or classes in common, so nothing can be measured.",
-            "Pass the same ids for both, or `labels=…` of the images and `prompt_labels=…` of the texts.",
+            "The two sides have no ids or classes in common.", "Pass the same ids, or `labels=…` and `prompt_labels=…`."
         )
     covered = {}
     if isinstance(mapping, OrthogonalMap):
@@ -206,8 +204,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
         for m, rows in items.items():
             if rows.space.modality not in (None, m):
                 raise ModalityError(
-                    f"Got {rows.space.modality} vectors for the modality {m!r}.",
-                    f"Pass them as {rows.space.modality!r}.",
+                    f"Got {rows.space.modality} vectors as {m!r}.", f"Pass them as {rows.space.modality!r}."
                 )
             for mapping in models.values():
                 spaces = mapping.source_space_, mapping.target_space_

@@ -32,12 +32,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation(PlainData):
-    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
-
-    ``value`` is the threshold to use instead. False-positive rates (the share of irrelevant pairs above the threshold)
-    and recall (of relevant pairs; None if none is known) are measured on queries that the translation was not fitted
-    on: with the old model, with mapped vectors and the old threshold (``_unchanged``), and with mapped vectors and
-    ``value``, whose 95 % interval is from resampled queries.
+    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped. ``value``
+    is the threshold to use instead. False-positive rates (the share of irrelevant pairs above the threshold) and recall
+    (of relevant pairs; None if none is known) are measured on queries that the translation was not fitted on: with the
+    old model, with mapped vectors and the old threshold (``_unchanged``), and with mapped vectors and ``value``, whose
+    95 % interval is from resampled queries.
     """
 
     threshold: float
@@ -69,8 +68,7 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
-                "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
+                f"Got `threshold={threshold:g}`.", f"Pass `threshold=…` from {old[0]:.4f} to {old[-1]:.4f}."
             )
         at = [float(np.interp(threshold, old, row)) for row in self.table]
         fpr = at[2], at[3], at[4], (at[5], at[6])
@@ -148,9 +146,8 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``.
-
-    ``new`` and ``old`` are queries (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
+    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``. ``new`` and ``old`` are queries
+    (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
@@ -158,10 +155,7 @@ def fit_thresholds(
     order = rng.permutation(len(new[0]))[:MOST_QUERIES]
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
-        raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.",
-            "Pass more queries, or `folds=2`.",
-        )
+        raise TooFewAnchorsError(f"Got {len(order)} queries for {folds} folds.", "Pass more queries, or `folds=2`.")
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)
     if len(order) * size > MOST_PAIRS:

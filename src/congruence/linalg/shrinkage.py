@@ -76,7 +76,6 @@ def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Return a matrix (d_source, d_target) that extends a partial isometry by the means' directions, and its rank.
-
     Centering discards that the source mean belongs to the target mean. With few anchors most of both lies outside the
     directions that these cover, and adds information if the models differ by a rotation about the origin: so it is used
     only if the covered parts of the means correspond.

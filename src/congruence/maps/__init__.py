@@ -87,8 +87,7 @@ def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], 
         return MAPS[kind]._from_saved(arrays, config)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one.",
-            "Fit it again.",
+            f"Got a saved map in {path} with parts missing or damaged ({error!r}).", "Fit it again."
         ) from error
 
 

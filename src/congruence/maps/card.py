@@ -172,7 +172,6 @@ _METRICS = {
 
 def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
     """Return the lines of the front matter: the map's name, tags, and each score on held-out pairs with its control.
-
     Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines.
     """
     scores = scores or {}

@@ -9,9 +9,8 @@ from typing import Any
 
 
 def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
-    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table.
-
-    ``choice``: ``congruence.upgrade.choose.Choice.to_dict``, as a fitted map keeps it in ``scores_["choice"]``.
+    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table. ``choice``:
+    ``congruence.upgrade.choose.Choice.to_dict``, as a fitted map keeps it in ``scores_["choice"]``.
     """
     rows = [["chosen", choice["name"]]]
     if not choice["tried"]:

@@ -116,8 +116,8 @@ class CanonicalFrame:
         groups = _connected(len(rows), moments)
         if unreached := [repr(name) for name, group in zip(names, groups, strict=True) if group]:
             raise IdError(
-                f"Got no chain of shared items from {names[0]!r} to {', '.join(unreached[:3])}.",
-                "Pass `ids=…` that name the same items alike, or leave models out.",
+                f"No chain of shared items leads from {names[0]!r} to {', '.join(unreached[:3])}.",
+                "Pass `ids=…` that name the same items alike.",
             )
         pooled: dict[tuple[int, int], list[CrossMoments]] = {}
         for (m, j, _), pair in moments.items():
@@ -189,8 +189,7 @@ class CanonicalFrame:
                     moments[q] = CrossMoments.of(side.vectors[shared], self.consensus_[q].vectors[position[shared]])
         if not moments:
             raise IdError(
-                f"Got no item of {name!r} that the frame has; expected some in common.",
-                "Pass `ids=…` that name the items as the frame does.",
+                f"No item of {name!r} is one that the frame has.", "Pass `ids=…` that name the items as the frame does."
             )
         groups = list(moments.values())
         used, widest = [group.rows for group in groups], max(len(model.rotation) for model in self.models_.values())
@@ -220,17 +219,15 @@ class CanonicalFrame:
         check_width(_width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
             raise ModalityError(
-                f"The frame has no mean of {unknown[0] or 'unnamed'} rows of {name!r}, but of {model.modalities}.",
-                "Pass `modality=…`.",
+                f"The frame has no mean of {unknown[0] or 'unnamed'} rows of {name!r}.", "Pass another `modality=…`."
             )
         self._add_items(rows, model.means, model.isometry, name)
         return self
 
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
-        """Return the map from one model to another, through the frame.
-
-        It has the means of every modality that both models know, ``modality`` being the one in use. Unlike a map fitted
-        on pairs it has no moments, so it cannot be updated with ``partial_fit``.
+        """Return the map from one model to another, through the frame. It has the means of every modality that both
+        models know, ``modality`` being the one in use. Unlike a map fitted on pairs it has no moments, so it cannot be
+        updated with ``partial_fit``.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
@@ -241,9 +238,8 @@ class CanonicalFrame:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); "
-                "expected one whose means are known in both.",
-                "Pass another `modality=…`, or add rows of it with a new frame.",
+                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}).",
+                "Pass one that both have.",
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
         active = (modality if modality in table else (measured or list(table))[0]) or None
@@ -284,17 +280,14 @@ class CanonicalFrame:
         most = sum(used) - sum(n > 0 for n in used) * self.center
         if sum(used) < 2 or most < 1:
             raise TooFewAnchorsError(
-                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least "
-                f"2{' of one modality' * self.center}.",
-                "Pass more common items.",
+                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have.",
+                "Pass more.",
             )
         shrinkage = self._shrinkage()
         svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
         if not svd.rank:
             raise InputError(
-                f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one "
-                "common item with each).",
-                "Pass other anchors, or more common items.",
+                f"The rows of {name!r} do not vary together with those of other models.", "Pass more common items."
             )
         if shrinkage == "full":  # fill also the directions that narrower models do not have
             isometry = svd.U @ svd.Vt
@@ -315,7 +308,6 @@ class CanonicalFrame:
         rotations: Sequence[Rotation],
     ) -> dict[int, tuple[np.ndarray, str]]:
         """Return each model's mean (d_m,) of one modality, all at the same point of the frame, and where it comes from.
-
         If models lack items, their means are over different items. The translations into the frame are therefore
         least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own
         means. Models that share no item of the modality are connected by their means.
@@ -369,7 +361,6 @@ class CanonicalFrame:
 
     def _infer_means(self) -> None:
         """Infer the means of modalities that models have no rows of, from the gaps between modalities in other models.
-
         An inferred mean is never inferred again, so that models added later do not change it.
         """
         measured = {
@@ -407,9 +398,8 @@ class CanonicalFrame:
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
-
-        With ``force``, an existing frame or map is replaced; otherwise this raises OutputExistsError.
+        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``. With ``force``, an
+        existing frame or map is replaced; otherwise this raises OutputExistsError.
         """
         self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
@@ -457,8 +447,7 @@ class CanonicalFrame:
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:
             raise CorruptFileError(
-                f"Got a map of kind {config.get('kind')!r} in {path}; expected a frame.",
-                "Load it with congruence.load.",
+                f"Got a map of kind {config.get('kind')!r} in {path}, not a frame.", "Load it with congruence.load."
             )
         try:
             persist.check_parameters(cls, config["parameters"])
@@ -511,13 +500,11 @@ class CanonicalFrame:
 
 @dataclass(frozen=True)
 class FrameModel:
-    """One model of a frame.
-
-    ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its last columns are the axes
-    of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the same point of the frame
-    in every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model has, or,
-    for a modality without rows, from the gap between modalities in the "frame". ``width`` is k, ``rank`` the number of
-    directions that the ``n_anchors`` rows of the fit cover.
+    """One model of a frame. ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its
+    last columns are the axes of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the
+    same point of the frame in every model; ``means_from`` says whether they come from shared "items", from "rows" that
+    no other model has, or, for a modality without rows, from the gap between modalities in the "frame". ``width`` is k,
+    ``rank`` the number of directions that the ``n_anchors`` rows of the fit cover.
     """
 
     space: Space
@@ -568,8 +555,7 @@ class Consensus:
             return id_rows(self.ids, rows.ids)
         if len(rows) != len(self.ids):
             raise ShapeError(
-                f"Got {len(rows)} rows of {name!r}, without ids; expected {len(self.ids)}, the frame's.",
-                "Pass `ids=…` for every model.",
+                f"Got {len(rows)} rows of {name!r} without ids, not {len(self.ids)}.", "Pass `ids=…` for every model."
             )
         return np.arange(len(rows))
 
@@ -642,8 +628,7 @@ def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRow
         declared, stated = rows.space.modality, modality if key is None else key
         if None not in (declared, stated) and declared != stated:
             raise ModalityError(
-                f"Got {declared} vectors of {name!r} as {stated}; expected them to agree.",
-                "Correct the modality, or leave it out.",
+                f"Got {declared} vectors of {name!r} as {stated}.", "Correct the modality, or leave it out."
             )
         if not rows.vectors.any():
             raise ZeroRowError(f"Got only rows of zeros of {name!r}.", "Encode them again, or leave them out.")
@@ -651,8 +636,7 @@ def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRow
     widths = {rows.dim for rows in by_modality.values()}
     if len(widths) > 1:
         raise ShapeError(
-            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width per model.",
-            "Pass them as two models.",
+            f"Got vectors of {name!r} of widths {', '.join(map(str, sorted(widths)))}.", "Pass them as two models."
         )
     return by_modality
 
@@ -666,8 +650,7 @@ def _name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ())
     if len(named) > 1:
         unnamed = next((name for name, rows in models.items() if "" in rows), None)
         raise ModalityError(
-            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows.",
-            "Pass `modality=…`, or a mapping of modality to rows.",
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows.", "Pass `modality=…`."
         )
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
 
@@ -680,7 +663,6 @@ def _gather(
     models: Sequence[ModelRows], items: Mapping[str, SharedItems]
 ) -> tuple[dict[tuple[int, int, str], CrossMoments], list[np.ndarray | None]]:
     """Compute the moments of every pair of models on the items both have, each weighted by 1 / (models that have it).
-
     Models with fewer shared rows than dimensions are described in an orthonormal basis (d_m, r) of these rows, which is
     returned too.
     """
@@ -756,9 +738,8 @@ def _make_model(
     axes: Sequence[str],
     anchors: int,
 ) -> FrameModel:
-    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality.
-
-    The rotation has one more column for each modality in ``axes``. The rule is that of
+    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality. The
+    rotation has one more column for each modality in ``axes``. The rule is that of
     ``congruence.linalg.shrinkage.mean_isometry``: if the covered part of a model's mean corresponds to that of the
     other models, the uncovered part is assumed to correspond as well.
     """

@@ -76,7 +76,7 @@ class HeadsMap(Map):
     #: Mapped rows of both models, from which a search computes the densities that CSLS subtracts; saved with the map.
     banks_: tuple[np.ndarray, np.ndarray] | None = None
     #: Of closed forms: singular values or canonical correlations, descending.
-    singular_values_: np.ndarray | None = None
+    singular_values_: Any = None
     if TYPE_CHECKING:  # what the methods of congruence.train add
         method: ClassVar[str]
         criterion: ClassVar[str]
@@ -114,8 +114,7 @@ class HeadsMap(Map):
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
                 raise ShapeError(
-                    f"Got a head for {width}-d vectors of {space}; expected vectors of that width.",
-                    f"Pass a head for {space.dim}-d vectors, or another space.",
+                    f"Got a head for {width}-d vectors of {space}.", f"Pass a head for {space.dim}-d vectors."
                 )
         new.scores_ = {}
         return new
@@ -123,8 +122,7 @@ class HeadsMap(Map):
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse: heads are trained with ``congruence.train``, or solved in closed form by a subclass."""
         raise ParameterError(
-            "A HeadsMap only applies trained heads, and cannot be fitted.",
-            "Use congruence.train, or CCAMap or ProcrustesHeads, which have closed forms.",
+            "A HeadsMap only applies trained heads.", "Use congruence.train, CCAMap or ProcrustesHeads."
         )
 
     def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
@@ -134,22 +132,19 @@ class HeadsMap(Map):
         for name in SIDES:
             if None in ends[name]:
                 raise ShapeError(
-                    f"The layers of the {name} head do not determine its width; expected a layer with weights.",
-                    "Add a linear layer to it.",
+                    f"The layers of the {name} head do not determine its width.", "Add a linear layer to it."
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
-                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one "
-                "joint space.",
-                "Give both the same width.",
+                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions.",
+                "Give both one width.",
             )
         for side in SIDES:
             expected, got = ends[side][::-1], ends.get(f"decode_{side}")
             if got is not None and got != expected:
                 raise ShapeError(
-                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {expected[0]} to {expected[1]}, "
-                    "back from the joint space.",
-                    "Pass a decoder with these widths.",
+                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions.",
+                    f"Pass one from {expected[0]} to {expected[1]}.",
                 )
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
@@ -178,9 +173,8 @@ class HeadsMap(Map):
 
     @property
     def history_(self) -> History:
-        """Losses and validation scores of the training by step, read from ``facts_["history"]``.
-
-        An AttributeError if the map has no training record, a CorruptFileError if the one of a saved map is damaged.
+        """Losses and validation scores of the training by step, read from ``facts_["history"]``. An AttributeError if
+        the map has no training record, a CorruptFileError if the one of a saved map is damaged.
         """
         self.check_fitted()
         if "history" not in self.facts_:
@@ -226,7 +220,7 @@ class HeadsMap(Map):
         if layers is None:
             raise ParameterError(
                 f"Got heads without a decoder for the {side} ({self.method_}).",
-                f"Train with reconstruction, or pass `decode_{side}=…` to from_layers.",
+                f"Pass `decode_{side}=…` to from_layers.",
             )
         return layers
 
@@ -250,9 +244,8 @@ class HeadsMap(Map):
         return Space(model, digest_of(self.facts_["layers"], self.state())[:12], modality, self.d_out, normalized)
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Return which head, "source" or "target", to use for vectors of a space.
-
-        Without the expected ``side``, what is known about the space must fit exactly one.
+        """Return which head, "source" or "target", to use for vectors of a space. Without the expected ``side``, what
+        is known about the space must fit exactly one.
         """
         self.check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}
@@ -272,22 +265,20 @@ class HeadsMap(Map):
             if other in refused:
                 raise refused[side]
             raise DirectionError(
-                f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}).",
+                f"Got vectors of the map's {other} ({space}), not its {side}.",
                 f'Pass `side="{other}"`, or call transform{"_target" if other == "target" else ""}.',
             )
         fitting = [name for name in SIDES if name not in refused]
         if not fitting:
             raise SpaceMismatchError(
-                f"Got vectors of {space}; expected those of the map's source ({spaces['source']}) or target "
-                f"({spaces['target']}).",
-                "Use a map fitted on this model.",
+                f"Got vectors of {space}, neither of {spaces['source']} nor {spaces['target']}.",
+                "Use a map of this model.",
             )
         if len(fitting) == 2:
             fitting = [name for name in SIDES if space.model and space.model == spaces[name].model]
         if len(fitting) != 1:
             raise ParameterError(
-                f"Got vectors that fit both sides of the map as far as is known ({space}).",
-                'Pass `side="source"` or `side="target"`.',
+                f"Got vectors that fit both sides of the map ({space}).", 'Pass `side="source"` or `side="target"`.'
             )
         return fitting[0]
 

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """Losses and validation scores of a training run.
-
-    ``losses`` has ``"step"`` and each term of the loss, every ``log_every`` steps; ``validation`` pairs of steps
-    completed and score (larger is better), ``best_step`` the steps completed at the highest score, ``steps`` their
-    total.
+    """Losses and validation scores of a training run. ``losses`` has ``"step"`` and each term of the loss, every
+    ``log_every`` steps; ``validation`` pairs of steps completed and score (larger is better), ``best_step`` the steps
+    completed at the highest score, ``steps`` their total.
     """
 
     losses: dict[str, list[float]] = field(default_factory=dict)
@@ -59,10 +57,8 @@ class History:
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
         """Draw the validation score or a term of the loss by step, on ``ax`` or new axes; a dashed line marks the step
-        kept.
-
-        ``term`` is ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together. By
-        default the validation score if there is one, else ``"loss"``.
+        kept. ``term`` is ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together.
+        By default the validation score if there is one, else ``"loss"``.
         """
         from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
 

@@ -85,10 +85,7 @@ class LinearMap(AffineMap):
         new = cls(ridge=ridge, center=center)
         new._check_ridge()
         if moments.gram is None:
-            raise ParameterError(
-                "Got moments without the Gram matrix; expected moments that include it.",
-                "Pass `gram=True` to CrossMoments when they are gathered.",
-            )
+            raise ParameterError("Got moments without the Gram matrix.", "Pass `gram=True` to CrossMoments.")
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])
         new.scores_ = {}

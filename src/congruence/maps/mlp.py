@@ -123,9 +123,8 @@ class MLPMap(Map):
         return self
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Return a mask of the held-out pairs.
-
-        Identical pairs stay together, and at least two different pairs remain for training.
+        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain
+        for training.
         """
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)

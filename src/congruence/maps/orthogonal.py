@@ -46,9 +46,8 @@ _SOLVED = (
 
 
 class GivenMeans(NamedTuple):
-    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average.
-
-    A weight is None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
+    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average. A weight is
+    None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -132,10 +131,9 @@ class OrthogonalMap(AffineMap):
     def fit(
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
     ) -> Self:
-        """Fit the rotation on rows paired by position.
-
-        ``sample_weight`` (n,) counts as repetitions. ``modality`` is one name or one per row; rows of different
-        modalities are centered separately and their cross-covariances are added.
+        """Fit the rotation on rows paired by position. ``sample_weight`` (n,) counts as repetitions. ``modality`` is
+        one name or one per row; rows of different modalities are centered separately and their cross-covariances are
+        added.
         """
         self._start()
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
@@ -154,11 +152,10 @@ class OrthogonalMap(AffineMap):
         *,
         forgetting: float = 1.0,
     ) -> Self:
-        """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them.
-
-        The weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. The rotation is computed only when
-        it is next needed. Means set by ``recenter`` are kept, those derived from the gap between modalities recomputed.
-        A read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it, and scores are
+        """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them. The
+        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. The rotation is computed only when it
+        is next needed. Means set by ``recenter`` are kept, those derived from the gap between modalities recomputed. A
+        read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it, and scores are
         dropped.
         """
         _check_forgetting(forgetting)
@@ -175,10 +172,7 @@ class OrthogonalMap(AffineMap):
         else:
             unnamed = solved and self.modality_ is None
             if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean * self.center):
-                raise ParameterError(
-                    "The map was recentered without a modality, which determines the means to keep.",
-                    "Pass `modality=…` to recenter.",
-                )
+                raise ParameterError("The map was recentered without a modality.", "Pass `modality=…` to recenter.")
             self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
             # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
             self.moments_: dict[str, CrossMoments] = {
@@ -209,16 +203,14 @@ class OrthogonalMap(AffineMap):
         return Readout(self.readout_.queries, self.readout_.store, *tables)
 
     def merge(self, other: Self) -> Self:
-        """Return the map fitted on the pairs of both maps together, which must have the same parameters.
-
-        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard. What ``congruence.fit``
-        measured for the read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
+        """Return the map fitted on the pairs of both maps together, which must have the same parameters. ``other`` may
+        be fitted on other pairs of the same two models, e.g. on another shard. What ``congruence.fit`` measured for the
+        read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
         """
         self._check_same_kind(other, "merge")
         if self.get_params() != other.get_params():
             raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same.",
-                "Fit both with the same parameters.",
+                f"Got maps with parameters {self.get_params()} and {other.get_params()}.", "Fit both with the same."
             )
         self._refuse_cv()
         if not (self.moments_ and other.moments_):
@@ -227,8 +219,7 @@ class OrthogonalMap(AffineMap):
             )
         if (self.readout_ is None) != (other.readout_ is None):
             raise ParameterError(
-                "Only one of the two maps has a read-out, which `congruence.fit` chooses.",
-                "Fit both with it, or neither.",
+                "Only one of the two maps has a read-out, as `congruence.fit` sets it.", "Fit both with it."
             )
         new = type(self)(**self.get_params())
         new.n_features_in_, new.scores_ = self.n_features_in_, {}
@@ -250,10 +241,8 @@ class OrthogonalMap(AffineMap):
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
         """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown), up to
-        the rounding of float64 sums; they may have been gathered on several machines.
-
-        ``normalized`` says whether all source and all target rows had unit norm. ``shrinkage="cv"`` needs the rows
-        themselves and is refused.
+        the rounding of float64 sums; they may have been gathered on several machines. ``normalized`` says whether all
+        source and all target rows had unit norm. ``shrinkage="cv"`` needs the rows themselves and is refused.
         """
         new = cls(**parameters)
         new._start()
@@ -286,8 +275,7 @@ class OrthogonalMap(AffineMap):
     def _refuse_cv(self) -> None:
         if self.shrinkage == "cv":
             raise ParameterError(
-                '`shrinkage="cv"` needs a second pass over the rows, which moments do not have.',
-                'Pass `shrinkage="auto"`.',
+                '`shrinkage="cv"` needs the rows, which moments do not have.', 'Pass `shrinkage="auto"`.'
             )
 
     def _gather(
@@ -305,8 +293,7 @@ class OrthogonalMap(AffineMap):
         d_target = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != d_target:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {d_target} as before.",
-                "Pass vectors of the same two models.",
+                f"Got target rows of width {B.shape[1]}, not {d_target}.", "Pass vectors of the same two models."
             )
         self._check_reflection(A.shape[1], B.shape[1])
         groups = []
@@ -334,23 +321,18 @@ class OrthogonalMap(AffineMap):
     def _check_reflection(self, d_source: int, d_target: int) -> None:
         if self.identity and (d_source != d_target or not self.allow_reflection or self.shrinkage != "auto"):
             raise ParameterError(
-                f"Got `identity={self.identity:g}` for widths {d_source} and {d_target}; expected equal widths, and no "
-                "shrinkage nor `allow_reflection=False`.",
-                "Leave out `identity=…`.",
+                "`identity=…` needs equal widths, and no other parameter of the rotation.", "Leave out `identity=…`."
             )
         if self.allow_reflection:
             return
         if d_source != d_target:
             raise ParameterError(
-                f"Got `allow_reflection=False` for widths {d_source} and {d_target}; expected equal widths, since "
-                "only a square matrix has a determinant.",
+                f"Got `allow_reflection=False` for widths {d_source} and {d_target}.",
                 "Leave out `allow_reflection=False`.",
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`; expected "full", since a partial '
-                "map has no determinant.",
-                'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
+                f"Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`.", 'Pass `shrinkage="full"`.'
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -383,9 +365,7 @@ class OrthogonalMap(AffineMap):
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
             raise InputError(
-                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that cancel); "
-                "expected anchors that vary.",
-                "Pass other anchors.",
+                f"Got {pairs} pairs that do not vary together, such as constant rows.", "Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
         strength, gains = choose_gains(shrinkage, svd, alignment, given)
@@ -502,10 +482,9 @@ class OrthogonalMap(AffineMap):
         return self._with_means((self.source_mean_, self.target_mean_), self.modality_, given, told=self._told)
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
-        """Return the map with the means of one of its modalities; of ``None``, the map itself.
-
-        A map fitted without the name of a modality accepts any; otherwise one without means raises ModalityError. So
-        does None with ``ask``, if there are means of several modalities and no call of this method chose one.
+        """Return the map with the means of one of its modalities; of ``None``, the map itself. A map fitted without the
+        name of a modality accepts any; otherwise one without means raises ModalityError. So does None with ``ask``, if
+        there are means of several modalities and no call of this method chose one.
         """
         self.check_fitted()
         if modality is None:
@@ -513,7 +492,7 @@ class OrthogonalMap(AffineMap):
                 known = sorted(self.modality_means_)
                 raise ModalityError(
                     f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
-                    f"Pass `modality={known[0]!r}`, for example, or embeddings that declare it.",
+                    f"Pass `modality={known[0]!r}`.",
                 )
             return self
         check_choice(modality, MODALITIES, "modality")
@@ -525,8 +504,8 @@ class OrthogonalMap(AffineMap):
             return self._with_means(self._origin(), modality, {})
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got `modality={modality!r}`; expected one this map has means for ({', '.join(known)}).",
-            "Pass one of these, or add the means of this one with recenter, or with `means=…` when fitting.",
+            f"Got `modality={modality!r}`; the map has means for {', '.join(known)}.",
+            "Add its means with recenter, or `means=…` of fit.",
         )
 
     def update_means(
@@ -545,31 +524,22 @@ class OrthogonalMap(AffineMap):
         self.check_fitted()
         if modality not in self.given_means_:
             raise ModalityError(
-                f"Got `modality={modality!r}`; expected a modality whose rows were passed to recenter "
-                f"({', '.join(self.given_means_) or 'none'}).",
-                "Call `recenter(…, modality=…)` first.",
+                f"No rows of `modality={modality!r}` were passed to recenter.", "Call `recenter(…, modality=…)` first."
             )
         known = self.given_means_[modality]
-        sides = []
+        sides: list[tuple[np.ndarray, float | None]] = []
         for rows, name, mean, weight in (
             (source, "source", known.source, known.n_source),
             (target, "target", known.target, known.n_target),
         ):
+            old = None if weight is None else weight * forgetting
             if rows is None:
-                sides.append((mean, None if weight is None else weight * forgetting))
+                sides.append((mean, old))
                 continue
-            if weight is None:
-                raise ParameterError(
-                    f"The {name} mean was given as a vector, so its number of rows is unknown.",
-                    f"Pass all rows to recenter(…, `modality={modality!r}`).",
-                )
             new, n = _average(rows, len(mean), name)
-            if n is None:
-                raise ParameterError(
-                    f"Got one {name} vector; expected a matrix of rows.", f"Pass `{name}=…` of shape (n, d)."
-                )
-            total = weight * forgetting + n
-            sides.append((mean + (new - mean) * (n / total), total))
+            if old is None or n is None:
+                raise ParameterError(f"A {name} mean given as a vector has no weight.", "Pass all rows to recenter.")
+            sides.append((mean + (new - mean) * (n / (old + n)), old + n))
         (a, n_source), (b, n_target) = sides
         if n_target == 0:  # the target mean comes from the gap between modalities only
             b = known.target + (a - known.source) @ self.rotation_
@@ -618,10 +588,9 @@ class OrthogonalMap(AffineMap):
     @overload
     def inverse_transform(self, Z: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
     def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
-        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
-
-        If the map is an isometry, this exactly inverts ``transform``; otherwise the components that
-        ``transform`` removed or shrank are not restored. ``modality`` as for ``transform``.
+        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``. If the map is an isometry, this exactly
+        inverts ``transform``; otherwise the components that ``transform`` removed or shrank are not restored.
+        ``modality`` as for ``transform``.
         """
         mapped = self._for_rows(Z, modality)
         A = check_native(Z, "Z")
@@ -651,10 +620,9 @@ class OrthogonalMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this map and then ``other``, which starts from this map's target.
-
-        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that
-        both maps know keep their own means.
+        """Return the map that applies this map and then ``other``, which starts from this map's target. The two maps
+        may have different means in the intermediate space; the result accounts for this. Modalities that both maps know
+        keep their own means.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()
@@ -674,8 +642,8 @@ class OrthogonalMap(AffineMap):
                 table[name] = join(self.for_modality(name), other.for_modality(name))
         if named and not table:
             raise ModalityError(
-                f"The first map has means for {self._known_modalities()}, the second for {other._known_modalities()}.",
-                "Compose maps of one modality, or add its means to both with recenter.",
+                f"The maps have means for {self._known_modalities()}, and {other._known_modalities()}.",
+                "Add means with recenter.",
             )
         modality = next((name for name in (self.modality_, other.modality_, *table) if name in table), None)
         new = self._of_parts(
@@ -703,8 +671,7 @@ class OrthogonalMap(AffineMap):
     def _check_same_kind(self, other: object, verb: str) -> None:
         if type(self) is not type(other):
             raise ParameterError(
-                f"Got {type(other).__name__} to {verb} with {type(self).__name__}; expected the same kind.",
-                "Transform in two steps instead.",
+                f"Got {type(other).__name__} to {verb} with {type(self).__name__}.", "Transform in two steps instead."
             )
 
     @classmethod
@@ -747,10 +714,9 @@ class OrthogonalMap(AffineMap):
         return RowMeans(source, target, (self.modality_ or "") not in {"", *targets}, sources, targets)
 
     def covered_share(self, X: RowsLike) -> np.ndarray:
-        """Return the share of each centered row's variance (norm²) in directions the anchors cover.
-
-        The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated
-        arbitrarily. A row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
+        """Return the share of each centered row's variance (norm²) in directions the anchors cover. The fit has no
+        information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated arbitrarily. A
+        row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
         """
         mean = self._for_rows(X, None).source_mean_
         A = to_numpy(self._check_source(X))
@@ -876,10 +842,7 @@ def _average(given: ArrayLike | Embeddings, width: int, name: str) -> tuple[np.n
     n = len(given) if isinstance(given, Embeddings) else None if vectors.ndim == 1 else len(vectors)
     mean = as_matrix(vectors[None, :] if vectors.ndim == 1 else vectors, name, allow_zero_rows=True)
     if mean.shape[1] != width:
-        raise ShapeError(
-            f"Got {name} of width {mean.shape[1]}; expected {width}.",
-            "Pass vectors of the model that the map was fitted on.",
-        )
+        raise ShapeError(f"Got {name} of width {mean.shape[1]}; expected {width}.", "Pass vectors of the fitted model.")
     return mean.mean(axis=0, dtype=np.float64), n
 
 
@@ -892,8 +855,7 @@ def _split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarra
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
         raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one per row.",
-            f"Pass `modality=…` of shape ({n},).",
+            f"Got modality of shape {names.shape} for {n} rows.", f"Pass one name, or `modality=…` of shape ({n},)."
         )
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]
 

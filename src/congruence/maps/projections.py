@@ -31,6 +31,7 @@ def _mean_of(side: str) -> Any:
     return property(mean)
 
 
+@dataclass(eq=False, repr=False)
 class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
@@ -60,12 +61,10 @@ class ProcrustesHeads(HeadsMap):
 
     source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
     source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
-    singular_values_: np.ndarray
 
-    def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
-        self.n_components = n_components
-        self.center = center
-        self.normalize = normalize
+    n_components: int | None = None
+    center: bool = True
+    normalize: bool = True
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
@@ -101,6 +100,7 @@ class ProcrustesHeads(HeadsMap):
         check_orthonormal(self.target_weights_, "target_weights")
 
 
+@dataclass(eq=False, repr=False)
 class CCAMap(HeadsMap):
     """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
 
@@ -120,21 +120,12 @@ class CCAMap(HeadsMap):
 
     source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
     source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
-    singular_values_: np.ndarray
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        ridge: float = 0.1,
-        center: bool = True,
-        normalize: bool = True,
-        power: float = 0.0,
-    ) -> None:
-        self.n_components = n_components
-        self.ridge = ridge
-        self.center = center
-        self.normalize = normalize
-        self.power = power
+    n_components: int | None = None
+    ridge: float = 0.1
+    center: bool = True
+    normalize: bool = True
+    power: float = 0.0
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
@@ -173,8 +164,7 @@ class CCAMap(HeadsMap):
         """Return the whitened rows and the whitening matrix."""
         if not svd.rank and not self.ridge:
             raise InputError(
-                "Got rows that are all equal once preprocessed, and `ridge=0`; expected rows that vary.",
-                "Add other rows, or pass `ridge=1.0`.",
+                "Got rows that are all equal once preprocessed, and `ridge=0`.", "Add other rows, or pass `ridge=1.0`."
             )
         kept = max(1, svd.rank)
         return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
@@ -187,7 +177,6 @@ class CCAMap(HeadsMap):
 @dataclass(frozen=True)
 class SideRows:
     """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
-
     ``raw`` (n, d); ``shift`` (d,): vector that is subtracted: the mean of the (unit) rows, or zeros; ``average`` (d,):
     mean of the (unit) rows before anything is subtracted.
     """
@@ -239,9 +228,8 @@ def _set_directions(
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
     if mapping.n_components is not None and mapping.n_components > most:
         raise ParameterError(
-            f"Got `n_components={mapping.n_components}`; expected at most {most}, the number of directions that "
-            f"{len(A)} pairs of widths {A.width} and {B.width} have in common.",
-            f"Pass `n_components={most}`, or more pairs.",
+            f"Got `n_components={mapping.n_components}`; {len(A)} such pairs have {most} directions.",
+            f"Pass `n_components={most}`.",
         )
     k = mapping.n_components or most
     signs = _signs(U[:, :k], A.average)
@@ -273,10 +261,9 @@ def _check_directions(mapping: ProcrustesHeads | CCAMap) -> None:
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
-    """Choose the sign of each direction such that the mean row has a positive component.
-
-    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has
-    no component in a direction, the direction's largest entry is made positive.
+    """Choose the sign of each direction such that the mean row has a positive component. The rule uses only inner
+    products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component in a
+    direction, the direction's largest entry is made positive.
     """
     component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
@@ -285,10 +272,9 @@ def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
 
 
 def _compress(A: SideRows, B: SideRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them.
-
-    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block
-    by block. This is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
+    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them. They are the
+    triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block by block. This
+    is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
     """
     import scipy.linalg
 

@@ -218,10 +218,9 @@ _MOST = 0.99  # length of the longest base, so that something of each row remain
 
 
 def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, offset: float = 0.0) -> Array:
-    """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm.
-
-    The part of a row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than
-    the rounding of a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
+    """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm. The part of a
+    row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than the rounding of
+    a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
     """
     tiny = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5 * offset
     if not isinstance(rows, np.ndarray):

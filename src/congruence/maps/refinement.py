@@ -119,9 +119,8 @@ def refine(
     n, n_different = len(A), int(labels.max()) + 1
     if n_different < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {n_different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show "
-            "whether unpaired rows helped.",
-            "Pass more pairs, or leave out `unpaired=…`.",
+            f"Got {n_different} different pairs to refine; expected at least {FEWEST}.",
+            "Pass more, or leave out `unpaired=…`.",
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
@@ -163,6 +162,7 @@ def refine(
     )
 
 
+@dataclass(eq=False, repr=False)
 class RefinedMap(OrthogonalMap):
     """An ``OrthogonalMap`` fitted on pairs and, if they help, on matches between two unpaired pools.
 
@@ -181,23 +181,9 @@ class RefinedMap(OrthogonalMap):
     True
     """
 
-    refinement_: Refinement | None
-
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        allow_reflection: bool = True,
-        max_iter: int = 8,
-        n_neighbors: int = 10,
-        folds: int = 5,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
-        self.max_iter = max_iter
-        self.n_neighbors = n_neighbors
-        self.folds = folds
+    max_iter: int = 8
+    n_neighbors: int = 10
+    folds: int = 5
 
     def fit(
         self,
@@ -211,13 +197,12 @@ class RefinedMap(OrthogonalMap):
         """Fit the rotation on pairs and, if they help, on matches between the pools ``unpaired``, (p, d_source) and (q,
         d_target). With pools, all rows have one modality and equal weight.
         """
-        self.refinement_ = None
+        self.refinement_: Refinement | None = None
         if unpaired is None or Y is None:
             return super().fit(X, Y, sample_weight, modality)
         if sample_weight is not None or not (modality is None or isinstance(modality, str)):
             raise ParameterError(
-                "Got unpaired rows together with sample_weight or several modalities; expected pairs of one "
-                "modality and equal weight.",
+                "Unpaired rows need pairs of one modality and equal weight.",
                 "Leave out `sample_weight=…`, and pass one `modality=…`.",
             )
         refinement = refine(
@@ -328,10 +313,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
     """Return both pools as matrices (p, d_source) and (q, d_target), checked against the models' widths."""
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
-        raise ParameterError(
-            "Got unpaired that is not (rows of the source, rows of the target); expected both.",
-            "Pass `unpaired=(U, V)`.",
-        )
+        raise ParameterError("Got unpaired that is not (source rows, target rows).", "Pass `unpaired=(U, V)`.")
     pools = []
     for side, rows, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
         pool = as_matrix(getattr(rows, "vectors", rows), f"unpaired_{side}")

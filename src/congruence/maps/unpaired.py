@@ -75,6 +75,7 @@ class Alignment:
         return f"The spaces were aligned: {evidence}." if self.found else f"No alignment was found: {evidence}."
 
 
+@dataclass(eq=False, repr=False)
 class UnpairedMap(OrthogonalMap):
     """A rotation between two spaces fitted without any known pair, with a measure of whether the search succeeded.
 
@@ -103,23 +104,9 @@ class UnpairedMap(OrthogonalMap):
     True
     """
 
-    alignment_: Alignment
-
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        allow_reflection: bool = True,
-        n_restarts: int = 4,
-        n_neighbors: int = 10,
-        max_rows: int = 2000,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
-        self.n_restarts = n_restarts
-        self.n_neighbors = n_neighbors
-        self.max_rows = max_rows
+    n_restarts: int = 4
+    n_neighbors: int = 10
+    max_rows: int = 2000
 
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
         self, X: RowsLike, Y: RowsLike, modality: str | None = None

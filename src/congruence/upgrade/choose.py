@@ -202,7 +202,6 @@ WORTH = 0.005
 @dataclass(frozen=True)
 class Quality(PlainData):
     """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
-
     ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
     mean square of the first one's length, relative to the second one's; ``slope``: of the second one's part along the
     new mean on the first one's.
@@ -261,8 +260,7 @@ def choose_map(
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
     if foreign:
         raise ParameterError(
-            f"Got {foreign[0]}=… for `method='auto'`; expected parameters of a rotation.",
-            f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
+            f"Got {foreign[0]}=… for `method='auto'`, a rotation.", f"Pass a `method=…`, or leave out `{foreign[0]}=…`."
         )
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
@@ -297,7 +295,6 @@ def choose_map(
 
 def count_distinct(X: np.ndarray) -> float:
     """Return how many distinct things rows (n, d) show: exp of the entropy of their variance by principal direction.
-
     Pairs of few classes are many rows of few things, and a map fitted on them fails on others. That does not show on
     left-out pairs, which are of the same classes.
     """
