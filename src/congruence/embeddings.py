@@ -500,7 +500,7 @@ def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
     )
     if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
-            "Got rows whose ids are not the same in the same order.",
+            "Got rows paired by position whose ids are in another order.",
             "Use congruence.fit or congruence.Pairs.join, which pair by id.",
         )
     return X, Y

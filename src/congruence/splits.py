@@ -227,7 +227,7 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"{len(items[0])} and {len(items[1])} items, {len(both)} of both, give no pools.",
+            f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools.",
             "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])

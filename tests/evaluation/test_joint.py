@@ -244,7 +244,7 @@ def test_what_cannot_be_measured_is_refused(data, mapping):
     with pytest.raises(SpaceMismatchError):
         other = Embeddings(data.images.vectors, ids=data.ids, space=Space("clip"))
         evaluate(mapping, {"image": other}, {"text": data.texts})
-    with pytest.raises(ModalityError, match="text vectors for the modality 'image'"):
+    with pytest.raises(ModalityError, match="text vectors as 'image'"):
         evaluate(mapping, {"image": data.images}, {"image": data.texts})
     with pytest.raises(InputError, match="No prompt has a class"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, prompt_labels={"x": "y"})

@@ -397,5 +397,5 @@ def test_a_class_loads_maps_of_its_own_kind(fitted, problem, tmp_path):
         assert type(again) is type(fitted)
         assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
     other = MAPS["linear" if fitted.kind != "linear" else "orthogonal"]
-    with pytest.raises(errors.ParameterError, match=rf"kind '{fitted.kind}'.*{type(fitted).__name__}\.from_pretrained"):
+    with pytest.raises(errors.ParameterError, match=f"kind '{fitted.kind}'"):
         other.from_pretrained(path)

@@ -191,7 +191,7 @@ def test_spaces_and_labels_are_checked(models):
         (models.target, models.source, {}, SpaceMismatchError, None),
         (models.source, models.target, {"labels": {"x": "y"}}, InputError, "no label"),
         (models.source, models.target, {}, InputError, "No image's class is among the texts"),
-        (swapped, models.target, {}, ModalityError, "image vectors for the modality 'text'"),
+        (swapped, models.target, {}, ModalityError, "image vectors as 'text'"),
     ):
         with pytest.raises(error, match=said):
             evaluate(mapping, source, target, **options)

@@ -169,7 +169,8 @@ def evaluate(
     rows, notes = measure(mapping, sides, labels, prompt_labels, variants)
     if not rows:
         raise InputError(
-            "The two sides have no ids or classes in common.", "Pass the same ids, or `labels=…` and `prompt_labels=…`."
+            "The two sides have no ids or classes in common: nothing can be measured.",
+            "Pass the same ids, or `labels=…`.",
         )
     covered = {}
     if isinstance(mapping, OrthogonalMap):

@@ -228,7 +228,7 @@ def _set_directions(
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
     if mapping.n_components is not None and mapping.n_components > most:
         raise ParameterError(
-            f"Got `n_components={mapping.n_components}`; {len(A)} such pairs have {most} directions.",
+            f"Got `n_components={mapping.n_components}`; expected at most {most} for {len(A)} such pairs.",
             f"Pass `n_components={most}`.",
         )
     k = mapping.n_components or most
