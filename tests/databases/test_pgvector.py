@@ -48,6 +48,7 @@ def shown(vector):
 
 
 class TestPgVector(DatabaseContract):
+    slow = True
     times_writing = True
     id_types = ("int", "text", "uuid")
 

@@ -126,6 +126,7 @@ class Contract(DatabaseContract):
 
 
 class TestServer(Contract):
+    slow = True
     id_types = ("uuid",)
 
     @pytest.fixture(autouse=True)
@@ -145,6 +146,7 @@ class TestServer(Contract):
 class TestFolder(Contract):
     """The logic common with a server is tested by the class above; this one tests folders."""
 
+    slow = True
     id_types = ("int",)
 
     @pytest.fixture(autouse=True)
