@@ -155,7 +155,7 @@ class DuckDB(ColumnDatabase):
         if ids is None:
             raise ParameterError(f"{name} has no primary key of one column and no column id.", "Pass `ids=…`.")
         if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
-            raise refusals.bad_ids(columns[ids], ids)
+            raise refusals.refusal("ids", ids, kind=columns[ids])
         return DuckTable(schema, name, column, ids, columns[ids], modality)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -168,15 +168,15 @@ class DuckDB(ColumnDatabase):
                 refused = OSError(number, os.strerror(number))
                 return StorageError(describe_refusal(refused, f"from the disk at {place}"))
         if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
-            return refusals.in_use(place, reason)
+            return refusals.refusal("in use", place, reason)
         condition = (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
         if self._rows is not None and isinstance(error, condition):
-            return refusals.bad_condition(self._rows, reason, "a condition for WHERE in DuckDB's SQL")
+            return refusals.refusal("condition", self._rows, reason, example="a condition for WHERE in DuckDB's SQL")
         if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
-            return refusals.damaged(place, reason)
+            return refusals.refusal("damaged", place, reason)
         if isinstance(error, duckdb.IOException):
             return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
-        return refusals.rejected(place, reason)
+        return refusals.refusal("rejected", place, reason)
 
     def _check_condition(self, rows: str) -> None:
         """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
@@ -185,7 +185,7 @@ class DuckDB(ColumnDatabase):
             query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
-                raise refusals.bad_condition(rows, "more than a condition", "a single condition for WHERE")
+                raise refusals.refusal("condition", rows, "more than a condition", example="a single condition for WHERE")
             self._read(f"{query} AND false")
 
     def _read(self, query: str, *values: object) -> pa.Table:
@@ -309,7 +309,7 @@ class DuckDB(ColumnDatabase):
         stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
         if after is not None:
             if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
-                raise refusals.bad_cursor(after)
+                raise refusals.refusal("cursor", after)
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
         rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"

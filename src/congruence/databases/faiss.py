@@ -125,7 +125,7 @@ def read_index(path: Path) -> faiss.Index:
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
-        raise refusals.damaged(path, str(error)[:300]) from error
+        raise refusals.refusal("damaged", path, str(error)[:300]) from error
 
 
 def write_index(index: faiss.Index, path: Path) -> None:

@@ -208,7 +208,7 @@ class LanceDB(ColumnDatabase):
             position: Any = after
             good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
             if not good or len(position) != 2:
-                raise refusals.bad_cursor(after)
+                raise refusals.refusal("cursor", after)
             number, offset = position
             index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
@@ -682,7 +682,7 @@ def find_columns(
     if not (
         pa.types.is_integer(kind) or pa.types.is_string(text) or pa.types.is_large_string(text) or kind == pa.binary(16)
     ):
-        raise refusals.bad_ids(kind, ids)
+        raise refusals.refusal("ids", ids, kind=kind)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
@@ -755,7 +755,7 @@ def translated_errors(place: LanceLocation, where: str | None) -> Iterator[None]
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise refusals.damaged(place, _first_line(error)) from None
+        raise refusals.refusal("damaged", place, _first_line(error)) from None
 
 
 def _translate(error: Exception, place: LanceLocation, where: str | None) -> CongruenceError:
@@ -766,12 +766,12 @@ def _translate(error: Exception, place: LanceLocation, where: str | None) -> Con
     if number is not None:
         return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
-        return refusals.bad_condition(where, reason, "LanceDB's SQL")
+        return refusals.refusal("condition", where, reason, example="LanceDB's SQL")
     if _CONFLICT.search(text):
         return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return refusals.damaged(place, reason) if _DAMAGE.search(text) else refusals.rejected(place, reason)
+    return refusals.refusal("damaged", place, reason) if _DAMAGE.search(text) else refusals.refusal("rejected", place, reason)
 
 
 def _first_line(error: BaseException) -> str:

@@ -178,10 +178,10 @@ class Milvus(CollectionDatabase):
             require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
         except Exception as error:
             if type(error).__name__ == "DataDirLockedError":
-                return refusals.in_use(shown)
+                return refusals.refusal("in use", shown, "only one process can open it")
             if isinstance(error, PermissionError):
                 return FileError(f"{shown} cannot be read and written ({error}).", "Change its permissions.")
-            return refusals.damaged(shown, f"{type(error).__name__}: {error}")
+            return refusals.refusal("damaged", shown, f"{type(error).__name__}: {error}")
         return DatabaseUnavailableError(f"{shown} could not be opened.", "Try again.")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -189,11 +189,11 @@ class Milvus(CollectionDatabase):
         module = type(error).__module__.partition(".")[0]
         message = " ".join(self._address.hide(str(getattr(error, "message", "") or error) or name).split())
         if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
-            return refusals.no_answer(where, message, "Milvus")
+            return refusals.refusal("no answer", where, message)
         if getattr(error, "code", None) == 65535 and "auth" in message:
-            return refusals.no_access(where, message, TOKEN)
+            return refusals.refusal("no access", where, message, variable=TOKEN)
         if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
-            return refusals.rejected(where, message)
+            return refusals.refusal("rejected", where, message)
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:

@@ -110,9 +110,9 @@ class Npy(FileDatabase):
             copy_mode(self._place.path, self._place.other)
         super()._exchange(switched)
 
-    def _end_migration(self) -> None:
+    def _remove_new(self) -> None:
         self._write_space_file()
-        super()._end_migration()
+        super()._remove_new()
 
     def _write_space_file(self) -> None:
         """Write the description of the file that readers now see, if the original had one and it is missing."""

@@ -1111,9 +1111,9 @@ class Client:
                 "Try again when no long query is running, and no prepared transaction holds the table.",
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
-            return refusals.no_answer(place, text, "the server")
+            return refusals.refusal("no answer", place, text)
         if code == "53100":
-            return refusals.full_disk(place, text)
+            return refusals.refusal("full disk", place, text)
         if not code and lost:
             return DatabaseError(
                 f"{place} refused the connection ({text}).",
@@ -1123,7 +1123,7 @@ class Client:
             "42501": "Run it as the owner of the table.",
             "25006": "Connect to the primary server, and remove functions that write from `rows=…`.",
         }.get(code)
-        return DatabaseError(f"Got an error from {place}: {text}", hint) if hint else refusals.rejected(place, text)
+        return DatabaseError(f"Got an error from {place}: {text}", hint) if hint else refusals.refusal("rejected", place, text)
 
     def close(self) -> None:
         """Close both connections."""
@@ -1274,7 +1274,7 @@ class PgState(NamedTuple):
 
     def made(self, place: str) -> tuple[Mark, PgColumn]:
         """Return the note and the type of the new column. Raises MigrationError if there is none."""
-        refusals.refuse_untouched(self.mark is None or self.new_type is None, place)
+        refusals.refuse(self.mark is None or self.new_type is None, "untouched", place)
         assert self.mark is not None
         assert self.new_type is not None
         return self.mark, self.new_type

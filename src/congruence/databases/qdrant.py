@@ -120,7 +120,7 @@ class Qdrant(CollectionDatabase):
         except RuntimeError as error:
             if "already accessed" not in str(error):
                 raise
-            raise refusals.in_use(
+            raise refusals.refusal("in use", 
                 shown, "only one client at a time can open a folder; a server takes several"
             ) from error
         except OSError as error:
@@ -128,27 +128,27 @@ class Qdrant(CollectionDatabase):
                 f"{shown} cannot be opened ({error}).", "Change its permissions, or pass another path."
             ) from error
         except Exception as error:  # JSON, SQLite, pickle and pydantic each raise their own exceptions
-            raise refusals.damaged(shown, f"{type(error).__name__}: {error}") from error
+            raise refusals.refusal("damaged", shown, f"{type(error).__name__}: {error}") from error
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         where, source = self._address.shown, getattr(error, "source", None)
         message = self._address.hide(str(source if source is not None else error) or type(error).__name__)
         if type(error).__name__ == "ResourceExhaustedResponse":
-            return refusals.no_answer(where, f"too many requests: {message}", "Qdrant")
+            return refusals.refusal("no answer", where, f"too many requests: {message}")
         if source is not None:
             if isinstance(source, ValueError):
                 return DatabaseError(
                     f"The response from {where} is not Qdrant's ({message}).",
                     "Pass the host and port of Qdrant's REST API.",
                 )
-            return refusals.no_answer(where, f"{type(source).__name__}: {message}", "Qdrant")
+            return refusals.refusal("no answer", where, f"{type(source).__name__}: {message}")
         status = getattr(error, "status_code", None)
         if status in (408, 425, 429, 500, 502, 503, 504) or isinstance(error, sqlite3.OperationalError):
-            return refusals.no_answer(where, message, "Qdrant")
+            return refusals.refusal("no answer", where, message)
         if status in (401, 403):
-            return refusals.no_access(where, message, API_KEY)
+            return refusals.refusal("no access", where, message, variable=API_KEY)
         if status is not None or isinstance(error, (ValueError, sqlite3.Error, OSError)):
-            return refusals.rejected(where, message)
+            return refusals.refusal("rejected", where, message)
         return None
 
     def _aliases(self) -> dict[str, str]:
@@ -203,7 +203,7 @@ class Qdrant(CollectionDatabase):
             return self._models.Filter.model_validate_json(rows)
         except ValueError as error:
             example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
-            raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
+            raise refusals.refusal("condition", rows, str(error).splitlines()[0], example=example) from error
 
     def _params(self, info: CollectionInfo | None) -> VectorParams:
         return _configs(info)[self._column]

@@ -103,8 +103,8 @@ class SQLite(CollectionDatabase):
                 "Try again when no other process writes to it.",
             )
         if "not a database" in text or "malformed" in text:
-            return refusals.damaged(self._path, text)
-        return refusals.rejected(self._path, text)
+            return refusals.refusal("damaged", self._path, text)
+        return refusals.refusal("rejected", self._path, text)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, self._errors():
@@ -265,7 +265,7 @@ class SQLite(CollectionDatabase):
         ours = f"{self._table}__congruence_".casefold()
         for (name,) in self._read("SELECT name FROM sqlite_master"):
             if name.casefold().startswith(ours):
-                raise refusals.not_ours(name)
+                raise refusals.refusal("not ours", name)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
