@@ -185,7 +185,9 @@ class DuckDB(ColumnDatabase):
             query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
-                raise refusals.refusal("condition", rows, "more than a condition", example="a single condition for WHERE")
+                raise refusals.refusal(
+                    "condition", rows, "more than a condition", example="a single condition for WHERE"
+                )
             self._read(f"{query} AND false")
 
     def _read(self, query: str, *values: object) -> pa.Table:

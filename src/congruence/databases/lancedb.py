@@ -771,7 +771,11 @@ def _translate(error: Exception, place: LanceLocation, where: str | None) -> Con
         return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return refusals.refusal("damaged", place, reason) if _DAMAGE.search(text) else refusals.refusal("rejected", place, reason)
+    return (
+        refusals.refusal("damaged", place, reason)
+        if _DAMAGE.search(text)
+        else refusals.refusal("rejected", place, reason)
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -120,8 +120,8 @@ class Qdrant(CollectionDatabase):
         except RuntimeError as error:
             if "already accessed" not in str(error):
                 raise
-            raise refusals.refusal("in use", 
-                shown, "only one client at a time can open a folder; a server takes several"
+            raise refusals.refusal(
+                "in use", shown, "only one client at a time can open a folder; a server takes several"
             ) from error
         except OSError as error:
             raise FileError(
