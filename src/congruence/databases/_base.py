@@ -541,7 +541,7 @@ class Database(ABC):
         self._change(show)
 
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch, for good. Raises MigrationError if rows would lose their only one."""
+        """Remove the old vectors after the switch, for good; refused if rows would lose their only one."""
         self.flush()
 
         def remove() -> None:
@@ -563,7 +563,7 @@ class Database(ABC):
         self._change(remove)
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield rows of a side, their vectors of the other or zeros, which have one, and which the same fields there."""
+        """Yield rows of a side, their vectors of the other or zeros, which have one, and which the same fields."""
         for block in self.scan(side, batch=batch):
             found = self.fetch(block.ids, "new" if side == "old" else "old")
             width = found.vectors.shape[1] or self._made().dim  # of no rows a backend need not know it

@@ -199,10 +199,10 @@ class LanceDB(ColumnDatabase):
         condition = f"{quoted(column)} IS NOT NULL"
         return condition if self._rows is None else f"({self._rows}) AND {condition}"
 
-    def _batches(
+    def _pieces(
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after a cursor: ids, the columns, modalities if there are any, and addresses."""
+    ) -> Iterator[LancePiece]:
+        """Yield the rows after a cursor, in table order."""
         fragments, last_read = data.get_fragments(), np.uint64(0)
         if after is not None:
             position: Any = after
@@ -214,39 +214,38 @@ class LanceDB(ColumnDatabase):
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
                 fragments = fragments[index:]
                 last_read = np.uint64((number << 32) + offset)
-        modalities = [self._modality] if self._modality else []
-        if not fragments:
-            return
-        pieces = stream(
-            data, [self._ids, *columns, *modalities], filter=self._rows, batch_size=batch, fragments=fragments
-        )
-        for piece in pieces:
+        for piece in self._read(data, columns, batch, filter=self._rows, fragments=fragments) if fragments else ():
             if after is not None:
-                addresses = np.asarray(piece.column(piece.num_columns - 1))
-                same_fragment = fragment_of(addresses) == fragment_of(np.array([last_read]))[0]
-                if same_fragment.any():
-                    piece = piece.filter(pa.array(~same_fragment | (addresses > last_read)))
-            for start in range(0, len(piece), batch):
-                yield piece.slice(start, batch)
+                same_fragment = fragment_of(piece.addresses) == fragment_of(np.array([last_read]))[0]
+                piece = piece.where(~same_fragment | (piece.addresses > last_read))
+            if len(piece.ids):
+                yield piece
 
-    def _modalities_of(self, piece: pa.RecordBatch) -> pa.Array | None:
-        """Return the modalities, which are the second-to-last column."""
-        return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modality else None
+    def _read(self, data: lance.LanceDataset, columns: list[str], batch: int, **options: Any) -> Iterator[LancePiece]:
+        """Yield rows with their ids, these columns of vectors, and modalities if there are any."""
+        modalities = [self._modality] if self._modality else []
+        for found in stream(data, [self._ids, *columns, *modalities], batch_size=batch, **options):
+            for start in range(0, len(found), batch):
+                piece = found.slice(start, batch)
+                refusals.check_ids(piece.column(0), self._ids, self._place)
+                yield LancePiece(
+                    owned(as_ids(piece.column(0))),  # else it would keep its whole batch, with the vectors, in memory
+                    [matrix_of(piece.column(1 + k)) for k in range(len(columns))],
+                    piece.column(1 + len(columns)).cast(pa.large_string()) if modalities else None,
+                    np.asarray(piece.column(piece.num_columns - 1)),
+                )
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
         data = self._settled(side)
         column = self._side(data, side)
         with self._errors():
-            for piece in self._batches(data, [column], after, batch):
-                vectors, has = matrix_of(piece.column(1))
-                if has.any():
-                    mask, modalities = pa.array(has), self._modalities_of(piece)
-                    kept = modalities.filter(mask) if modalities is not None else None
-                    last = np.asarray(piece.column(piece.num_columns - 1))[-1:]
+            for whole in self._pieces(data, [column], after, batch):
+                piece = whole.where(whole.vectors[0][1])
+                if len(piece.ids):
+                    last = whole.addresses[-1:]
                     cursor: Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
-                    rows = numbers_of(vectors if has.all() else vectors[has])
-                    yield Block(self._ids_of(piece).filter(mask), rows, kept, cursor)
+                    yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         data = self._settled(side)
@@ -258,11 +257,11 @@ class LanceDB(ColumnDatabase):
                 start += len(piece)
             columns = [self._ids, column, *([self._modality] if self._modality else [])]
             taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
-            (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
-            vectors, has = matrix_of(piece.column(1))
+            (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
+            vectors, has = matrix_of(found.column(1))
             mask = pa.array(has)
-            modalities = piece.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
-            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+            modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
+            return Block(as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
         data = self._settled(side)
@@ -279,14 +278,11 @@ class LanceDB(ColumnDatabase):
         data = self._settled()
         columns = [self._side(data, "new"), self._side(data, "old")]
         with self._errors():
-            for piece in self._batches(data, columns, None, batch):
-                vectors, has_new = matrix_of(piece.column(1))
-                if has_new.any():
-                    mask, modalities = pa.array(has_new), self._modalities_of(piece)
-                    kept = None if modalities is None else modalities.filter(mask)
-                    has_old = piece.column(2).is_valid().to_numpy(zero_copy_only=False)[has_new]
-                    rows, same = numbers_of(vectors[has_new]), np.ones(len(has_old), bool)
-                    yield NewBlock(self._ids_of(piece).filter(mask), rows, has_old, same, kept)
+            for whole in self._pieces(data, columns, None, batch):
+                piece = whole.where(whole.vectors[0][1])
+                if len(piece.ids):
+                    (rows, same), (_, has_old) = piece.vectors
+                    yield NewBlock(piece.ids, numbers_of(rows), has_old, same, piece.modalities)
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""
@@ -302,23 +298,6 @@ class LanceDB(ColumnDatabase):
         keys = pa.array([uuid.UUID(id_).bytes for id_ in ids.to_pylist()], pa.binary(16)) if uuids else ids
         given = pa.table([keys.cast(storage_of(names.type)), rows], schema=pa.schema([names, field]))
         self._change(lambda: self._open().merge_insert(self._ids).when_matched_update_all().execute(given))
-
-    def _ids_of(self, piece: pa.RecordBatch) -> pa.Array:
-        refusals.check_ids(piece.column(0), self._ids, self._place)
-        # A copy: a column from Lance would keep its whole batch, with the vectors, in memory.
-        return owned(as_ids(piece.column(0)))
-
-    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray]:
-        """Return the rows of a batch with an old vector, and a mask of these rows."""
-        (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
-        ids, modalities = self._ids_of(piece), self._modalities_of(piece)
-        if not has_old.all():
-            mask = pa.array(has_old)
-            ids, modalities = ids.filter(mask), modalities.filter(mask) if modalities is not None else None
-            old, new, has_new = old[has_old], new[has_old], has_new[has_old]
-        new = np.array(numbers_of(new))
-        new[~has_new] = 0
-        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old
 
     def repeated_ids(self) -> list[str]:
         with self._errors():
@@ -535,24 +514,18 @@ class LanceDB(ColumnDatabase):
     ) -> list[WrittenFile]:
         """Write a new column file of a fragment if vectors change, at the selected offsets if not None."""
         new = self._side(data, "new")
-        columns = [self._ids, self._side(data, "old"), new, *([self._modality] if self._modality else [])]
         kind = storage_of(data.schema.field(new).type)
 
-        def pieces() -> Iterator[pa.RecordBatch]:
-            for piece in stream(data, columns, fragments=[fragment], batch_size=batch):
-                for start in range(0, len(piece), batch):
-                    yield piece.slice(start, batch)
-
         def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-            for piece in run_ahead(pieces()):
-                offsets = offset_of(np.asarray(piece.column(piece.num_columns - 1)))
-                mine = np.ones(len(piece), bool) if selected is None else np.isin(offsets, selected)
-                values, has = matrix_of(piece.column(2))
-                block, has_old = self._paired(piece.filter(pa.array(mine)))
-                result = change(block) if len(block.ids) else None
+            for piece in run_ahead(self._read(data, [self._side(data, "old"), new], batch, fragments=[fragment])):
+                offsets, (values, has) = offset_of(piece.addresses), piece.vectors[1]
+                mine = piece.vectors[0][1].copy()  # with an old vector
+                if selected is not None:
+                    mine &= np.isin(offsets, selected)
+                result = change(piece.where(mine).paired()) if mine.any() else None
                 if result is not None:
                     which, vectors = result
-                    rows = np.flatnonzero(mine)[has_old][which]
+                    rows = np.flatnonzero(mine)[which]
                     values, has = values.copy(), has.copy()
                     has[rows] = vectors is not None
                     if vectors is not None:
@@ -601,6 +574,31 @@ class LanceDB(ColumnDatabase):
             if file["fragment"] not in committed:
                 self._place.remove(str(file["file"]["path"]))
         return len(files) - len(committed)
+
+
+class LancePiece(NamedTuple):
+    """Rows of a table: vectors of several columns as they are stored, and which rows have one."""
+
+    ids: pa.Array
+    vectors: list[tuple[np.ndarray, np.ndarray]]
+    modalities: pa.Array | None
+    addresses: np.ndarray
+
+    def where(self, rows: np.ndarray) -> LancePiece:
+        """Return some of the rows."""
+        if rows.all():
+            return self
+        mask = pa.array(rows)
+        vectors = [(found[rows], has[rows]) for found, has in self.vectors]
+        modalities = None if self.modalities is None else self.modalities.filter(mask)
+        return LancePiece(self.ids.filter(mask), vectors, modalities, self.addresses[rows])
+
+    def paired(self) -> PairedBlock:
+        """Return the rows with the vectors of both columns, zeros for missing ones."""
+        (old, _), (new, has_new) = self.vectors
+        rows = np.array(numbers_of(new))
+        rows[~has_new] = 0
+        return PairedBlock(self.ids, numbers_of(old), rows, has_new, self.modalities)
 
 
 # ---- tables, types and errors ----------------------------------------------------------------------------------------
@@ -652,13 +650,8 @@ def find_table(address: Address, table: str | None) -> LanceLocation:
 
 
 def find_columns(
-    schema: pa.Schema,
-    primary: list[str],
-    place: LanceLocation,
-    column: str | None,
-    ids: str | None,
-    modality: str | None,
-) -> tuple[str, str, str | None]:
+    schema: pa.Schema, primary: list[str], place: LanceLocation, column: Name, ids: Name, modality: Name
+) -> tuple[str, str, Name]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
     refusals.check_columns(schema.names, place, column, ids, modality)
     kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
@@ -669,8 +662,7 @@ def find_columns(
         column = refusals.only_name(vectors, "columns of vectors", place, "column")
     if column not in vectors:
         raise DatabaseError(
-            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats, or of "
-            "uint8 for bits.",
+            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats or bytes.",
             "Pass another `column=…`, or cast this one.",
         )
     if ids is None and "id" in schema.names:
@@ -679,9 +671,7 @@ def find_columns(
         ids = refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (
-        pa.types.is_integer(kind) or pa.types.is_string(text) or pa.types.is_large_string(text) or kind == pa.binary(16)
-    ):
+    if not (pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)):
         raise refusals.refusal("ids", ids, kind=kind)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
@@ -771,11 +761,7 @@ def _translate(error: Exception, place: LanceLocation, where: str | None) -> Con
         return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return (
-        refusals.refusal("damaged", place, reason)
-        if _DAMAGE.search(text)
-        else refusals.refusal("rejected", place, reason)
-    )
+    return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
 
 
 def _first_line(error: BaseException) -> str:
@@ -842,9 +828,7 @@ def find_index(data: lance.LanceDataset, column: str) -> LanceIndex | None:
 
 
 def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: str | None) -> None:
-    """Build an index of the same kind and parameters over another column.
-
-    If ``name`` is given, it replaces the index of that name.
+    """Build an index of the same kind and parameters over another column; it replaces that of a ``name``.
 
     The length of the sub-vectors is kept, or reduced until it divides the width. Bits are indexed unquantized (flat) by
     the Hamming distance. Floats that replace bits are indexed by cosine.
@@ -970,21 +954,14 @@ class ColumnWriter:
 
         path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
-        for at, values, has in self._existing() if first else ():
+        options = {"fragments": [self._fragment], "batch_size": _ROWS}
+        for batch in stream(self._data, [self._column], **options) if first else ():
+            at, (values, has) = offset_of(np.asarray(batch.column(1))), matrix_of(batch.column(0))
             n = int(np.searchsorted(at, first))
             if n:
                 self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)
             if n < len(at):
                 return
-
-    def _existing(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the offsets of the fragment's rows, their vectors, and which of them have one."""
-        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
-            yield offset_of(np.asarray(batch.column(1))), *matrix_of(batch.column(0))
-
-    def zeros(self, n: int) -> np.ndarray:
-        """Return vectors of zeros, shape (n, width)."""
-        return np.zeros((n, self._kind.list_size), self._kind.value_type.to_pandas_dtype())
 
     def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
         """Append the physical rows up to ``stop``; rows that are not passed are deleted ones, and become null."""
@@ -994,7 +971,7 @@ class ColumnWriter:
         if len(at) == len(full):
             dense = values
         else:
-            dense = self.zeros(len(full))
+            dense = np.zeros((len(full), self._kind.list_size), self._kind.value_type.to_pandas_dtype())
             dense[at - self._written] = values
         flat = pa.array(np.ascontiguousarray(dense).reshape(-1))
         lists = pa.FixedSizeListArray.from_arrays(flat, type=self._kind, mask=None if full.all() else pa.array(~full))
@@ -1007,11 +984,10 @@ class ColumnWriter:
 
         if self._writer is None:
             return None
-        no_rows, no_vectors = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
-        while self._written < self._fragment.physical_rows:
-            self._write(
-                no_rows, no_vectors, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows)
-            )
+        rows = self._fragment.physical_rows
+        while self._written < rows:
+            none = np.empty((0, self._kind.list_size))
+            self._write(none[:, 0].astype(int), none, none[:, 0] > 0, min(self._written + _ROWS, rows))
         self._writer.close()
         return DataFile.create(self._data, self._name)
 
