@@ -293,20 +293,6 @@ def test_collections_of_others_are_left_alone(server, items):
     assert len(names(items)) == 2
 
 
-def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
-    with open_database(server.url, rows=IMAGES) as database:
-        run(database)
-        with pytest.raises(errors.MigrationError, match="10 rows .*readers would lose them"):
-            database.switch()
-        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
-        assert [len(one) for one in found] == [20, 20]
-        with pytest.raises(errors.ParameterError, match="element_type='int8'"):
-            database.prepare(DIM_NEW, "int8")
-    with open_database(server.url) as database:
-        run(database)
-        database.switch()
-
-
 def test_the_new_collection_is_configured_as_the_old_one(server, items):
     items.create_collection(
         "tuned",
