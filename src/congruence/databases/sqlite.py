@@ -88,7 +88,8 @@ class SQLite(CollectionDatabase):
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._remembered: dict[int | str, tuple[Any, ...]] = {}
         self._table = self._find_table(table)
-        vec0 = self._vec0(self._find().old, column)
+        self._column = column or ""
+        vec0 = self._open(self._find().old)
         self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
         refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
         refusals.check_name(modality, vec0.others, self._table, "modality_column")
@@ -125,9 +126,7 @@ class SQLite(CollectionDatabase):
                 raise
 
     def _statements(self) -> dict[str, str]:
-        tables = self._read(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
-        )
+        tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
 
     @property
@@ -148,10 +147,7 @@ class SQLite(CollectionDatabase):
         return f"{self._table}__congruence_mark"
 
     def _open(self, collection: str) -> Vec0:
-        return self._vec0(collection, self._column)
-
-    def _vec0(self, table: str, column: str | None) -> Vec0:
-        return Vec0.parse(table, self._statements()[table], column)
+        return Vec0.parse(collection, self._statements()[collection], self._column or None)
 
     def _width(self, collection: Vec0) -> int:
         return collection.dim
@@ -240,24 +236,17 @@ class SQLite(CollectionDatabase):
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows were deleted; none after the switch."""
         if self.stage() is not Stage.PREPARED:
             return
-        after: int | str | None = None
-        while True:
-            condition = "" if after is None else "n.id > ? AND"
-            query = f"{self._unmatched('new', 'old', condition)} ORDER BY id LIMIT {int(batch)}"
-            rows = self._read(query, [] if after is None else [after])
-            if not rows:
-                return
-            after = rows[-1][0]
-            yield pa.array([id_ for (id_,) in rows], self._id_type)
+        ids = self._unmatched("new", "old")
+        for start in range(0, len(ids), batch):
+            yield pa.array(ids[start : start + batch], self._id_type)
 
-    def _unmatched(self, side: VectorSide, other: VectorSide, condition: str = "") -> str:
-        """Return a query for the ids of rows on one side that are not on the other."""
+    def _unmatched(self, side: VectorSide, other: VectorSide, what: str = "n.id") -> list[Any]:
+        """Return the ids of rows on one side that are not on the other, or what is selected of these rows."""
         (ours, _), (theirs, _) = self._side(side), self._side(other)
         absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
-        return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
+        return [found for (found,) in self._read(f"SELECT {what} FROM {ours.keys} AS n WHERE {absent}")]
 
     def check(self, new: NewVectors) -> None:
         """Raise DatabaseError if any table, view or index has a name that the new table or one of its parts needs."""
@@ -268,7 +257,6 @@ class SQLite(CollectionDatabase):
                 raise refusals.refusal("not ours", name)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
-        """Create a table with the same columns and vectors of the new width and type."""
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
         self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} {_MARK}")
         self._client.execute(f"INSERT INTO {quoted(self._mark_table)} VALUES (?)", [json.dumps(mark)])
@@ -315,12 +303,12 @@ class SQLite(CollectionDatabase):
         return time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def _missing(self) -> int:
-        return int(self._read(f"SELECT count(*) FROM ({self._unmatched('old', 'new')})")[0][0])
+        return int(self._unmatched("old", "new", "count(*)")[0])
 
     def _show_new(self) -> None:
         """Delete rows that the application has deleted, and update the other columns, before the tables are renamed."""
         (old, _), (new, _) = self._side("old"), self._side("new")
-        self._delete_rows(new, [id_ for (id_,) in self._read(self._unmatched("new", "old"))])
+        self._delete_rows(new, self._unmatched("new", "old"))
         if old.others:
             differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in old.others)
             changed = self._read(
