@@ -132,11 +132,9 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        """Return the name that readers use: the one that was given, or the only one."""
         return only_table(self._names(), self._aliases(), self._address.shown) if table is None else table
 
     def _aliases(self) -> Mapping[str, str]:
-        """Return the collection of each alias."""
         return {}
 
     def _aliases_of(self, collection: str) -> list[str]:

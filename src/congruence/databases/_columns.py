@@ -42,7 +42,6 @@ class ColumnDatabase(Database):
         """Write vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
 
     def _hidden(self, suffix: str) -> str:
-        """Return the name of the column that readers do not use."""
         return self._column + suffix
 
     def _names(self, names: Collection[str] | None = None) -> tuple[Stage, str, str]:
@@ -122,7 +121,6 @@ class ColumnDatabase(Database):
             self.flush()
 
     def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null."""
         self.flush()
         self._store(ids, None)
 

@@ -123,7 +123,6 @@ class FileDatabase(Database):
     dim: int
 
     def _open_path(self, path: str) -> None:
-        """Find the file that readers open, and the state of its migration."""
         self._place, self._shown = HiddenFolder(path), path
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
@@ -175,7 +174,6 @@ class FileDatabase(Database):
         return self._place.folder / "vectors.npy"
 
     def _new_vectors(self) -> RowVectors:
-        """Return the new vectors, which must exist."""
         refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
@@ -204,7 +202,6 @@ class FileDatabase(Database):
         return free_bytes(self._place.path.parent) or 0
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in file order; the cursor is the number of the next row."""
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
@@ -224,7 +221,6 @@ class FileDatabase(Database):
             yield RowRange.numbered("rows", start, min(start + most, self.n))
 
     def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by row number, then mark the rows as written."""
         new = self._new_vectors()
 
         def changed() -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]]:
@@ -241,7 +237,6 @@ class FileDatabase(Database):
         return []
 
     def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, PairedBlock]]:
-        """Yield old and new vectors in file order, with their row numbers."""
         new = self._new_vectors()
         for whole in self._pieces(rows.start, batch, True):
             piece = whole.until(rows.stop)
@@ -268,7 +263,6 @@ class FileDatabase(Database):
         return pa.concat_arrays([piece.ids for piece in self._pieces(0, _ID_ROWS, False)])
 
     def _other_fields(self) -> np.ndarray:
-        """Return a digest of each row's other columns, shape (n,)."""
         return np.zeros(self.n)
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
@@ -339,7 +333,6 @@ class FileDatabase(Database):
         return [str(id_) for id_, count in occurrences.items() if count > 1][:10]
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
-        """Return the row number of each id, or -1 if it does not exist."""
         out = np.full(len(ids), -1, np.int64)
         for piece in self._pieces(0, _ID_ROWS, False):
             places = among(ids, piece.ids)
@@ -359,7 +352,6 @@ class FileDatabase(Database):
             )
 
     def _create(self, new: NewVectors) -> None:
-        """Create the hidden folder next to the file, atomically."""
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
@@ -370,12 +362,10 @@ class FileDatabase(Database):
         self._place.check_unchanged(self._record())
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors; the ids are searched in the whole file."""
         refusals.check_shape(vectors, (len(ids), self._new_vectors().dim))
         self._set(ids, vectors)
 
     def delete(self, ids: pa.Array) -> None:
-        """Mark rows as not written."""
         self._set(ids, None)
 
     def _set(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
@@ -446,7 +436,6 @@ class FileDatabase(Database):
         self._reopen()
 
     def close(self) -> None:
-        """Close the files of the new vectors."""
         if self._new is not None:
             self._new.close()
             self._new = None
@@ -535,7 +524,6 @@ class RowVectors:
 
     @staticmethod
     def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
-        """Create both files, with no row written yet."""
         dtype = np.dtype(element_type)
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
         with open(path, "wb") as stream:
@@ -545,7 +533,6 @@ class RowVectors:
             stream.truncate(rows)
 
     def write(self, rows: np.ndarray, vectors: np.ndarray | None) -> None:
-        """Store vectors, shape (b, dim), then the marks of their rows, int64 of shape (b,); None removes the marks."""
         try:
             with np.errstate(over="raise"):
                 stored = None if vectors is None else np.ascontiguousarray(vectors, self.dtype)
@@ -566,7 +553,6 @@ class RowVectors:
         return self._offset + int(row) * self.dim * self.dtype.itemsize
 
     def written(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return which rows of a range are written, ndarray of bool."""
         out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
         with self._lock:
             self._read_into(self._marks, start, out)
@@ -593,13 +579,11 @@ class RowVectors:
                 got += count
 
     def flush(self) -> None:
-        """Sync both files to disk, the marks last."""
         if self._file.writable():
             for stream in (self._file, self._marks):
                 os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Close both files."""
         self._file.close()
         self._marks.close()
 
@@ -716,7 +700,6 @@ class HiddenFolder:
                 raise FileError(f"{path} was not created by a migration, which needs this name.", "Rename it.")
 
     def keep(self, record: MigrationRecord) -> None:
-        """Replace the record."""
         with atomic_path(self.folder / _NAME, force=True) as temporary:
             temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 

@@ -135,13 +135,11 @@ class Chroma(CollectionDatabase):
         self._call(self._client.delete_collection, collection)
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
-        """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
         found = self._call(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
         keys = dict.fromkeys(key for metadata in found["metadatas"] for key in metadata or {})
         return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
 
     def _get(self, collection: Any, ids: list[str], include: list[str]) -> dict[str, Any]:
-        """Return the records of these ids that exist, sorted by id."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
         for start in range(0, len(ids), self._most):
             got = self._call(collection.get, ids=ids[start : start + self._most], include=include)

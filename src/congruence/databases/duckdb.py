@@ -211,7 +211,6 @@ class DuckDB(ColumnDatabase):
         return {name: DuckColumn(*facts) for name, *facts in rows}
 
     def _columns(self) -> dict[str, DuckColumn]:
-        """Return the current columns, by name."""
         return self._columns_of(self._table.schema, self._table.name)
 
     @property
@@ -239,7 +238,6 @@ class DuckDB(ColumnDatabase):
         return NewVectors(mark["dim"], "int8" if kind.startswith("TINYINT") else "float32", mark["note"])
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
-        """Return the column of a side and its width."""
         columns = self._columns()  # one query only: this runs for each block that is written or read
         if side == "new":
             return self._name("new", columns), self._made_of(columns).dim
@@ -391,13 +389,11 @@ class DuckDB(ColumnDatabase):
         )
 
     def _type_like(self, old: str, dim: int, element_type: str) -> str:
-        """Return the type of a column of new vectors."""
         number = "TINYINT" if element_type == "int8" else "DOUBLE" if old.startswith("DOUBLE") else "FLOAT"
         return f"{number}[]" if old.endswith("[]") else f"{number}[{dim}]"
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be null."""
         return not self._columns()[self._column].required
 
     @property
@@ -489,7 +485,6 @@ class DuckDB(ColumnDatabase):
         return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
 
     def _indices(self) -> list[dict[str, str]]:
-        """Return the indexes created by CREATE INDEX: name and statement."""
         query = f"SELECT index_name AS name, sql FROM duckdb_indexes() {_OF_TABLE} AND sql IS NOT NULL"
         return list(self._read(query, self._table.schema, self._table.name).to_pylist())
 
@@ -550,7 +545,6 @@ class DuckTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The qualified table name in SQL."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property

@@ -102,7 +102,6 @@ class Faiss(FileDatabase):
         return describe_index(self._stored.inner, self._stored.id_map)
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        """Search the index of a side; the new side must have one."""
         index = self._index
         if side == "new":
             if self._new_index is None:
@@ -178,7 +177,6 @@ class StoredVectors:
         self.ids = np.arange(self.n) if ids is None else ids
 
     def _read_lists(self, index: faiss.Index) -> np.ndarray:
-        """Find the position at which each inverted list starts, and return the ids in the order of the lists."""
         faiss = require("faiss", extra="faiss")
         self._lists, parts, start = [], [np.empty(0, np.int64)], 0
         for k in range(index.nlist):
@@ -190,7 +188,6 @@ class StoredVectors:
         return np.concatenate(parts)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the vectors of a range of positions, float32 of shape (stop - start, dim)."""
         if self._lists is None:
             return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
         return np.concatenate([np.empty((0, self.dim), np.float32), *self._from_lists(start, stop)])

@@ -139,7 +139,6 @@ class LanceDB(ColumnDatabase):
         self.__dict__.update(state, _lance=import_lance())
 
     def _open(self) -> lance.LanceDataset:
-        """Open the latest version."""
         with translated_errors(self._place, None):
             return self._lance.dataset(self._place.uri, storage_options=self._place.options)
 
@@ -156,7 +155,6 @@ class LanceDB(ColumnDatabase):
         return list(self._open().schema.names)
 
     def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
-        """Return the column of a side in one version."""
         return self._name(side, data.schema.names)
 
     def info(self) -> DatabaseInfo:
@@ -457,7 +455,6 @@ class LanceDB(ColumnDatabase):
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be null."""
         return bool(self._open().schema.field(self._column).nullable)
 
     def _hide(self, suffix: str) -> None:
@@ -613,7 +610,6 @@ class LanceLocation:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the table; None in an object store."""
         return None if "://" in self.uri else Path(self.uri)
 
     def __str__(self) -> str:

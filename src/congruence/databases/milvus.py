@@ -316,7 +316,6 @@ class Milvus(CollectionDatabase):
         return {index["field_name"]: index for index in indexes if index}
 
     def _describe_index(self, collection: str, column: str) -> tuple[str | None, str | None]:
-        """Return the metric and a short description of the index over a field; both None if there is no index."""
         index = self._indexes(collection).get(column)
         if index is None:
             return None, None
@@ -373,7 +372,6 @@ class Milvus(CollectionDatabase):
             after = page[-1]
 
     def _literal(self, id_: object) -> str:
-        """Return an id as a literal in a filter expression."""
         return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
 
     def _count(self, collection: str, *, all_rows: bool = False) -> int:

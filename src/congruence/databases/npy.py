@@ -92,7 +92,6 @@ class Npy(FileDatabase):
         return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
-        """Return the space of the original; after the switch, from the copy of its description in the hidden folder."""
         if self._stage is not Stage.SWITCHED:
             return self._source.space
         try:
@@ -115,7 +114,6 @@ class Npy(FileDatabase):
         super()._remove_new()
 
     def _write_space_file(self) -> None:
-        """Write the description of the file that readers now see, if the original had one and it is missing."""
         kept = self._kept_space_file
         if self._stage is Stage.UNTOUCHED or self._space_file.exists() or not kept.is_file():
             return

@@ -234,7 +234,6 @@ class Tables(FileDatabase):
                 pass
 
     def write_part(self, job: NewFile) -> dict[str, object]:
-        """Write the new version of a file of the data set; return its number of rows."""
         part, new, note = self._parts[job.number], self._new_vectors(), self._record().note
         layout = TableLayout(
             Columns(part.schema, self._column, self._id_column),
@@ -261,7 +260,6 @@ class Tables(FileDatabase):
         return {"rows": part.rows}
 
     def ranges(self, most: int) -> Iterator[RowRange]:
-        """Yield ranges of rows: whole files, or some row groups of a file that is larger."""
         for part in self._parts:
             start = part.start
             for rows in [*(part.groups() if part.rows > most else ()), part.rows]:
@@ -279,7 +277,6 @@ class NewFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the file, for messages."""
         return f"file-{self.number:06d}"
 
 
@@ -347,12 +344,10 @@ class TableFile:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.table.n
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of all columns."""
         return self.table.schema
 
     def width(self, column: str) -> int | None:

@@ -159,17 +159,16 @@ class PgVector(ColumnDatabase):
 
     def _column_names(self) -> Collection[str]:
         with self._reading() as cursor:
-            return read_columns(cursor, self._table)
+            return read_columns(cursor, self._table.oid)
 
     def _state(self, cursor: Any = None) -> PgState:
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
-            columns = read_columns(cursor, self._table)
+            columns = read_columns(cursor, self._table.oid)
             stage, old, new = self._names(columns)
             mark = None if stage is Stage.UNTOUCHED else self._read_mark(cursor)
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
 
     def _read_mark(self, cursor: Any) -> Mark:
-        """Return what the comment on our trigger says."""
         row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
         try:
             facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
@@ -197,7 +196,6 @@ class PgVector(ColumnDatabase):
         return f"(SELECT {', '.join(columns)} FROM {table.path} WHERE {' AND '.join(conditions)}) AS t"
 
     def _side(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, str, int]:
-        """Return the column of a side, its type and its width."""
         if side == "new":
             mark, type_ = state.made(self._place)
             return state.new, type_.kind, mark.dim
@@ -215,14 +213,13 @@ class PgVector(ColumnDatabase):
         return state.old, state.old_type.kind, dim
 
     @property
-    def _row(self) -> str:
-        """SQL for what ``_block`` takes."""
-        return f"{self._id}, t.vector, t.modality, t.place"
-
-    @property
     def _id(self) -> str:
         """SQL expression for the id as the client receives it."""
         return "t.id::text" if self._table.id_kind == "uuid" else "t.id"
+
+    @property
+    def _row(self) -> str:
+        return f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
 
     @property
     def _id_type(self) -> str:
@@ -299,7 +296,6 @@ class PgVector(ColumnDatabase):
             after = rows[-1][0]
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield rows in the order of their ids."""
         for block, _ in self._blocks(side, after, batch):
             yield block
 
@@ -439,14 +435,13 @@ class PgVector(ColumnDatabase):
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be NULL."""
         with self._reading() as cursor:
             return not one_row(cursor, _NOT_NULL, [self._table.oid, self._column])[0]
 
     def _add_column(self, new: NewVectors) -> None:
         table, cursor = self._table, self._cursor
         kind, hidden = VECTOR_TYPES[new.element_type], self._hidden(NEW)
-        old = read_columns(cursor, table)[self._column]
+        old = read_columns(cursor, table.oid)[self._column]
         type_ = table.vector_type(kind, None if old.dim is None and kind != "bit" else new.dim)
         cursor.execute(f"ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}")
         tree = self._tree(cursor)
@@ -510,7 +505,6 @@ class PgVector(ColumnDatabase):
             cursor.execute(insert, [self._parameter(ids)])
 
     def _following(self) -> list[str]:
-        """Return what is bound to the old column by its number, in the server's words."""
         bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
         return [words for (words,) in bound.fetchall()]
 
@@ -650,8 +644,7 @@ class PgVector(ColumnDatabase):
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(name)}")
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
-        """Return the user's triggers that an update of the new column fires: table, name and when it is enabled."""
-        return list(cursor.execute(_FIRING, [self._table.oid, f"{GUARD}:%"]).fetchall())
+        return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
 
     def _firing(self, cursor: Any) -> list[tuple[str, str]]:
         return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
@@ -896,7 +889,6 @@ class PgVector(ColumnDatabase):
         super()._show_old()
 
     def _rename(self, shown: str, hidden: str, *, rehearsal: bool = False) -> None:
-        """Rename both columns, with all that is bound to the one that readers use."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         mark = self._state().mark
@@ -925,7 +917,6 @@ class PgVector(ColumnDatabase):
         self._change(lambda: self._set_mark(self._cursor, replace(mark, unvalidated=[])))
 
     def _drop(self, column: str, unmark: str | None = None) -> None:
-        """Drop a column, our trigger and its function."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         tree = self._tree(cursor)
@@ -1132,7 +1123,6 @@ class Client:
         )
 
     def close(self) -> None:
-        """Close both connections."""
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -1157,10 +1147,6 @@ _COLUMNS = """
     JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(temp|toast)'
     WHERE e.extname = 'vector' ORDER BY 1, 2, a.attnum"""
-
-_ATTRIBUTES = """
-    SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
 _PRIMARY_KEY = """
     SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
@@ -1195,7 +1181,7 @@ _TAKEN = """
 
 _TYPES = """
     SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped"""
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
 _MARK = "SELECT obj_description(oid, 'pg_trigger') FROM pg_trigger WHERE tgrelid = $1 AND tgname = $2"
 
@@ -1207,12 +1193,11 @@ _PUBLISHED = """
 
 #: Triggers of the user that an update of a column added at the end fires.
 _FIRING = r"""
-    WITH RECURSIVE tree AS (SELECT $1::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
     SELECT format('%I.%I', n.nspname, c.relname), g.tgname, g.tgenabled::text
-    FROM tree JOIN pg_trigger g ON g.tgrelid = tree.oid JOIN pg_class c ON c.oid = tree.oid
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0
-    AND (g.tgattr = '' OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = tree.oid AND a.attnum = ANY(g.tgattr)
+    FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE g.tgrelid = ANY($1::oid[])
+    AND NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0
+    AND (g.tgattr = '' OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY(g.tgattr)
                                   AND a.attname LIKE '%\_\_congruence\_new'))
     AND g.tgname NOT LIKE $2 ORDER BY 1, 2"""
 
@@ -1240,11 +1225,9 @@ class PgTable:
 
     @property
     def path(self) -> str:
-        """The qualified table name in SQL."""
         return quoted(self.schema, self.name)
 
     def vector_type(self, kind: str, dim: int | None) -> str:
-        """Return a vector type as SQL."""
         name = quoted("pg_catalog" if kind == "bit" else self.extension, kind)
         return name if dim is None else f"{name}({int(dim)})"
 
@@ -1260,7 +1243,6 @@ class PgState(NamedTuple):
     mark: Mark | None
 
     def column(self, side: VectorSide) -> str:
-        """Return the name of the column of a side."""
         return self.old if side == "old" else self.new
 
     def made(self, place: str) -> tuple[Mark, PgColumn]:
@@ -1271,57 +1253,38 @@ class PgState(NamedTuple):
         return self.mark, self.new_type
 
 
-def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
+def read_columns(cursor: Any, oid: int) -> dict[str, PgColumn]:
     """Return the present columns of a table."""
-    rows = cursor.execute(_TYPES, [table.oid]).fetchall()
+    rows = cursor.execute(_TYPES, [oid]).fetchall()
     if not rows:
-        raise DatabaseError(
-            f"The table {table.schema}.{table.name} no longer exists.",
-            "Open the database again with the table's current name.",
-        )
+        raise DatabaseError("The table no longer exists.", "Open the database again with the table's current name.")
     return {name: PgColumn(kind, typmod if typmod > 0 else None) for name, kind, typmod in rows}
-
-
-class _VectorColumn(NamedTuple):
-    """A row of ``_COLUMNS``."""
-
-    schema: str
-    table: str
-    oid: int
-    visible: bool
-    column: str
-    kind: str
-    extension: str
 
 
 def find_table(
     cursor: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> PgTable:
     """Find the table and its columns."""
-    rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
-    candidates = [row for row in rows if not row.column.endswith((NEW, OLD))]
+    rows = [row for row in cursor.execute(_COLUMNS).fetchall() if not row[4].endswith((NEW, OLD))]
     # A column of bits need not hold vectors: it counts if it is named, or if the table has no other vectors.
-    floats = {row.oid for row in candidates if row.kind != "bit"}
-    candidates = [
-        row for row in candidates if row.kind != "bit" or row.column == column or (column is None and not floats)
-    ]
-    chosen = candidates
+    floats = any(row[5] != "bit" for row in rows)
+    rows = [row for row in rows if row[5] != "bit" or row[4] == column or (column is None and not floats)]
+    chosen = rows
     if table is not None:
-        chosen = [row for row in candidates if row.table == table]
-        chosen = [row for row in chosen if row.visible] or chosen
-        chosen = chosen or [row for row in candidates if f"{row.schema}.{row.table}" == table]
-    if len({row.oid for row in chosen}) != 1:
-        known = ", ".join(sorted({f"{row.schema}.{row.table}" for row in candidates}))
+        chosen = [row for row in rows if row[1] == table]
+        chosen = [row for row in chosen if row[3]] or chosen  # visible
+        chosen = chosen or [row for row in rows if f"{row[0]}.{row[1]}" == table]
+    if len({row[2] for row in chosen}) != 1:
+        known = ", ".join(sorted({f"{row[0]}.{row[1]}" for row in rows}))
         raise ParameterError(
             f"Got `table={table!r}`; expected one of those in {place} that have vectors: {known or 'none'}.",
             "Pass `table=…` with the name of one.",
         )
-    columns = [row.column for row in chosen]
+    columns = {row[4]: row for row in chosen}
     column = refusals.only_name(columns, "columns of vectors", place, "column") if column is None else column
     refusals.check_name(column, columns, place, "column")
-    chosen = [row for row in chosen if row.column == column]
-    schema, name, oid, _, column, _, extension = chosen[0]
-    types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
+    schema, name, oid, _, column, _, extension = columns[column]
+    types = {one: found.kind for one, found in read_columns(cursor, oid).items()}
     if ids is None:
         key = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
         key = key or [one for one in types if one == "id"]
@@ -1387,12 +1350,10 @@ class NewIndex(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name before the switch."""
         return hidden_name(self.old.name, NEW)
 
     @property
     def path(self) -> str:
-        """The qualified name in SQL."""
         return quoted(self.old.schema, self.name)
 
     def statement(self, on: str, concurrently: str = "") -> str:

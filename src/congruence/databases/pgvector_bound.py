@@ -255,7 +255,6 @@ class PgIndex(NamedTuple):
 
     @property
     def partitioned(self) -> bool:
-        """Whether it is over a partitioned table."""
         return self.relkind == "I"
 
     @property
@@ -265,12 +264,10 @@ class PgIndex(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Type of the indexed values: vector, halfvec or bit."""
         return self.operators.partition("_")[0]
 
     @property
     def metric(self) -> str:
-        """As in the operator class: cosine, ip, l2, l1, …"""
         return self.operators.removesuffix("_ops").partition("_")[2]
 
     @property

@@ -181,7 +181,6 @@ class Qdrant(CollectionDatabase):
         return self._params(self._info_of(collection)).size
 
     def _find_column(self, collection: str, column: str | None) -> str:
-        """Return the name of the dense vector, ``""`` for the unnamed one."""
         configs = _configs(self._info_of(collection))
         dense = {name: vector for name, vector in configs.items() if vector.multivector_config is None}
         if column is None:
@@ -206,7 +205,6 @@ class Qdrant(CollectionDatabase):
         return _configs(info)[self._column]
 
     def _fields(self, collection: str) -> tuple[str, ...]:
-        """Return the payload fields of the first points, and those with an index."""
         records = self._scroll(collection, limit=_SAMPLE, with_payload=True)[0]
         fields = [key for record in records for key in record.payload or {}]
         return tuple(dict.fromkeys([*fields, *self._info_of(collection).payload_schema]))
@@ -235,7 +233,6 @@ class Qdrant(CollectionDatabase):
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
 
     def _scroll(self, collection: str, **options: object) -> Any:
-        """Return a page of points, and the first id of the next page, or None."""
         return self._call(self._client.scroll, collection, **{"with_payload": False, "with_vectors": False, **options})
 
     def _pages(
@@ -420,7 +417,6 @@ class Qdrant(CollectionDatabase):
             )
 
     def _complete(self) -> None:
-        """Index the payload of the new collection like that of the old one, keeping existing indexes."""
         place = self._place()
         indexed = self._info_of(place.old).payload_schema
         existing: Iterable[str] = self._info_of(place.new).payload_schema if indexed else ()
@@ -511,7 +507,6 @@ class Qdrant(CollectionDatabase):
         self._call(self._client.update_collection, collection, metadata={MARK_KEY: {}})
 
     def close(self) -> None:
-        """Close the connection, or release the folder's lock."""
         self._client.close()
 
 

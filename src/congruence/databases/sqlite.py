@@ -266,7 +266,6 @@ class SQLite(CollectionDatabase):
             return change()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Insert rows with the other columns of the table that readers see; each call is a transaction."""
         with self._writing():
             super().write(ids, vectors)
 
@@ -373,7 +372,6 @@ class Vec0:
 
     @classmethod
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
-        """Parse a CREATE statement."""
         begin = _USING.search(statement)
         body = statement[begin.end() if begin else 0 : statement.rindex(")")]
         arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
@@ -410,12 +408,10 @@ class Vec0:
 
     @property
     def id_array_type(self) -> pa.DataType:
-        """Arrow type of the ids in a block."""
         return pa.int64() if self.id_type == "int" else pa.large_string()
 
     @property
     def element_type(self) -> str:
-        """Element type in the terms of ``congruence.databases.DatabaseInfo``."""
         return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
 
     @property
@@ -430,7 +426,6 @@ class Vec0:
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
 
     def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
-        """Decode blobs to vectors, float32 of shape (b, dim); bits become 1 and -1."""
         joined = b"".join(blobs)
         if self.element_type == "binary":
             return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
@@ -438,7 +433,6 @@ class Vec0:
         return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
 
     def create(self, name: str, dim: int, element_type: str) -> str:
-        """Return the statement that creates the same table with vectors of another width and type."""
         declaration = _VECTOR.fullmatch(self.arguments[self.at])
         options = declaration[4] if declaration else ""
         if element_type == "binary":  # bits are compared by the Hamming distance, and accept no other metric
