@@ -73,7 +73,7 @@ _SAMPLE = 16 * 1024
 _FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
 
 #: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
-_DAMAGE = (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError)
+_DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError)
 _DAMAGE += (RecursionError, OverflowError)
 
 
@@ -541,9 +541,10 @@ class RowVectors:
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
         with self._lock:
-            for start, stop in _ranges(rows) if stored is not None else ():
-                self._file.seek(self._at(rows[start]))
-                write_all(self._file, stored[start:stop])
+            if stored is not None:
+                for start, stop in _ranges(rows):
+                    self._file.seek(self._at(rows[start]))
+                    write_all(self._file, stored[start:stop])
             for start, stop in _ranges(rows):
                 self._marks.seek(int(rows[start]))
                 write_all(self._marks, np.full(stop - start, vectors is not None))
