@@ -106,6 +106,12 @@ class FilePiece(NamedTuple):
     vectors: np.ndarray | None  # float32, shape (valid.sum(), dim)
     modalities: pa.Array | None  # large_string, shape (b,)
 
+    @classmethod
+    def full(cls, start: int, ids: pa.Array, vectors: np.ndarray | None, labels: pa.Array | None) -> FilePiece:
+        """Return rows that all have a vector, given the modalities of all rows of the file."""
+        modalities = None if labels is None else labels.slice(start, len(ids))
+        return cls(start, ids, np.ones(len(ids), bool), vectors, modalities)
+
     def until(self, stop: int | None) -> FilePiece:
         """Return the rows with numbers below ``stop``."""
         rows = len(self.ids) if stop is None else max(0, min(len(self.ids), stop - self.start))
@@ -293,12 +299,10 @@ class FileDatabase(Database):
         return self.count("old") - self.count("new")
 
     def _losing(self) -> int:
-        """Return 0: in most kinds of files, each row has a vector."""
-        return 0
+        return 0  # in most kinds of files, each row has a vector
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
-        return iter(())
+        return iter(())  # a file that was changed during the migration is rejected instead of repaired
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim

@@ -99,14 +99,11 @@ class LanceDB(ColumnDatabase):
 
     The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
     ``az``). Vectors are fixed-size lists of floats, or of bytes with packed bits, highest bit first. ``rows`` is a
-    condition for LanceDB's ``where``, which Lance evaluates for each row; it cannot run statements.
+    condition for LanceDB's ``where``, which cannot run statements.
 
-    Each fragment in which new vectors change gets a new file of the column, so write many rows at a time. Other clients
-    may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
-    of its old content. ``rollback`` renames the columns back, and so keeps rows added after the switch.
-
-    All ranges refer to the version that ``ranges`` read. A file is committed only if its fragment still consists of the
-    same files, apart from the new column: updated and compacted rows move to another fragment.
+    Each fragment in which new vectors change gets a new file of the column, so write many rows at a time. It is
+    committed only if the fragment, of the version that ``ranges`` read, still consists of the same other files: other
+    clients may add, update, delete and compact rows meanwhile, and such rows move to another fragment.
     """
 
     kind = "lancedb"
@@ -154,17 +151,24 @@ class LanceDB(ColumnDatabase):
     def _column_names(self) -> Collection[str]:
         return list(self._open().schema.names)
 
-    def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
-        return self._name(side, data.schema.names)
+    def _latest(self, side: VectorSide) -> tuple[lance.LanceDataset, str]:
+        """Return the latest version, with all new vectors if the side is the new one, and the side's column."""
+        if side == "new":
+            self.flush()
+        data = self._open()
+        return data, self._name(side, data.schema.names)
+
+    def _both(self) -> tuple[lance.LanceDataset, str, str]:
+        """Return the latest version, with all new vectors, and the columns of both sides."""
+        data, new = self._latest("new")
+        return data, self._name("old", data.schema.names), new
 
     def info(self) -> DatabaseInfo:
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
-        lists = [
-            name for name in data.schema.names if pa.types.is_fixed_size_list(storage_of(data.schema.field(name).type))
-        ]
-        several = not own.issuperset(lists)
+        others = [field for field in data.schema if field.name not in own]
+        several = any(pa.types.is_fixed_size_list(storage_of(field.type)) for field in others)
         value_type = storage_of(data.schema.field(old).type)
         ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
@@ -180,7 +184,7 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                columns=tuple(name for name in data.schema.names if name not in own),
+                columns=tuple(field.name for field in others),
                 space=space_in(decoded_metadata(data.schema.metadata), self._place),
                 free_bytes=free_bytes(self._place.folder),
             )
@@ -235,8 +239,7 @@ class LanceDB(ColumnDatabase):
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
-        data = self._settled(side)
-        column = self._side(data, side)
+        data, column = self._latest(side)
         with self._errors():
             for whole in self._pieces(data, [column], after, batch):
                 piece = whole.where(whole.vectors[0][1])
@@ -246,8 +249,7 @@ class LanceDB(ColumnDatabase):
                     yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        data = self._settled(side)
-        column, start, rows = self._side(data, side), 0, []
+        (data, column), start, rows = self._latest(side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
                 positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
@@ -262,21 +264,19 @@ class LanceDB(ColumnDatabase):
             return Block(as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
-        data = self._settled(side)
+        data, column = self._latest(side)
         with self._errors():
-            return int(data.count_rows(self._having(self._side(data, side))))
+            return int(data.count_rows(self._having(column)))
 
     def _missing(self) -> int:
-        data = self._settled()
-        old, new = quoted(self._side(data, "old")), quoted(self._side(data, "new"))
+        data, old, new = self._both()
         with self._errors():
-            return int(data.count_rows(f"{old} IS NOT NULL AND {new} IS NULL"))
+            return int(data.count_rows(f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"))
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        data = self._settled()
-        columns = [self._side(data, "new"), self._side(data, "old")]
+        data, old, new = self._both()
         with self._errors():
-            for whole in self._pieces(data, columns, None, batch):
+            for whole in self._pieces(data, [new, old], None, batch):
                 piece = whole.where(whole.vectors[0][1])
                 if len(piece.ids):
                     (rows, same), (_, has_old) = piece.vectors
@@ -284,8 +284,8 @@ class LanceDB(ColumnDatabase):
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""
-        data = self._settled()
-        field, names = data.schema.field(self._side(data, "old")), data.schema.field(self._ids)
+        data, column, _ = self._both()
+        field, names = data.schema.field(column), data.schema.field(self._ids)
         kind = storage_of(field.type)
         values = np.zeros((len(ids), dim_of(kind))) if vectors is None else vectors
         mask = pa.array(np.full(len(ids), vectors is None))
@@ -319,9 +319,8 @@ class LanceDB(ColumnDatabase):
         data = self._open()
         old = data.schema.field(self._column)
         wide = storage_of(old.type).value_type == pa.float64()
-        number = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[
-            new.element_type
-        ]
+        numbers = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}
+        number = numbers[new.element_type]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
         metadata = {**decoded_metadata(old.metadata), NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
@@ -368,12 +367,6 @@ class LanceDB(ColumnDatabase):
         folder = self._place.folder
         return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
 
-    def _settled(self, side: VectorSide = "new") -> lance.LanceDataset:
-        """Return the latest version; for the new side, with all new vectors."""
-        if side == "new":
-            self.flush()
-        return self._open()
-
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry if others commit in between."""
         for attempt in range(_ATTEMPTS):
@@ -387,8 +380,7 @@ class LanceDB(ColumnDatabase):
         raise AssertionError
 
     def build_index(self) -> str | None:
-        data = self._settled()
-        old, new = self._side(data, "old"), self._side(data, "new")
+        data, old, new = self._both()
         like, index = find_index(data, old), find_index(data, new)
         if like is None:
             return None
@@ -400,9 +392,9 @@ class LanceDB(ColumnDatabase):
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search with the index and its distance, or exactly, by L2, without one; by Hamming for bits."""
-        data = self._settled()
-        column = self._side(data, side)
-        index = find_index(data, column) or find_index(data, self._side(data, "old"))
+        data, old, new = self._both() if side == "new" else (*self._latest("old"), "")
+        column = new or old
+        index = find_index(data, column) or find_index(data, old)
         rows = np.asarray(queries, np.float32)
         if is_bits(data.schema.field(column).type):
             metric, rows = {"metric": "hamming"}, pack(rows)
@@ -450,8 +442,8 @@ class LanceDB(ColumnDatabase):
 
     @property
     def exact(self) -> bool:
-        data = self._open()
-        return bool(storage_of(data.schema.field(self._side(data, "old")).type).value_type != pa.float64())
+        data, column = self._latest("old")
+        return bool(storage_of(data.schema.field(column).type).value_type != pa.float64())
 
     @property
     def bare_rows(self) -> bool:
@@ -476,7 +468,8 @@ class LanceDB(ColumnDatabase):
 
     def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of fragments, which are never divided."""
-        data = self._settled()
+        self.flush()
+        data = self._open()
         self._version = data.version
         bounds: list[tuple[int, int]] = []
         rows = most
@@ -510,11 +503,11 @@ class LanceDB(ColumnDatabase):
         selected: np.ndarray | None,
     ) -> list[WrittenFile]:
         """Write a new column file of a fragment if vectors change, at the selected offsets if not None."""
-        new = self._side(data, "new")
+        old, new = (self._name(side, data.schema.names) for side in ("old", "new"))
         kind = storage_of(data.schema.field(new).type)
 
         def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-            for piece in run_ahead(self._read(data, [self._side(data, "old"), new], batch, fragments=[fragment])):
+            for piece in run_ahead(self._read(data, [old, new], batch, fragments=[fragment])):
                 offsets, (values, has) = offset_of(piece.addresses), piece.vectors[1]
                 mine = piece.vectors[0][1].copy()  # with an old vector
                 if selected is not None:
@@ -559,7 +552,7 @@ class LanceDB(ColumnDatabase):
             from lance.fragment import DataFile
 
             data = self._open()
-            field = data.lance_schema.field(self._side(data, "new")).id()
+            field = data.lance_schema.field(self._name("new", data.schema.names)).id()
             fragments = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
             fitting = [file for file in files if _fits(fragments.get(file["fragment"]), field, file)]
             if fitting:

@@ -68,14 +68,10 @@ class Npy(FileDatabase):
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         blocks = (block for _, block in self._source.scan(after, batch)) if vectors else None
         for start in range(after, self.n, batch):
-            stop = min(start + batch, self.n)
-            yield FilePiece(
-                start,
-                pa.array(np.arange(start, stop)) if self._ids is None else self._ids.slice(start, stop - start),
-                np.ones(stop - start, bool),
-                None if blocks is None else next(blocks).astype(np.float32, copy=False),
-                None if self._labels is None else self._labels.slice(start, stop - start),
-            )
+            ids = pa.array(np.arange(start, min(start + batch, self.n)))
+            ids = ids if self._ids is None else self._ids.slice(start, len(ids))
+            rows = None if blocks is None else next(blocks).astype(np.float32, copy=False)
+            yield FilePiece.full(start, ids, rows, self._labels)
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         return self.n * dim * size
