@@ -6,7 +6,6 @@ import signal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from database_contract import lists
@@ -221,42 +220,6 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
             database.prepare(E)
         assert database.stage() is Stage.UNTOUCHED
     assert not list(tmp_path.glob(".*"))
-
-
-@pytest.fixture
-def small_files():
-    """Return a function that limits the size of files that this process writes, which simulates a full disk."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.faiss"])
-def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files, name):
-    where = tmp_path / name
-    if name == "a.parquet":
-        pq.write_table(table_of(X), where)
-    elif name == "a.arrow":
-        feather.write_feather(table_of(X), where, compression="uncompressed")
-    else:
-        index = faiss.IndexFlatL2(D)
-        index.add(X)
-        faiss.write_index(index, str(where))
-    before = where.read_bytes()
-    with open_database(where) as database:
-        fill(database)
-        small_files(200)
-        try:
-            with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
-                database.build_index()
-        finally:
-            small_files(-1)
-        assert database.stage() is Stage.PREPARED
-        assert where.read_bytes() == before
-        assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
-        database.switch()
-        assert database.stage() is Stage.SWITCHED
 
 
 def test_where_ids_are_is_remembered(tmp_path):
