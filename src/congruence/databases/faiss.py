@@ -102,7 +102,7 @@ class Faiss(FileDatabase):
             if self._record().built is None and not switched:
                 raise MigrationError(f"There is no new index beside {self._shown}.", "Build it first (build_index).")
             self._new_index = read_index(self._place.path if switched else self._place.other)
-        index = self._index if side == "old" else self._new_index
+        index: faiss.Index = self._index if side == "old" else self._new_index
         _, ids = index.search(np.ascontiguousarray(queries, np.float32), k)
         return [pa.array(row[row >= 0]) for row in ids]
 
