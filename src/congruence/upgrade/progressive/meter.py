@@ -192,8 +192,9 @@ class Reading(PlainData):
         """Rebuild a reading from ``to_dict``; unknown values (NaN) are null in JSON."""
 
         def estimate(part: Mapping[str, Any]) -> Estimate:
-            ends = (math.nan if part[name] is None else float(part[name]) for name in ("value", "low", "high"))
-            return Estimate(*ends, int(part["n"]))
+            ends = {name: part[name] for name in ("value", "low", "high")}
+            known = {name: math.nan if end is None else float(end) for name, end in ends.items()}
+            return Estimate(n=int(part["n"]), **known)
 
         parts = (
             {key: estimate(part) for key, part in facts[name].items()} for name in ("store", "mapped", "old", "new")
@@ -212,7 +213,8 @@ def _combine(
     if interval is None:  # there is no rest
         value = known / n_known
         return Estimate(value, value, value, m), Estimate(value, value, value, 0)
-    return Estimate(*((known + rest * mean) / (n_known + rest) for mean in interval), m), Estimate(*interval, m)
+    value, low, high = ((known + rest * mean) / (n_known + rest) for mean in interval)
+    return Estimate(value, low, high, m), Estimate(*interval, m)
 
 
 #: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages
@@ -284,7 +286,7 @@ def read(plan: Progressive) -> Reading:
     waits = ~states.embedded
     for name, kept in kept_by_mapping(plan).items():  # rows that are not mapped have the value 1
         support = support_of(name, kept, surprise)
-        sides = {name: (n - rest, rest, {})}
+        sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
         if weights is not None:
             left = weights[waits]
             given = {"weights": weights[sample], "rest_weights": left}

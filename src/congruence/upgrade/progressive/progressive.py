@@ -305,7 +305,7 @@ class Progressive:
                 read_facts(mapped, self.texts.new, scale, self.n_neighbors),
             )
         surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
-        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, *facts, rows), rows
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows), rows
 
     def _score(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Return the scores of a view's rows by the order, weighted."""
@@ -537,7 +537,8 @@ class Progressive:
             level = lines["new model"] if name == "accuracy" else 1.0
             shift = stages[-1]["value"] - ahead.value[0] * level
             for share, *values in zip(ahead.share, ahead.value, ahead.low, ahead.high, strict=True):
-                further.append(_point(share, Estimate(*(end * level + shift for end in values), 0)))
+                value, low, high = (end * level + shift for end in values)
+                further.append(_point(share, Estimate(value, low, high, 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
     @classmethod

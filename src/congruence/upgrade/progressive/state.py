@@ -114,7 +114,7 @@ class Received:
                 raise ValueError(f"a part {name!r}")
             arrays = read_part(folder / name)
             rows, vectors, surprise = (arrays[key] for key in ("row", "vector", "surprise"))
-            if (rows.dtype, vectors.dtype) != (np.int64, np.float32) or rows.ndim != 1 or surprise.shape != rows.shape:
+            if rows.dtype != np.int64 or vectors.dtype != np.float32 or rows.ndim != 1 or surprise.shape != rows.shape:
                 raise ValueError(f"arrays of another type in {name}")
             if vectors.shape != (len(rows), self.width) or not np.isfinite(vectors).all():
                 raise ValueError(f"vectors of another form in {name}")
