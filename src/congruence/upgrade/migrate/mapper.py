@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
+from congruence._utils.validation import RowNames, bad_rows_error, check_choice, check_rows, find_bad_rows, name_rows
 from congruence.compare.origins import judge
 from congruence.databases import Block, Database, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
@@ -44,10 +44,8 @@ class RowMapper:
                 f"A {mapping.kind} map maps both models into a joint space.",
                 "Fit another map, or map both sides with transform_file.",
             )
-        if modality is not None and modality not in MODALITIES:
-            raise ParameterError(
-                argument="modality", got=modality, expected=f"one of {', '.join(MODALITIES)}", fix="Choose one."
-            )
+        if modality is not None:
+            check_choice(modality, MODALITIES, "modality")
         self.map = mapping
         self.modality = modality
         self.unit = mapping.gives_unit_rows(normalize)
@@ -85,28 +83,26 @@ class RowMapper:
 
     def check(self, info: DatabaseInfo, block: Block) -> None:
         """Raise an error if the vectors of a database do not come from the map's source space."""
-        sample = block.vectors
+        sample, wants_unit = block.vectors, bool(self.map.source_space_.normalized)
         space = replace(info.space, dim=info.dim, normalized=None)
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
-        if len(sample):
-            if self.old.coded:
-                self.scale = bool(self.map.source_space_.normalized)
-                if not self.scale and self.old.element_type == "binary":
-                    raise SpaceMismatchError(
-                        "Binary vectors have no norms, but the map needs them.",
-                        "Fit the map on rows scaled to unit norm.",
-                    )
-                if not self.scale and self.old.ranges is None:
-                    raise ParameterError(
-                        "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
-                        "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
-                    )
-                return
-            unit = has_unit_rows(sample[np.isfinite(sample).all(axis=1)])  # others are refused where they are mapped
-            # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
-            self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
-            if not self.scale:
-                check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
+        if self.old.coded:
+            self.scale = wants_unit
+            if not wants_unit and self.old.element_type == "binary":
+                raise SpaceMismatchError(
+                    "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
+                )
+            if not wants_unit and self.old.ranges is None:
+                raise ParameterError(
+                    "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
+                    "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
+                )
+            return
+        unit = has_unit_rows(sample[np.isfinite(sample).all(axis=1)])  # others are refused where they are mapped
+        # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
+        self.scale = wants_unit and not unit and info.distance == "cosine"
+        if not self.scale:
+            check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
         """Return rows of the database as input of the map: decoded, and of unit norm if ``scale`` is True."""
@@ -145,20 +141,15 @@ class RowMapper:
             out = self._function(self.modality)(vectors)
         else:
             out = np.empty((len(vectors), self.dim), np.float32)
-            codes = modalities.dictionary_encode()
-            places = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            if (places < 0).any():
-                row = int(np.flatnonzero(places < 0)[0])
-                raise ModalityError(
-                    f"The row {ids[row].as_py()!r} has no modality.", "Fill in the column, or pass `modality=…`."
-                )
-            for code, name in enumerate(codes.dictionary.to_pylist()):
+            names = np.array(modalities.to_pylist(), object)
+            for name in dict.fromkeys(names.tolist()):
+                rows = np.flatnonzero(names == name)
                 if name not in MODALITIES:
                     raise ModalityError(
-                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}.",
+                        f"The row {ids[int(rows[0])].as_py()!r} has the modality {name!r}; expected one of "
+                        f"{', '.join(MODALITIES)}.",
                         "Correct the column, or pass `modality=…`.",
                     )
-                rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
         return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
 
