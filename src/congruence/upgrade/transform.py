@@ -188,19 +188,16 @@ _COVERED_ROWS = 1000  # number of rows from which the share of variance in cover
 def _spread(source: Source | DataSet) -> np.ndarray:
     """Return rows from all over a file or a data set, in few ranges, since a range costs as much as a row."""
     if isinstance(source, DataSet):
-        last = len(source.fragments) - 1
-        chosen = np.unique(np.linspace(0, last, _RANGES).astype(int)) if last >= 0 else ()
-        rows = [np.empty((0, source.dim))]
-        for number in chosen:
+        fragments, rows = source.fragments[:: -(-len(source.fragments) // _RANGES) or 1], [np.empty((0, source.dim))]
+        for fragment in fragments:
             with suppress(InputError, CorruptFileError):  # the work names damaged rows, or puts them aside
-                part = source.open(source.fragments[number])
-                rows.append(part.take(np.arange(min(part.n, JUDGED // len(chosen))))[1])
+                part = source.open(fragment)
+                rows.append(part.take(np.arange(min(part.n, JUDGED // len(fragments))))[1])
         return np.concatenate(rows)
-    if source.n <= JUDGED:
-        return source.take(np.arange(source.n))[1]
     size = JUDGED // _RANGES
-    starts = np.linspace(0, source.n - size, _RANGES).astype(int)
-    return source.take((starts[:, None] + np.arange(size)).ravel())[1]
+    starts = np.linspace(0, max(source.n - size, 0), _RANGES).astype(int)
+    some = (starts[:, None] + np.arange(size)).ravel()
+    return source.take(np.arange(source.n) if source.n <= JUDGED else some)[1]
 
 
 @dataclass(frozen=True)
