@@ -87,24 +87,13 @@ def open_items(
         its images or its prompts.
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
-    column : str, optional
-        Column of the texts or paths. By default, the table must have exactly one column of ``COLUMNS``, which is
-        used.
-    id_column : str, optional
-        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text
-        its row number. The id of a data set's prompt is ``class:template``, both as numbers.
+    column, id_column : str, optional
+        By default the only column with a name in ``COLUMNS``, and ``id`` or ``ids``. Without ids, the id of an image is
+        its path, and that of a text its row number; that of a prompt is ``class:template``, both as numbers.
     split : str, default="test"
         Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
         Folder that contains the data set's folder, or that folder itself.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If nothing exists at the path, a folder has no images, or a table cannot be read.
-    ParameterError, InputError
-        If an option is invalid, the column or the modality is missing or ambiguous, a table has no rows, or ids are
-        repeated.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")

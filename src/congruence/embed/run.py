@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
 from congruence._utils.plain import PlainData
@@ -92,30 +93,24 @@ def embed(
     items : Items
         See ``congruence.embed.open_items``.
     output : path-like
-        The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder
-        of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
-        cannot store ids, they are written to a ``.ids.txt`` file next to the output.
-    batch_size : int, default=64
+        The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder of parts.
+        An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot store
+        ids, they are written to a ``.ids.txt`` file next to the output.
     on_error : {"fail", "skip"}, default="fail"
         What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
         ``<output>.failures.csv``.
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's
-        parts have 4,096 items.
-    force : bool, default=False
-        Replace an existing output.
+        Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
     callback : callable, optional
         Called with the number of items done.
 
     Raises
     ------
-    ParameterError, ModalityError, IdError
-        If an option is invalid, the items have another modality than the encoder, or ids contain line breaks that the
-        ``.ids.txt`` file cannot hold. Raised before any work.
-    OutputExistsError
-        If the output exists, or is a folder with other files than parts.
+    ParameterError, ModalityError, IdError, OutputExistsError
+        Before any work, if an option is invalid, the items have another modality than the encoder, ids do not fit the
+        ``.ids.txt`` file, or the output exists.
     FileError, CorruptFileError, InputError
         If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
     """
@@ -256,19 +251,12 @@ class EncoderRun:
 
     def encode(self, rows: range) -> dict[int, np.ndarray]:
         """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
-
-        def begin(start: int) -> list[Future[_Fetched]]:
-            return [self.pool.submit(self._fetch, row) for row in rows[start : start + self.batch_size]]
-
+        batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
         vectors: dict[int, np.ndarray] = {}
-        waiting = begin(0)
-        for start in range(self.batch_size, len(rows) + self.batch_size, self.batch_size):
-            ahead = begin(start)
-            batch = [future.result() for future in waiting]
+        for batch in run_ahead(list(self.pool.map(self._fetch, batch)) for batch in batches):
             vectors |= self._encode_batch(batch)
             if self.callback is not None:
                 self.callback(len(batch))
-            waiting = ahead
         return vectors
 
     def _fetch(self, row: int) -> _Fetched:

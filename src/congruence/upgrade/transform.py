@@ -242,23 +242,20 @@ def transform_file(
     source : Source or DataSet
         See ``congruence.io.open_source`` and ``congruence.engines.open_dataset``.
     output : path-like
-        The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
-        with ``force``. For a data set: a folder of Parquet files, or a ``.lance`` data set; a path or a URL.
+        The suffix determines the format (``congruence.io.FORMATS``). Never the source itself. For a data set: a folder
+        of Parquet files, or a ``.lance`` data set; a path or a URL.
     modality : str, optional
         Modality whose means are used; by default the source's own modality, or that which the rows clearly are of.
     normalize : {"auto", True, False}, default="auto"
-        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
-        (``gives_unit_rows``).
+        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     dtype : dtype, optional
-        Data type of the output: float16, float32 or float64; by default the source's.
+        float16, float32 or float64; by default the source's.
     force : bool, default=False
         Replace an existing output; for a data set, one that this library wrote, and discard the journal of another job.
     check : bool, default=True
         Refuse vectors that are known to belong to another space than the map's source, or look as if some do.
-    allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
-        source rows only.
+        Which head of a joint-space map to use; by default the one whose space the vectors belong to.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
     engine : Engine, optional
@@ -273,8 +270,7 @@ def transform_file(
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
     CorruptFileError, InputError
-        If the source or a vector is damaged or invalid; as after other errors, no partial output is left. Finished
-        fragments of a data set are kept for the next run.
+        If the source or a vector is damaged or invalid; no partial output is left, but finished fragments are kept.
     """
     started = time.perf_counter()
     name = source.place.shown if isinstance(source, DataSet) else source.path

@@ -57,27 +57,19 @@ class Migration:
         From the old model's space to the new one's; by default the map stored in the journal.
     journal : path-like, optional
         Folder of the journal; by default one in the current folder, named after the database.
-    modality : str, optional
-        Modality of all rows, if the database was not opened with a column of modalities.
-    normalize : {"auto", True, False}, default="auto"
-        Scale the new vectors to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    element_type : str, optional
-        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by
-        default the type of the old ones.
+    modality, normalize, allow_zero_rows
+        Of all rows, as for ``congruence.transform_file``; a column of modalities is an option of ``open_database``.
+    element_type : {"float32", "float16", "int8", "binary"}, optional
+        Type in which the new vectors are stored; by default that of the old ones.
     ranges, old_ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component of the new and of the old vectors. By default one
-        range for all components, symmetric about 0; of the new vectors up to the largest component of a sample. The
-        journal's folder keeps them as ``ranges.npy``; queries must be quantized with the same ranges.
-    allow_zero_rows : bool, default=False
+        For int8: the smallest and the largest value of each component of the new and of the old vectors; by default one
+        symmetric range, of the new vectors up to the largest component of a sample. Queries must be quantized with the
+        same ranges, which the journal's folder keeps as ``ranges.npy``.
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
     engine : Engine, optional
-        Runs the passes over the rows of files or a LanceDB table that all workers can read and write, such as
-        ``congruence.engines.RayEngine``; by default they run in this process. Rows never pass through the driver. A
-        range may be processed twice, and rows that a killed run has not marked or committed are processed again.
-    range_bytes : int, optional
-        Bytes of old vectors that one task of an engine processes. Larger files are divided at row-group boundaries;
-        smaller fragments of a Lance table are combined.
+        Runs the passes over files or a LanceDB table that all workers share, such as ``congruence.engines.RayEngine``,
+        in tasks of ``range_bytes`` of old vectors. A range may be processed twice.
 
     Examples
     --------
@@ -187,15 +179,13 @@ class Migration:
 
         Parameters
         ----------
-        mixed : bool, default=False
-            Allow a run over some rows (``rows``): the others keep their vectors, and the table then has vectors of
-            both models.
+        mixed, allow_unknown : bool, default=False
+            Allow a run over some rows (``rows``), after which the table has vectors of both models; and rows that seem
+            to be of no model that the map knows.
         certificate : mapping, optional
             Output of ``congruence check --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
-        allow_unknown : bool, default=False
-            Allow rows that seem to be of no model that the map knows.
         """
         costs = {"encode_rate": encode_rate, "price": price}
         for name, value in costs.items():
@@ -231,22 +221,13 @@ class Migration:
         mixed, certificate, allow_unknown
             As for ``plan``.
         resume : bool, default=False
-            Resume a run that was stopped.
+            Resume a run that was stopped, for example by a DatabaseUnavailableError.
         anyway : bool, default=False
             Run even if the certificate advises against mapping. No other check is skipped.
         rate : float, optional
             Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
-        callback : callable, optional
-            Called, also from other threads, with the number of rows of each block that was written or compared.
-        stage : callable, optional
-            Called with a short description at the beginning of each pass.
-
-        Raises
-        ------
-        MigrationError
-            If a check fails, or a migration already exists and ``resume`` is False.
-        DatabaseUnavailableError
-            If the database does not answer. The journal is intact: continue with ``resume=True``.
+        callback, stage : callable, optional
+            Called, also from other threads, with the number of rows of each block, and with words before each pass.
         """
         tell = stage or (lambda words: None)
         if rate is not None:
@@ -298,18 +279,9 @@ class Migration:
     ) -> Verification:
         """Check row counts, a sample read back, and the recall of the new index against exact search.
 
-        ``passed`` of the result tells whether ``switch`` is allowed. Raises MigrationError if the run is not
-        complete.
-
-        Parameters
-        ----------
-        heldout : Embeddings, optional
-            Vectors of the new model that the map was not fitted on, with the ids of their rows.
-        k : int, default=10
-            Number of nearest rows that are compared.
-        least_recall : float, default=0.9
-            Recall that the new index must reach, unless the old index's recall minus 0.05 is lower.
-        callback : callable, optional
+        ``passed`` of the result tells whether ``switch`` is allowed. The index must find ``least_recall`` of the ``k``
+        nearest rows, or the old index's share minus .05. ``heldout`` are vectors of the new model that the map was not
+        fitted on, with the ids of their rows.
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
             bits = "binary" in (self.info.element_type, self.element_type)
@@ -462,17 +434,14 @@ class Migration:
     ) -> Thresholds:
         """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
 
-        As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most
-        1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
-        and after. Raises MigrationError if the run is not complete.
+        As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most 1,000):
+        ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before and after.
 
         Parameters
         ----------
-        queries : Embeddings or array_like, shape (m, dim_new), optional
-            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for
-            duplicates.
-        queries_old : Embeddings or array_like, shape (m, dim_old), optional
-            The same queries in the old model; paired by id, or by position.
+        queries, queries_old : Embeddings or array_like, shapes (m, dim_new) and (m, dim_old), optional
+            The same queries in both models, paired by id or by position. Without them, the table's rows are compared
+            with each other, as in a search for duplicates.
         among : str, optional
             Modality of the rows that are searched, if a column stores it; by default all rows.
         folds : int, default=5
@@ -661,20 +630,9 @@ def migrate(
 ) -> dict[str, Any]:
     """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
 
-    Raises MigrationError if a check of the plan is bad, or the new vectors do not pass verification.
-
-    Parameters
-    ----------
-    where : str or path-like
-        Address of the database; see ``congruence.databases.open_database``, whose options ``**options`` are.
-    mapping, journal, modality, element_type
-        As for ``Migration``, whose ``Migration.status`` is returned.
-    switch : bool, default=False
-        Switch if verification passes.
-    resume : bool, default=False
-        Resume a run that was interrupted.
-    callback : callable, optional
-        Called with the number of rows of each block.
+    Returns ``Migration.status``. Raises MigrationError if a check of the plan is bad, or the new vectors do not pass
+    verification. ``where`` and ``**options`` are those of ``congruence.databases.open_database``, the others those of
+    ``Migration`` and its ``run``.
     """
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:

@@ -64,30 +64,19 @@ def reembed(
     Parameters
     ----------
     migration : Migration
-        A migration whose run is complete, preferably switched, so that readers benefit from each batch.
+        A migration whose run is complete, preferably switched, so that readers benefit from each batch; files, which
+        accept no writes after that, are re-embedded before.
     encode : callable
-        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids
-        at a time.
-    texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
-        The same texts in both models: a vocabulary, tags or a query log.
+        Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
+    texts, new_texts, order, random_state
+        As for ``congruence.Progressive``.
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
         changed.
-    order, random_state
-        As for ``congruence.upgrade.progressive.Progressive``.
     size, budget, share, until
         Rows per batch, and when to stop, as for ``Progressive.batches``; by default all rows are re-embedded.
-    callback : callable, optional
-        Called with the number of rows encoded.
-    stage : callable, optional
-        Called with a sentence at each stage.
-
-    Raises
-    ------
-    MigrationError
-        If the run is not complete, or the database is switched and does not accept writes after that (files).
-    DatabaseUnavailableError, CorruptFileError
-        If the database, the disk or the journal fails.
+    callback, stage : callable, optional
+        Called with the number of rows encoded, and with a sentence at each stage.
 
     Notes
     -----

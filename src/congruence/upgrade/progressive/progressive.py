@@ -87,23 +87,19 @@ class Progressive:
     mapping : Map
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
-        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
-        a memory-mapped file, a ``congruence.io.Source``, or anything that supports slices and increasing row numbers
-        (HDF5, Zarr).
+        The store; without ids, row numbers are used. Larger than memory: a memory-mapped array, a
+        ``congruence.io.Source``, or anything with slices and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
-        meter to measure retrieval.
+        The same texts in both models, preferably those that users search for; for the orders, the fit and the meter.
     labels : array_like of int, shape (n,), optional
         Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
     weights : array_like, shape (n,), optional
-        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also
-        reports weighted quality.
+        How often each row is requested, by which its rank in the order is multiplied; also for weighted quality.
     order : str, callable, or "auto", default="auto"
         A key of ``ORDERS``, or a function of a ``View``. "auto" is "entropy" if the texts of most rows are known, else
         "random".
     meter_share : float, default=0.2
-        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to
-        choose the map.
+        Share of random rows in each batch. Every second one is reserved for the meter; the others choose the map.
     tolerance : float, default=0.002
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
@@ -224,13 +220,11 @@ class Progressive:
         """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
 
         Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are
-        requested again only by a loaded plan's first batch.
+        requested again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that
+        were re-embedded earlier.
 
         Parameters
         ----------
-        size : int, default=1000
-        budget, share : optional
-            Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
         until : float, optional
             Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
             the estimate) reaches this value.
@@ -329,13 +323,8 @@ class Progressive:
     def update(self, ids: Ids, vectors: RowsLike) -> Update:
         """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
 
-        Parameters
-        ----------
-        ids : sequence of str or int
-            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
-            cannot account for the rule by which such rows were chosen.
-        vectors : array_like, shape (len(ids), d_new)
-            Vectors of rows that were passed before are replaced.
+        Rows that were not requested count as chosen by the order; the meter's sample cannot account for the rule by
+        which they were. Vectors (len(ids), d_new) of rows that were passed before are replaced.
         """
         names = as_ids(ids)
         rows = self._find(names)
@@ -467,8 +456,7 @@ class Progressive:
         target : float, default=0.99
             Target value of ``metric``; with labels, as a share of the new model's accuracy.
         metric : str, optional
-            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or
-            "overlap@k" with this plan's k.
+            "accuracy" (the default with labels), "agreement" (the default with texts), or "overlap@k".
         further : sequence of float
             Shares of the store for which to forecast.
         rate, price : float, optional
