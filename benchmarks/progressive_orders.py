@@ -32,8 +32,8 @@ KINDS: dict[str, dict[str, float]] = {
     "sheared": {"source_noise": 0.8, "target_noise": 0.6, "shear": 0.5},
     "hard quarter": {"source_noise": 0.6, "target_noise": 0.5},
 }
-WITH_TEXTS = ("random", "k-center", "margin", "disagreement", "entropy")
-WITHOUT = ("random", "k-center", "residual")
+WITH_TEXTS = ("random", "margin", "disagreement", "entropy")
+WITHOUT = ("random", "residual")
 
 
 def world(kind: str, seed: int) -> UpgradeProblem:

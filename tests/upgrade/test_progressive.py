@@ -135,14 +135,6 @@ def test_orders_put_first_what_they_are_named_for():
     assert ORDERS["entropy"](view).argmax() == 1
 
 
-def test_k_center_is_a_farthest_first_traversal():
-    angles = np.deg2rad([0, 10, 90, 100, 200])
-    rows = np.column_stack([np.cos(angles), np.sin(angles)])
-    order = np.argsort(-ORDERS["k-center"](view_of(rows, [0], [0.0], size=2)), kind="stable")
-    assert order[0] == 4  # 160° from the first row
-    assert order[1] in (2, 3)
-
-
 def test_predicted_residuals_find_the_direction_that_is_mapped_badly():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((300, 4))

@@ -39,22 +39,6 @@ def map_digest(mapping: Map) -> str:
     return digest_of({**content, "layers": config["facts"].get("layers")}, mapping.state())
 
 
-def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of blocks (b, d_source) to (b, d_out); one matrix product if the map is affine."""
-    if not isinstance(mapped, AffineMap):
-        return mapped.transform
-    # Converted once, not for each block.
-    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
-    offset = mapped.offset.astype(compute)
-
-    def transform(block: np.ndarray) -> np.ndarray:
-        out: np.ndarray = block @ matrix
-        out += offset
-        return out
-
-    return transform
-
-
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
 BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are in memory at a time
 #: Ids, vectors, and the table rows they belong to.
@@ -129,11 +113,20 @@ class BlockMap:
             yield ids, self(block), rows
 
     def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.head is not None:
-            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
-        if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
-            return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
-        return block_function(self.mapped, self.compute)
+        mapped = self.mapped
+        if self.head is not None or not isinstance(mapped, AffineMap):
+            return mapped.transform_target if self.head == "target" else mapped.transform
+        # One product, with the matrix converted once, not for each block.
+        matrix, offset = np.ascontiguousarray(mapped.matrix, self.compute), mapped.offset.astype(self.compute)
+        if self.device is not None and (self.device != "auto" or _sees_gpu()):
+            return _torch_function(matrix, offset, "cuda" if self.device == "auto" else self.device)
+
+        def transform(block: np.ndarray) -> np.ndarray:
+            out: np.ndarray = block @ matrix
+            out += offset
+            return out
+
+        return transform
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
@@ -166,16 +159,15 @@ def _sees_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if that is enabled."""
+def _torch_function(matrix: np.ndarray, offset: np.ndarray, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product on a device, in the precision of the matrix: torch rounds to TF32 only if that is enabled."""
     import torch
 
-    matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
-    offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
+    factors = torch.from_numpy(offset).to(device), torch.from_numpy(matrix).to(device)
 
     def transform(block: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
-        out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
+        out: np.ndarray = torch.addmm(factors[0], rows, factors[1]).cpu().numpy()
         return out
 
     return transform

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows,
 from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.migrate.quantize import Quantizer
-from congruence.upgrade.transform import block_function
+from congruence.upgrade.transform import BlockMap
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.native import NativeRows
@@ -62,19 +62,15 @@ class RowMapper:
         self.native: NativeRows | None = None
         #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
         self.selected: pa.Array | None = None
-        self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
+        self._functions: dict[str | None, BlockMap] = {}
         mapping.for_modality(modality)  # raises for an unknown modality before any work is done
 
-    def _function(self, modality: str | None) -> Callable[[np.ndarray], np.ndarray]:
+    def _map(self, rows: np.ndarray, modality: str | None) -> np.ndarray:
         if modality not in self._functions:
-            mapped = self.map.for_modality(modality, ask=True).for_role("store")
-            product = block_function(mapped, np.dtype(np.float32))
-            self._functions[modality] = lambda rows: np.asarray(mapped.finish(product(rows), self.unit), np.float32)
-        return self._functions[modality]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the functions that map blocks; another process creates its own."""
-        return {**self.__dict__, "_functions": {}}
+            space = Space(dim=self.map.n_features_in_)
+            block_map = BlockMap(self.map, space, np.float32, modality=modality, normalize=self.unit, check=False)
+            self._functions[modality] = block_map
+        return np.asarray(self._functions[modality](rows), np.float32)
 
     def check_width(self, vectors: np.ndarray) -> None:
         """Raise SpaceMismatchError if vectors (b, dim) are not as wide as those that the map was fitted on."""
@@ -138,7 +134,7 @@ class RowMapper:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         stored, vectors = vectors, self.rows(vectors)
         if modalities is None or self.modality is not None:
-            out = self._function(self.modality)(vectors)
+            out = self._map(vectors, self.modality)
         else:
             out = np.empty((len(vectors), self.dim), np.float32)
             names = np.array(modalities.to_pylist(), object)
@@ -150,7 +146,7 @@ class RowMapper:
                         f"{', '.join(MODALITIES)}.",
                         "Correct the column, or pass `modality=…`.",
                     )
-                out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
+                out[rows] = self._map(np.ascontiguousarray(vectors[rows]), name)
         return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
 
 

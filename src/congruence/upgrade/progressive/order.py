@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts
 
@@ -65,34 +64,10 @@ def _by_margin(view: View) -> np.ndarray:
     return np.asarray(-view.facts()[1].margin)
 
 
-def _apart(view: View) -> np.ndarray:
-    """Distance from the nearest re-embedded row or, before there are any, from the store's mean."""
-    if not len(view.native):
-        return np.asarray(-(view.old @ view.old.mean(axis=0)))
-    near, native = np.empty(len(view.old)), view.old[view.native]
-    for part in blocks(len(view.old), 4 * (len(native) + 3 * view.old.shape[1])):
-        near[part] = (view.old[part] @ native.T).max(axis=1)
-    return -near
-
-
-def _by_k_center(view: View) -> np.ndarray:
-    """Farthest-first traversal (Gonzalez 1985; Sener and Savarese 2018) in the old space, from re-embedded rows."""
-    apart = _apart(view)
-    score = apart.copy()
-    top = float(np.ptp(apart)) + 2.0
-    # Some of the chosen rows may be the meter's, which do not count toward the batch: choose more than needed.
-    for place in range(min(2 * view.size, len(apart))):
-        chosen = int(np.argmax(apart))
-        score[chosen] = top + 1.0 - place / len(apart)
-        apart = np.minimum(apart, -(view.old @ view.old[chosen]))
-        apart[chosen] = -np.inf
-    return score
-
-
 def _by_residual(view: View) -> np.ndarray:
     """Ridge regression, on the old vectors, of the distance between re-embedded rows and their mapped vectors."""
     if len(view.native) < 2:
-        return _apart(view)
+        return _by_random(view)
     X = view.old[view.native].astype(np.float64)
     mean = X.mean(axis=0)
     A, y = X - mean, view.surprise - view.surprise.mean()
@@ -118,7 +93,6 @@ _TABLE = {
     "disagreement": _Entry(_by_disagreement, True, 0.897, 0.667, None),
     "margin": _Entry(_by_margin, True, 0.897, 0.664, None),
     "residual": _Entry(_by_residual, False, 0.882, 0.666, 0.718),
-    "k-center": _Entry(_by_k_center, False, 0.886, 0.658, 0.715),
     "random": _Entry(_by_random, False, 0.881, 0.655, 0.755),
 }
 
