@@ -123,7 +123,7 @@ def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
     options = {"metric": "x", "meter_share": METER, "target": 0.99, "rate": None, "price": None}
-    result = make_forecast(values, rank / 400, 400, 0, 400, further=SHARES[1:], **options)
+    result = make_forecast(values, rank / 400, 400, 0, further=SHARES[1:], **options)
     for k, share in enumerate(SHARES):
         chosen = first_rows(order, shuffled, share)
         assert chosen.sum() == round(share * 400)
