@@ -115,10 +115,10 @@ def test_refusals(tmp_path):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "binary")
     with pytest.raises(errors.OutputExistsError):
         export_faiss(MAPPING, index, index=index)
-    with pytest.raises(errors.OutputExistsError, match="which is also the index to read"):
+    with pytest.raises(errors.OutputExistsError, match="is also the index to read"):
         export_faiss(MAPPING, index, index=index, force=True)
     (tmp_path / "again").hardlink_to(index)
-    with pytest.raises(errors.OutputExistsError, match="which is also the index to read"):
+    with pytest.raises(errors.OutputExistsError, match="is also the index to read"):
         export_faiss(MAPPING, tmp_path / "again", index=index, force=True)
     assert index.read_bytes() == before
     assert not (tmp_path / "x.faiss").exists()

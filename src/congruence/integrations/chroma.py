@@ -1,4 +1,7 @@
-"""Chroma (extra ``chroma``): an embedding function of a new model for a collection filled with an old model."""
+"""Chroma (extra ``chroma``): an embedding function of a new model for a collection filled with an old model.
+
+https://docs.trychroma.com/docs/embeddings/embedding-functions
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,10 @@ from chromadb.utils.embedding_functions import register_embedding_function  # no
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     """Chroma embedding function that maps texts through an encoder and a bridge.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, batch_size, check
-        As for ``TextVectors``.
-
-    Notes
-    -----
-    A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the
+    Parameters are as for ``TextVectors``. A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the
     bridge. A process that opens the collection must import this module first. Nothing else is read from the
     configuration, and no code in it is run. Chroma refuses to open a collection with a function other than the stored
     one; such a collection can be queried by ``query_embeddings``.
-
-    References
-    ----------
-    .. [1] https://docs.trychroma.com/docs/embeddings/embedding-functions
     """
 
     def __init__(

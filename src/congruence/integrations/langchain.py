@@ -1,4 +1,7 @@
-"""LangChain (extra ``langchain``): embeddings of a new model for a vector store filled with an old model."""
+"""LangChain (extra ``langchain``): embeddings of a new model for a vector store filled with an old model.
+
+https://docs.langchain.com/oss/python/integrations/text_embedding
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,8 @@ from langchain_core.embeddings import Embeddings  # noqa: E402
 class CongruenceEmbeddings(Embeddings):
     """LangChain embeddings that map texts through an encoder and a bridge.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, batch_size, check
-        As for ``TextVectors``.
-
-    Notes
-    -----
-    Documents that are added through this class are mapped as rows of the store (``Map.transform``, ``role="store"``).
+    Parameters are as for ``TextVectors``. Documents that are added through this class are mapped as rows of the store (``Map.transform``, ``role="store"``).
     The asynchronous methods of the base class run these methods in a thread.
-
-    References
-    ----------
-    .. [1] https://docs.langchain.com/oss/python/integrations/text_embedding
     """
 
     def __init__(

@@ -31,26 +31,18 @@ IR_VERSION = 8
 def to_onnx(
     mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
 ) -> onnx.ModelProto:
-    """Return the map as an ONNX model.
+    """Return a map of any kind as an ONNX model, with one input, ``vectors``, and one output, ``mapped``, in float32.
+
+    It returns what ``transform_embeddings`` does, up to rounding; ``metadata_props`` describe the map and both spaces.
 
     Parameters
     ----------
-    mapping : Map or Bridge
-        A fitted map of any kind.
     modality : str, optional
-        Modality whose means are used; by default the modality the map was fitted on.
+        Modality whose means are used; by default that of the bridge, or that the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
         Which head to use; for joint-space maps only.
-
-    Returns
-    -------
-    onnx.ModelProto
-        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows",
-        d_out), equal to the result of ``transform_embeddings`` up to rounding.
-        ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``role``, ``modality``,
-        ``unit_rows``, and both spaces as JSON.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     layers = mapping.as_layers(None, normalize, side=side)
@@ -99,13 +91,7 @@ def export_onnx(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``.
-
-    Raises
-    ------
-    OutputExistsError
-        If the output exists and ``force`` is False.
-    """
+    """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``."""
     content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(content)
