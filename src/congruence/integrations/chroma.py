@@ -23,10 +23,10 @@ from chromadb.utils.embedding_functions import register_embedding_function  # no
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     """Chroma embedding function that maps texts through an encoder and a bridge.
 
-    Parameters are as for ``TextVectors``. A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the
-    bridge. A process that opens the collection must import this module first. Nothing else is read from the
-    configuration, and no code in it is run. Chroma refuses to open a collection with a function other than the stored
-    one; such a collection can be queried by ``query_embeddings``.
+    Parameters are as for ``TextVectors``. A collection stores the name of the function and, if they were passed as
+    strings or paths, the encoder and the bridge. A process that opens the collection must import this module first.
+    Nothing else is read from the configuration, and no code in it is run. Chroma refuses to open a collection with a
+    function other than the stored one; such a collection can be queried by ``query_embeddings``.
     """
 
     def __init__(

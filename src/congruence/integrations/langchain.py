@@ -16,8 +16,8 @@ from langchain_core.embeddings import Embeddings  # noqa: E402
 class CongruenceEmbeddings(Embeddings):
     """LangChain embeddings that map texts through an encoder and a bridge.
 
-    Parameters are as for ``TextVectors``. Documents that are added through this class are mapped as rows of the store (``Map.transform``, ``role="store"``).
-    The asynchronous methods of the base class run these methods in a thread.
+    Parameters are as for ``TextVectors``. Documents that are added through this class are mapped as rows of the store
+    (``Map.transform``, ``role="store"``). The asynchronous methods of the base class run these methods in a thread.
     """
 
     def __init__(

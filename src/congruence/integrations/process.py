@@ -66,7 +66,7 @@ def read_key(env: str | None = None, file: str | Path | None = None) -> str | No
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket, so that the address is reserved while the server loads its model; port 0 is a free one."""
+    """Open a listening socket, which reserves the address while the server loads its model; port 0 is a free one."""
     if not 0 <= port <= 65535:
         raise ParameterError(argument="port", got=port, expected="0 to 65535", fix="Pass `port=0` for a free one.")
     name = host.strip("[]")
