@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from congruence.upgrade.certify.curve import LearningCurve
+from congruence.upgrade.certify.estimates import LearningCurve
 
 SIZES = np.array([10, 20, 40, 80, 160, 320])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t, ttest_1samp
 
-from congruence.upgrade.certify import intervals
+from congruence.upgrade.certify import estimates as intervals
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 30), (30, 30), (1, 50), (20, 40), (199, 200)])
