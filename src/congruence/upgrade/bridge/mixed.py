@@ -52,13 +52,12 @@ def search_mixed(
     Parameters
     ----------
     bridge : Bridge
-        From the new model to the old one.
+        From the new model to the old one; the old part is searched with bridged queries.
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
-        Queries in the new model; the old part is searched with bridged queries.
+        Queries in the new model.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
         The two parts, in any form that ``Bridge.search`` accepts. If both have ids, an item that is in both counts
         as new.
-    k : int, default=10
     modality : str, optional
         Modality of the queries, as for ``Bridge.transform``.
     merge : {"standardize", "none"}, default="standardize"
