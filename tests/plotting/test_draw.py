@@ -117,7 +117,7 @@ def test_a_history_draws_its_score_and_its_terms():
 
 
 def test_a_teacher_is_beside_the_validation_score():
-    data = plotting.training.validation_curve(RECORD, 0.5)
+    data = plotting.validation_curve(RECORD, 0.5)
     ax = plotting.draw_validation(data, axes())
     assert lines(ax)["their linear teacher"].tolist() == [[0, 0.5], [30, 0.5]]
 

@@ -17,7 +17,7 @@ import congruence
 from congruence import Embeddings, HeadsMap, Space, errors
 from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import sugarcrepe_recall
-from congruence.plotting.training import MARKS, thin
+from congruence.plotting import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
 from congruence.report import render_training, summarize_training
 from congruence.report.caption_choices import changed
@@ -327,7 +327,7 @@ def test_curves_are_thinned_to_means(summary):
     assert len(steps) == len(values) == MARKS
     assert np.mean(values) == pytest.approx(0.5, abs=0.01)
     assert steps == sorted(steps)
-    assert thin([3, 4], [1, 2]) == ([3.0, 4.0], [1.0, 2.0])
+    assert thin([3, 4], [1, 2]) == [[3.0, 4.0], [1.0, 2.0]]
     names = [curve["name"] for curve in summary["curves"]]
     assert names == ["total loss", "alignment", "reconstruction error"]
     assert [curve["log"] for curve in summary["curves"]] == [True, False, False]

@@ -12,7 +12,7 @@ from congruence._utils.atomic import atomic_path
 from congruence.compare.layers import LayerComparison
 from congruence.compare.spaces import Similarities
 from congruence.errors import ParameterError
-from congruence.plotting.layers import layer_notes
+from congruence.plotting import layer_notes
 from congruence.plotting.look import style, words
 from congruence.report.svg import to_document
 

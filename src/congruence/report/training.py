@@ -18,8 +18,7 @@ from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
-from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
-from congruence.plotting.training import loss_curves, validation_curve
+from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation, loss_curves, validation_curve
 from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
