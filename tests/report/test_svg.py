@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from congruence.errors import ParameterError
 from congruence.plotting.look import COLOR, COLORS, HEIGHT, WIDTH, canvas, style
-from congruence.report.svg import to_document, to_svg
+from congruence.report.pictures import to_document, to_svg
 
 
 def crowded(ax):

@@ -20,7 +20,7 @@ from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.plotting import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
 from congruence.report import render_training, summarize_training
-from congruence.report.caption_choices import changed
+from congruence.report.training import changed
 from congruence.train import split_by_group
 
 #: What the planted decoder does to a row.
