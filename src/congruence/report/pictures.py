@@ -1,4 +1,4 @@
-"""Figures in the palette's colors: as SVG whose colors are CSS variables, and as files; equal figures give equal bytes."""
+"""Figures in the palette's colors, as SVG with CSS variables and as files; equal figures give equal bytes."""
 
 from __future__ import annotations
 
