@@ -128,21 +128,21 @@ def export_faiss(
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
         index = _read_index(index)
-    faiss = require("faiss", extra="faiss")
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
-        exported, write = to_faiss_index(mapping, index, normalize=normalize), faiss.write_index
+        exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
     else:
-        exported, write = to_faiss(mapping), faiss.write_VectorTransform
+        exported, writer = to_faiss(mapping), "write_VectorTransform"
         problem = f"{path} is a FAISS vector transform, which cannot scale rows to unit norm."
         fix = f"Choose a name that ends in .index, or add faiss.NormalizationTransform({mapping.d_out}) yourself."
         if normalize is True:
             raise ParameterError(problem, fix)
         if mapping.gives_unit_rows(normalize):
             warnings.warn(NormWarning(problem, fix), stacklevel=2)
+    library = require("faiss", extra="faiss")
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
-        write(exported, faiss.PyCallbackIOWriter(file.write))
+        getattr(library, writer)(exported, library.PyCallbackIOWriter(file.write))
     return Path(path)
 
 

@@ -164,9 +164,9 @@ def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     """
     with canvas(ax, title=annotate and "Variance in the anchors' span") as ax:
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
-            label, color, dashes = words(name), "after", "solid"
-            if name == "random":
-                label, color, dashes = "in random order", "ink", _FINE
+            is_random = name == "random"
+            label, color = ("in random order", "ink") if is_random else (words(name), "after")
+            dashes = _FINE if is_random else "solid"
             ax.plot(range(1, len(shares) + 1), shares, label=label, color=COLOR[color], linestyle=dashes)
         most = max(1, *map(len, data["shares"].values()))
         ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
@@ -387,10 +387,11 @@ def _marks(
     shift: float = 0.0,
 ) -> None:
     """Mark the value of each line that has one, with its interval."""
-    lines = [k for k, value in enumerate(values) if value is not None]
-    if not lines:
+    known = {k: value for k, value in enumerate(values) if value is not None}
+    if not known:
         return
-    x, y = [values[k] for k in lines], (_heights(values) + shift)[lines]
+    lines, x = list(known), list(known.values())
+    y = (_heights(values) + shift)[lines]
     if intervals is not None:
         low, high = zip(*(intervals[k] for k in lines), strict=True)
         ax.hlines(y, low, high, color=COLOR[color], linewidth=1.6)

@@ -8,6 +8,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,7 +57,7 @@ def summarize_training(
     random_state: int = 0,
     examples: int = 3,
 ) -> dict[str, Any]:
-    """Score a joint-space map, and return everything that its page shows, as plain data.
+    """Score a joint-space map, and return everything that its page shows, as plain data with pictures as data URIs.
 
     Parameters
     ----------
@@ -66,13 +67,10 @@ def summarize_training(
         As in ``congruence.train.JAM.fit``: rows of the source, rows of the target, wrong rows of the target, and
         the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
         the test rows of the training, pass all rows that it was given, including those it was trained on.
-    tasks : sequence of str, shape (n,), optional
-        Kind of each wrong caption.
-    texts : tuple, optional
-        The texts of the captions, shape (n,), and of the wrong captions, shape (n,) or (n, k).
+    tasks, texts : optional
+        Kind of each wrong caption, shape (n,); texts of the captions, (n,), and of the wrong captions, (n,) or (n, k).
     items : SugarCrepe, optional
-        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order
-        of ``captions``.
+        The items that the rows belong to, in the order of ``captions``, instead of ``groups``, ``tasks`` and ``texts``.
     pictures : path-like or mapping, optional
         Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only
         the images shown are opened, which needs the extra ``images``.
@@ -82,16 +80,9 @@ def summarize_training(
         A sentence to show below the title.
     options : int, default=5
         Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
-        other images.
-    random_state : int, default=0
-        Determines which captions of other images these are.
+        other images, which ``random_state`` determines.
     examples : int, default=3
         Number of examples of each kind.
-
-    Returns
-    -------
-    dict
-        JSON-able: numbers, text, lists, and thumbnails as data URIs.
     """
     check_seed(random_state)
     if not isinstance(mapping, HeadsMap):
@@ -104,8 +95,7 @@ def summarize_training(
     for rows, side in ((images, "source"), (captions, "target")):
         if isinstance(rows, Embeddings):
             mapping.side_of(rows.space, side)
-    shape = (captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")).shape
-    n = shape[0] if shape else 0
+    n = len(np.atleast_1d(captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")))
     data = read_captions(images, captions, negatives, np.arange(n))
     order = data.groups  # row numbers of the captions, in the order of the pairs
     if isinstance(captions, Embeddings) and captions.has_ids:
@@ -119,15 +109,7 @@ def summarize_training(
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     image_names = names if groups is None else _column(groups, n, "groups")
-    if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
-        recipe = mapping.scores_.get("recipe")
-        ungrouped = isinstance(recipe, Mapping) and recipe.get("groups") == "none"
-        sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
-        rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
-        numbers = np.arange(len(data)) if ungrouped else duplicate_groups(*rows)
-        data = replace(data, groups=numbers.astype(str))
-    else:
-        data = replace(data, groups=image_names[order])
+    data = replace(data, groups=_same_rows(mapping, data) if groups is None else image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
             "This map does not record how its rows were split.",
@@ -179,6 +161,16 @@ def summarize_training(
         "curves": loss_curves(record),
         "validation": validation_curve(record, mapping.scores_.get("teacher_validation_mean_recall_at_1")),
     }
+
+
+def _same_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
+    """Return groups as in the training: rows with identical vectors, or each row on its own."""
+    recipe = mapping.scores_.get("recipe")
+    if isinstance(recipe, Mapping) and recipe.get("groups") == "none":
+        return np.arange(len(data)).astype(str)
+    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+    rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
+    return duplicate_groups(*rows).astype(str)
 
 
 def _check_options(
@@ -328,19 +320,15 @@ _SOURCES = {
 def _facts(mapping: HeadsMap) -> list[list[str]]:
     """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
-    parameters = recorded.get("training", {})
-    out = [
-        [name, f"{space.model or 'unnamed'}, {width}-d"]
-        for name, space, width in (
-            ("Source", mapping.source_space_, mapping.n_features_in_),
-            ("Target", mapping.target_space_, mapping.d_target),
-        )
-    ]
+    parameters, size, error = (recorded.get(name, {}) for name in ("training", "size", "reconstruction_error"))
     method = str(recorded.get("method", mapping.kind))
-    out.append(["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method])
     widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
-    out.append(["Widths, to the joint space", " → ".join(widths)])
-    size = recorded.get("size", {})
+    out = [
+        ["Source", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
+        ["Target", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
+        ["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method],
+        ["Widths, to the joint space", " → ".join(widths)],
+    ]
     for side in ("source", "target"):
         if f"{side}_parameters" in size:
             weights, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
@@ -349,24 +337,19 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
         counts = ", ".join(f"{recorded['split'][part]:,}" for part in ("train", "validation", "test"))
         out.append(["Training, validation and test rows", counts])
     elif getattr(mapping, "n_pairs_", 0):
-        unpaired = [
-            f"{recorded[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
-            for key in recorded
-            if key.startswith("n_unpaired_")
-        ]
-        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
+        unpaired = [key.removeprefix("n_unpaired_") for key in recorded if key.startswith("n_unpaired_")]
+        counted = [f"{recorded[f'n_unpaired_{side}']:,} unpaired {side} rows" for side in unpaired]
+        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *counted])])
     if "steps" in recorded:
         best = recorded.get("best_step")
         out.append(["Steps", f"{recorded['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
-    for key, name in _PARAMETERS.items():
-        unused = key == "temperature" and parameters.get("pair_loss") == "siglip"
-        if parameters.get(key) is not None and not unused:
-            out.append([name, " → ".join(_text(value) for value in _list(parameters[key]))])
-    if "alpha_at_best" in recorded:
-        out.append(["α at the best step", _text(recorded["alpha_at_best"])])
-    if "temperature" in recorded:
-        out.append(["τ learned", _text(recorded["temperature"])])
-    if error := recorded.get("reconstruction_error"):
+    unused = "temperature" if parameters.get("pair_loss") == "siglip" else None
+    shown = [(name, parameters.get(key)) for key, name in _PARAMETERS.items() if key != unused]
+    shown += [("α at the best step", recorded.get("alpha_at_best")), ("τ learned", recorded.get("temperature"))]
+    for name, value in shown:
+        if value is not None:
+            out.append([name, " → ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in _list(value))])
+    if error:
         shares = ", ".join(f"{side} {error[side]:.1%}" for side in ("source", "target"))
         out.append([f"Variance not reconstructed, {error['rows']} rows", shares])
     return out
@@ -386,10 +369,6 @@ def _list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 #: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
@@ -521,33 +500,26 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
 
     ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
     wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
-    images, for which ``note`` gives the reason; ``low`` and ``high``, a 95 % interval of ``binary`` over all items,
-    which treats images as the sampling units (None for a single image).
+    images, as ``note`` says; ``low`` and ``high``, a 95 % interval of ``binary`` over all images, None for one.
     """
     right, wrong = choices.cosines
     k, binary = wrong.shape[1], chosen(right, wrong)
-    if choices.items is None:
-        lines, note = recall_by_task(
-            choices.images,
-            choices.captions,
-            choices.wrong,
-            choices.groups,
-            choices.tasks,
-            texts=choices.text_numbers,
-            options=options,
-            random_state=random_state,
-        )
-        rows: list[dict[str, object]] = [{**row, "part": False} for row in lines]
-    else:
+    if choices.items is not None:
         rows, note = _sugarcrepe_rows(choices, choices.items, options, random_state)
-    low, high = _interval(binary, choices.groups)
+    else:
+        sides = (choices.images, choices.captions, choices.wrong, choices.groups, choices.tasks)
+        drawn: dict[str, Any] = {"texts": choices.text_numbers, "options": options, "random_state": random_state}
+        lines, note = recall_by_task(*sides, **drawn)
+        rows = [{**row, "part": False} for row in lines]
+    groups = np.unique(choices.groups, return_inverse=True)[1]
+    low, high = _interval(binary, groups)
     return {
         "rows": rows,
         "wrong": k,
         "options": None if note else options + k - 1,
         "note": note,
         "chance": {"binary": 1 / (1 + k), "choice": None if note else 1 / (options + k - 1)},
-        "images": len(np.unique(choices.groups)),
+        "images": int(groups.max()) + 1,
         "low": low,
         "high": high,
     }
@@ -571,23 +543,20 @@ def _sugarcrepe_rows(
     tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
     if len(tasks) > 1:
         n = sum(line["n"] for line in tasks)
-        binary, choice = (
-            None if name == "choice" and note else sum(line["n"] * line[name] for line in tasks) / n
-            for name in ("binary", "choice")
-        )
-        ties = sum(line["ties"] for line in tasks)
-        lines.append({"task": "all", "n": n, "binary": binary, "choice": choice, "ties": ties, "part": False})
+        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "part": False}
+        for name in ("binary", "choice"):
+            unknown = note and name == "choice"
+            total[name] = None if unknown else sum(line["n"] * line[name] for line in tasks) / n
+        lines.append(total)
     return lines, note
 
 
-def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
+def _interval(scores: np.ndarray, codes: np.ndarray) -> tuple[float | None, float | None]:
     """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
-    _, codes = np.unique(groups, return_inverse=True)
     share, n = float(scores.mean()), int(codes.max()) + 1
     if n < 2:
         return None, None
-    sums = np.bincount(codes, scores - share)
-    variance = float(np.sum(sums**2)) * n / (n - 1) / len(scores) ** 2
+    variance = float(np.sum(np.bincount(codes, scores - share) ** 2)) * n / (n - 1) / len(scores) ** 2
     trials = min(share * (1 - share) / variance, len(scores)) if variance else n
     middle = (share + 1.96**2 / (2 * trials)) / (1 + 1.96**2 / trials)
     half = 1.96 * np.sqrt(share * (1 - share) / trials + (1.96 / (2 * trials)) ** 2) / (1 + 1.96**2 / trials)
@@ -631,17 +600,16 @@ def examples_of(
     used: set[str] = set()
     out: list[dict[str, object]] = []
     for kind, rows in ranked.items():
-        n_selected = 0
+        shown = 0
         for row in rows.tolist():
             image = str(choices.groups[row])
-            if n_selected == count:
-                break
-            if image in used:
+            if shown == count or image in used:
                 continue
             used.add(image)
-            n_selected += 1
-            caption = None if choices.texts is None else str(choices.texts[0][row])
-            other = None if choices.texts is None else str(choices.texts[1][row, nearest[row]])
+            shown += 1
+            caption = other = None
+            if choices.texts is not None:
+                caption, other = str(choices.texts[0][row]), str(choices.texts[1][row, nearest[row]])
             out.append(
                 {
                     "kind": kind,
@@ -661,8 +629,6 @@ def examples_of(
 def changed(caption: str, other: str) -> list[list[Any]]:
     """Split a changed caption into pieces, each with whether it differs from the original.
 
-    Examples
-    --------
     >>> changed("a red cat sits", "a blue cat sits")
     [['a', False], ['blue', True], ['cat sits', False]]
     """
@@ -672,20 +638,14 @@ def changed(caption: str, other: str) -> list[list[Any]]:
     if len(after) == len(before):  # for swapped words, a comparison position by position may mark fewer words
         in_place = np.array([a != b for a, b in zip(after, before, strict=True)], dtype=bool)
         new = in_place if in_place.sum() <= new.sum() else new
-    pieces: list[list[Any]] = []
-    for word, is_new in zip(after, new.tolist(), strict=True):
-        if pieces and pieces[-1][1] == is_new:
-            pieces[-1][0] += f" {word}"
-        else:
-            pieces.append([word, is_new])
-    return pieces
+    marked = groupby(zip(after, new.tolist(), strict=True), key=lambda pair: pair[1])
+    return [[" ".join(word for word, _ in words), is_new] for is_new, words in marked]
 
 
 def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a picture, scaled down to 128 pixels, as a data URI of a JPEG without the file's metadata.
+    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata.
 
-    ``pictures`` is a folder of images, in which ``name`` is the path of a file, or a mapping from names to paths, bytes
-    or ``PIL.Image``. EXIF rotation is not applied, as for the encoders.
+    EXIF rotation is not applied, as for the encoders.
     """
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):

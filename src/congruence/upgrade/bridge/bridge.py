@@ -246,9 +246,7 @@ class Bridge:
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
     ) -> TorchMap:
-        """Return the bridge as a module for queries of one modality, without checks, as ``congruence.maps.Map.to_torch``
-        does.
-        """
+        """Return a module for queries of one modality, without checks; ``congruence.maps.Map.to_torch``."""
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
     def search(

@@ -65,7 +65,7 @@ class PairedTables:
         return replace(self, ids=ids, source=source, target=target, classes=classes)
 
 
-Sides = tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]]
+Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
 def make_tables(
@@ -490,7 +490,7 @@ class Design:
         cls,
         source: Mapping[str, Embeddings],
         target: Mapping[str, Embeddings],
-        queries: Sides | None,
+        queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None,
         text_queries: tuple[RowsLike | None, RowsLike] | None,
         labels: Mapping[str, str] | None,
         fitted: str | None,
