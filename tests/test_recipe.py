@@ -201,11 +201,11 @@ grid:
         ("seed: 3", "seed: x", "Got seed 'x' in {}, line 6; expected a whole number from 0 .* Write seed: 0, for"),
         ("method: sail", "method: clip", "Got method 'clip' in {}, line 1; expected one of self_trained, "),
         ("validation: 0.1", "validaton: 0.1", "Got 'validaton' in {}, line 5; expected one of method, pairs, "),
-        ("  - b.npz", "  - 2", "Got pairs .'a.npz', 2. in {}, line 4; expected two files"),
+        ("  - b.npz", "  - 2", "Got pairs .'a.npz', 2. in {}, line 2; expected two files"),
         ("  max_steps: 20", "  max_step: 20", "Got 'max_step' in parameters of sail in {}, line 8; expected one"),
         ("negatives: true", "negatives: 1", "Got negatives 1 in {}, line 9; expected true or false"),
         ("[0.1, 0.5]", "[0.1, warm]", "Got temperature 'warm' in {}, line 11; expected a number"),
-        ("[0.1, 0.5]", "0.1", "Got grid .* in {}, line 11; expected a mapping of names to lists"),
+        ("[0.1, 0.5]", "0.1", "Got grid .* in {}, line 10; expected a mapping of names to lists"),
         ("method: sail\n", "", "Got 'max_steps' in parameters of self_trained in {}, line 7"),
     ],
 )  # fmt: skip
