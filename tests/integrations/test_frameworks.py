@@ -100,16 +100,6 @@ def test_a_missing_package_says_which_extra(module, monkeypatch):
         importlib.import_module(f"congruence.integrations.{module}")
 
 
-def again(module, monkeypatch):
-    """Import an adapter anew, and leave the one that other tests use where it is."""
-    name = f"congruence.integrations.{module}"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.modules.pop(name, None)
-
-
 # ------------------------------------------------------------------ LangChain
 
 
@@ -240,23 +230,7 @@ def test_chroma_builds_from_names_only(folder, toy):
         Function.build_from_config({"encoder": "nowhere:x"})(["a cat"])
 
 
-def test_chroma_1_0_registers_but_does_not_decorate(monkeypatch):
-    """Its ``register_embedding_function`` gives None."""
-    functions = pytest.importorskip("chromadb.utils.embedding_functions")
-    monkeypatch.setattr(functions, "register_embedding_function", lambda made: None)
-    assert again("chroma", monkeypatch).CongruenceEmbeddingFunction.name() == "congruence"
-
-
 # ------------------------------------------------------------------ LanceDB
-
-
-def test_older_lancedb_registers_by_its_registry_alone(monkeypatch):
-    """In 0.21 ``register`` is none of the names of ``lancedb.embeddings``."""
-    embeddings = pytest.importorskip("lancedb.embeddings")
-    monkeypatch.delattr(embeddings, "register", raising=False)
-    monkeypatch.setattr(embeddings.get_registry(), "_functions", {})
-    function = again("lancedb", monkeypatch).CongruenceEmbeddingFunction
-    assert embeddings.get_registry().get("congruence") is function
 
 
 def test_lancedb_searches_old_vectors_and_remembers_the_function(tmp_path, folder, toy, old_rows, nearest):

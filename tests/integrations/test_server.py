@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import logging
 import signal
@@ -178,20 +177,6 @@ def test_the_openai_client_gets_vectors_of_the_index(served, bridge):
     assert one.model == "old-model"
 
 
-def test_the_async_client_too(served, bridge):
-    import asyncio
-
-    texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
-
-    async def ask():
-        plain = httpx.AsyncClient(verify=False, timeout=20)
-        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", http_client=plain) as client:
-            return await asyncio.gather(*(client.embeddings.create(model="old-model", input=text) for text in texts))
-
-    rows = [one.data[0].embedding for one in asyncio.run(ask())]
-    np.testing.assert_allclose(rows, bridge.transform(new_model(texts), "text"), atol=1e-6)
-
-
 def test_models_health_and_numbers(served):
     client = served.client()
     assert [model.id for model in client.models.list()] == ["old-model", "text-embedding-3-small"]
@@ -269,16 +254,6 @@ def test_requests_that_cannot_be_answered(served, body, status, param, said):
     error = refused(response)
     assert (response.status_code, error["param"]) == (status, param)
     assert said in error["message"]
-
-
-def test_the_client_raises_its_own_errors(served):
-    client = served.client()
-    with pytest.raises(openai.NotFoundError, match="not served"):
-        client.embeddings.create(model="gpt", input="x")
-    with pytest.raises(openai.BadRequestError, match="token ids"):
-        client.embeddings.create(model="old-model", input=[1, 2])
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt")
 
 
 def test_paths_methods_and_types(served):
@@ -359,13 +334,6 @@ def test_a_full_line_asks_to_come_again(bridge, slow):
             assert server.get("/healthz").status_code == 200  # loaded, but alive
         second.join()
         assert [answer.status_code for answer in answers] == [200]
-
-
-def test_the_openai_client_comes_again(bridge, slow):
-    app = create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))
-    with running(app) as server, slow.busy(server):
-        threading.Timer(0.2, slow.free.set).start()
-        assert len(server.client(retries=2).embeddings.create(model="old", input="a cat").data) == 1
 
 
 def test_a_client_that_left_costs_nothing(bridge, slow):
@@ -548,16 +516,6 @@ def test_a_window_waits_for_more():
         result.result(5)
     assert sizes == [3]
     batcher.close()
-
-
-def test_http_pipelines_do_not_mix_answers(served, bridge):
-    connection = http.client.HTTPConnection("127.0.0.1", served.port)
-    for text in TEXTS:
-        body = json.dumps({"model": "old-model", "input": text})
-        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
-        answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
-        np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
-    connection.close()
 
 
 HANGING = """

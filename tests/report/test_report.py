@@ -276,33 +276,6 @@ def test_the_page_is_well_formed_escaped_and_alone(summary):
     assert "@media print" in text
 
 
-def check_cards(text, count):
-    """Check that every cell of the tables, whose heads are hidden below 40 rem, says what it holds in the head's words.
-
-    Return the tables.
-    """
-    tables = re.findall(r'<table class="stack">(.*?)</table>', text, flags=re.S)
-    assert len(tables) == text.count("<table") == count
-    for table in tables:
-        columns = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table)[1:]
-        rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", table)
-        assert rows
-        for row in rows:
-            cells = re.findall(r"<td([^>]*)>(.*?)</td>", row)
-            assert len(cells) == len(columns)
-            for name, (given, inner) in zip(columns, cells, strict=True):
-                assert (f'data-label="{name}"' if inner else 'class="none"') in given
-    return tables
-
-
-def test_numbers_have_names_where_tables_become_cards(summary):
-    first, second = check_cards(render(summary), 2)
-    assert "chance" in first
-    assert "cosine" not in first
-    assert "constant" in second
-    assert "random rotation" in second
-
-
 def test_a_file_that_is_no_picture_is_not_shown(bundle):
     data = summarize(fit(bundle), bundle, held_out=False, examples=60)["commuting"]
     shown = {e["query"]["id"]: e["query"]["picture"] for e in data["examples"]}

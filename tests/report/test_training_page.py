@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_report import NASTY, Page, check_cards, check_page
+from test_report import NASTY, Page, check_page
 
 import congruence
 from congruence import Embeddings, HeadsMap, Space, errors
@@ -134,27 +134,6 @@ def test_the_nearest_of_several_wrong_captions():
     assert {e["kind"] for e in found["examples"]} == {"wide", "narrow", "wrong"}
 
 
-def test_among_all_other_captions_nothing_is_left_to_chance():
-    data = make(images=6, each=1, seed=3)
-    got = summarize(data, options=7)["by_task"]["rows"][0]
-    won = [
-        cosine(data.X[i], data.Y[i]) > max(cosine(data.X[i], t) for t in [data.N[i], *np.delete(data.Y, i, axis=0)])
-        for i in range(6)
-    ]
-    assert got["choice"] == pytest.approx(np.mean(won))
-    assert got["choice"] < got["binary"]
-
-
-def test_too_few_images_to_draw_from_are_said():
-    data = make(images=2, each=2)
-    got = summarize(data, groups=data.groups)
-    assert got["by_task"]["rows"][0]["choice"] is None
-    assert got["by_task"]["options"] is None
-    page = render_training(got)
-    assert "was not measured" in page
-    assert "among 5 captions" not in page
-
-
 def test_recall_among_all_by_hand(data):
     got = summarize_training(heads(), data.X, data.Y, groups=data.groups)["between"]
     assert (got["source"], got["target"]) == (20, 40)  # an image that stands there twice would fill two places of five
@@ -194,18 +173,6 @@ def test_sugarcrepe_by_its_own_measure(data):
     only = summarize(data, items=items_of(data, ["swap_att"] * 40))
     assert [row["task"] for row in only["by_task"]["rows"]] == ["swap", "swap, order only", "swap, other words"]
     assert f"{only['by_task']['rows'][0]['binary']:.1%}" in only["verdict"]["sentence"]
-
-
-def test_categories_of_a_task_stand_on_the_page_beside_it(data):
-    items = items_of(data, ["replace_obj", "replace_att", "add_obj", "replace_rel"] * 10)
-    got = summarize(data, items=items, random_state=2)
-    rows = {row["task"]: row for row in got["by_task"]["rows"]}
-    named = ["replace, object", "replace, attribute", "replace, relation"]
-    assert list(rows) == ["replace", "add", *named, "all"]
-    for name, category in zip(named, ("replace_obj", "replace_att", "replace_rel"), strict=True):
-        assert (rows[name]["n"], rows[name]["part"]) == (10, True)
-        assert rows[name]["binary"] == pytest.approx(np.mean(margins_of(data)[items.categories == category] > 0))
-    assert rows["all"]["n"] == 40  # parts are not counted twice
 
 
 def test_items_follow_the_rows_measured_on(data):
@@ -340,20 +307,6 @@ def test_curves_are_thinned_to_means(summary):
         assert words in page, words
 
 
-def test_terms_of_other_methods_are_drawn_by_their_names(data):
-    losses = {"step": [10], "loss": [1.0], "supervised": [0.4], "klot": [-0.6]}
-    history = {"losses": losses, "validation": [], "steps": 10, "best_step": None}
-    mapping = heads(history=history, steps=10, best_step=None, n_unpaired_source=7)
-    got = summarize_training(mapping, data.X, data.Y)
-    assert [curve["name"] for curve in got["curves"]] == ["total loss", "supervised", "KLOT"]
-    assert got["validation"] is None
-    page = render_training(got)
-    assert page.count("<svg") == 3
-    assert "Validation score" not in page
-    assert "Worked examples" not in page
-    assert "finds its own text first of 40" in got["verdict"]["sentence"]
-
-
 def test_a_page_cites_its_method_and_shows_its_teacher(data):
     history = {"losses": {}, "validation": [[0, 0.1], [10, 0.3]], "best_step": 10, "steps": 10}
     mapping = heads(history=history, n_unpaired_source=7)
@@ -377,12 +330,6 @@ def test_a_page_cites_its_method_and_shows_its_teacher(data):
     jam = render_training(summarize_training(heads(), data.X, data.Y))
     assert "Yoon" in jam
     assert "Roschmann" not in jam
-
-
-def test_tables_become_cards_on_a_phone(summary):
-    page = render_training(summary)
-    check_cards(page, 2)
-    assert ".stack td[data-label]::before { content:attr(data-label)" in page
 
 
 def test_worked_examples_are_the_widest_narrowest_and_worst(data):
@@ -551,11 +498,6 @@ def test_bad_input(data, options, error, said):
     given = {"images": data.X, "captions": data.Y, "negatives": data.N, **options}
     with pytest.raises(error, match=said):
         summarize_training(heads(), **given)
-
-
-def test_a_map_into_the_targets_space_has_another_page(data):
-    with pytest.raises(errors.ParameterError, match="joint-space"):
-        summarize_training(congruence.OrthogonalMap().fit(data.X, data.Y), data.X, data.Y)
 
 
 @pytest.fixture

@@ -85,14 +85,6 @@ def test_each_way_stands_with_its_costs(folder):
         run(*files(folder), "--ids", "ids", "--set", "rows=0", *QUICK)
 
 
-def test_the_way_to_search_is_an_option(folder):
-    found = json.loads(
-        run(*files(folder), "--ids", "ids", "--set", "center=true", "--set", "hubness=csls", "--json", *QUICK).stdout
-    )
-    assert any("transductive" in note for note in found["notes"])
-    assert any("Centered" in note for note in found["notes"])
-
-
 def test_json_holds_what_the_library_returns(folder):
     data = json.loads(run(*files(folder), "--ids", "ids", "--json").stdout)
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
@@ -129,16 +121,6 @@ def test_the_method_is_an_option(folder):
     assert "can be too high" in " ".join(found.split())  # for anchors that are not random
 
 
-def test_anchors_are_drawn_from_what_both_models_have(tmp_path):
-    """A store of which a few items are encoded again: drawing first would find no common item."""
-    p = upgrade_problem(20_000, 16, source_noise=0.5, target_noise=0.5, shared=0.9, random_state=0)
-    ids = np.array([f"item {i}" for i in range(20_000)])
-    np.savez(tmp_path / "old.npz", image=p.source_images.astype(np.float32), ids=ids)
-    np.savez(tmp_path / "new.npz", image=p.target_images[::200].astype(np.float32), ids=ids[::200])
-    data = json.loads(run(*files(tmp_path, "image"), "--ids", "ids", "--anchors", 50, "--json", *QUICK).stdout)
-    assert (data["n_anchors"], data["n_queries"]) == (50, 50)
-
-
 def test_text_queries_of_other_items(folder, tmp_path):
     p = upgrade_problem(60, 24, random_state=1)
     np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
@@ -168,12 +150,6 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     assert full["numbers"]["kappa"][0] >= 1
 
 
-def test_one_modality_with_labels(folder):
-    labels = f"{folder / 'old.npz'}:kind"
-    data = json.loads(run(*files(folder, "image"), "--ids", "ids", "--labels", labels, "--json", *QUICK).stdout)
-    assert data["task"] == "same_class@1"
-
-
 def test_thresholds_and_exit_code(folder):
     easy = ["--set", "retention=0.01", "--set", "must_move=true", "--exit-code"]
     assert run(*files(folder), "--ids", "ids", *easy, *QUICK).exit_code == 0
@@ -181,13 +157,6 @@ def test_thresholds_and_exit_code(folder):
     result = run(*files(folder), "--ids", "ids", *hard, *QUICK)
     assert result.exit_code == 1
     assert "keep the old model" in result.stdout
-
-
-@pytest.mark.long
-def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--json").stdout)
-    assert data["n_anchors"] == 60
-    assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,6 @@ def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
     assert curve.enough(0.81, 10**9) is None
 
 
-def test_noise_that_falls_is_a_flat_curve():
-    curve = LearningCurve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
-    assert curve.gain(1000) == 0
-    assert curve.enough(0.6, 10**6) is None
-
-
 def test_lifting_and_redrawing():
     rng = np.random.default_rng(0)
     curve = LearningCurve.through(SIZES, law(SIZES) + 0.01 * rng.standard_normal((8, 6)), 320)

@@ -18,14 +18,6 @@ def test_independent_hits_have_wilsons_interval(hits, n):
     assert 0 <= low <= hits / n <= high <= 1
 
 
-def test_hits_that_come_together_have_a_wider_interval():
-    rng = np.random.default_rng(0)
-    influence = (rng.random(200) < 0.5).astype(float)
-    narrow = intervals.rate_interval(0.5, influence)
-    wide = intervals.rate_interval(0.5, 3 * (influence - 0.5) + 0.5)
-    assert wide[1] - wide[0] > 2.5 * (narrow[1] - narrow[0])
-
-
 def test_draws_have_the_covariance_and_the_tails_of_the_intervals():
     rng = np.random.default_rng(0)
     common = rng.random(300)
