@@ -104,16 +104,13 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     ("arguments", "said"),
     [
         ("bridge --to torch -o x", "Call congruence.load(MAP).to_torch() in Python"),
-        ("bridge --to tensorrt -o x", "'faiss', 'onnx', 'sentence-transformers'"),
         ("bridge --to onnx --index old.faiss -o x", "Leave out --index"),
         ("bridge --side second -o x", "for onnx or sentence-transformers only"),
         ("bridge --to sentence-transformers -o x", "Got no --model"),
-        ("bridge --to onnx --modality audio -o x", "audio"),
         ("bridge --inverse -o x", "Got --inverse for a bridge"),
         ("mlp -o x", "expected an affine map"),
         ("orthogonal --to onnx --side second -o x", "Leave out --side"),
         ("bridge --index bridge/config.json -o x", "which FAISS cannot read"),
-        ("bridge --index none -o x", "Pass --index"),
         ("cut --to onnx -o x", "error: Got"),
     ],
 )

@@ -119,8 +119,6 @@ def test_what_cannot_be_measured_is_refused(bridge, sides):
     queries, few = sides["queries"], sides["queries_old"].take(np.arange(9))
     wide = Embeddings(np.ones((200, 9), np.float32), ids=queries.ids)
     for given, error, says in (
-        ({"at": (0,)}, ParameterError, "at"),
-        ({"mode": "all"}, ParameterError, "mode"),
         ({"hubness": "isf"}, ParameterError, "hubness='isf'"),
         ({"bank": NEW[:9]}, ParameterError, "bank is used only with hubness"),
         ({"queries_old": wide}, ShapeError, r"9 features, but Bridge\.evaluate \(queries_old\)"),
@@ -257,13 +255,8 @@ def test_the_command_says_what_is_missing(here, files):
         (("--threshold", 0.5), "--old-queries"),
         (("--qrels", "bad"), "line 1 of bad with 3 fields"),
         (("--labels", "index.npz:names"), "expected QUERIES,INDEX"),
-        (("--set", "normalize=often"), "normalize"),
-        (("--at", 0), "--at"),
-        (("--set", "hubness=isf"), "Got --set hubness=isf"),
         (("--set", "bank=queries.npz:v"), "Pass --set hubness="),
         ((*MORE, "--threshold", 0.5, "--set", "center=true"), "Got --set center with --threshold"),
-        (("--set", "mode=all"), "--set mode=all"),
-        ((*MORE, "--threshold", 3), "threshold"),
     ):
         done = here(*COMMAND, *extra)
         assert done.code == 2

@@ -165,8 +165,6 @@ def test_thresholds_and_exit_code(folder):
         (["--set", "retention=2"], "retention=2"),
         (["--anchors", "160"], "--anchors 160 of 160"),
         (["--set", "fitted=sound"], "fitted='sound'"),
-        (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
-        (["--test", "nowhere.npy,nowhere.npy"], "nowhere.npy"),
         (["--also", "text=nowhere.npy"], "Got --also twice for text"),
     ],
 )
