@@ -179,7 +179,8 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], path: str = ""
         return path if line is None else f"{path}, line {line}"
 
     _check_entries(plain, locate)
-    return Recipe(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    return Recipe(**plain)
 
 
 def _plain(value: object) -> object:
