@@ -29,16 +29,8 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     function other than the stored one; such a collection can be queried by ``query_embeddings``.
     """
 
-    def __init__(
-        self,
-        encoder: EncoderLike,
-        bridge: BridgeLike = None,
-        *,
-        modality: str = "text",
-        batch_size: int = 32,
-        check: bool = True,
-    ) -> None:
-        self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    def __init__(self, encoder: EncoderLike, bridge: BridgeLike = None, **options: Any) -> None:
+        self._vectors = TextVectors(encoder, bridge, **options)
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of texts, shape (dim,)."""

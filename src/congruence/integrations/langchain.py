@@ -5,6 +5,8 @@ https://docs.langchain.com/oss/python/integrations/text_embedding
 
 from __future__ import annotations
 
+from typing import Any
+
 from congruence._utils.optional import require
 from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
 
@@ -20,16 +22,8 @@ class CongruenceEmbeddings(Embeddings):
     (``Map.transform``, ``role="store"``). The asynchronous methods of the base class run these methods in a thread.
     """
 
-    def __init__(
-        self,
-        encoder: EncoderLike,
-        bridge: BridgeLike = None,
-        *,
-        modality: str = "text",
-        batch_size: int = 32,
-        check: bool = True,
-    ) -> None:
-        self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    def __init__(self, encoder: EncoderLike, bridge: BridgeLike = None, **options: Any) -> None:
+        self._vectors = TextVectors(encoder, bridge, **options)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of documents."""

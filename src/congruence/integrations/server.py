@@ -68,15 +68,13 @@ def create_app(
     bridge: BridgeLike,
     encoder: EncoderLike,
     *,
-    modality: str = "text",
     space: str = "target",
     names: Sequence[str] | None = None,
     api_key: str | None = None,
     allowed_hosts: Sequence[str] | None = None,
     limits: Limits | None = None,
     window: float = 0.0,
-    batch_size: int = 32,
-    check: bool = True,
+    **options: Any,
 ) -> FastAPI:
     """Return an application with OpenAI's ``POST /v1/embeddings``, which returns vectors in the space of an index.
 
@@ -85,7 +83,7 @@ def create_app(
 
     Parameters
     ----------
-    bridge, encoder, modality, batch_size, check
+    bridge, encoder, **options
         As for ``TextVectors``, whose errors are raised for an encoder that does not match the bridge.
     space : {"target", "source"}, default="target"
         Serve vectors in the space of the index, or the encoder's own, which must still match the bridge.
@@ -111,7 +109,7 @@ def create_app(
         raise ParameterError(argument="window", got=window, expected=expected, fix="Pass `window=0` to wait for none.")
     if api_key == "":
         raise ParameterError("The key is empty.", "Pass `api_key=` a secret, or None for no key.")
-    vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    vectors = TextVectors(encoder, bridge, **options)
     if space == "source":
         vectors = vectors.unmapped()
     served = tuple(names) if names is not None else (vectors.name,)
