@@ -53,40 +53,12 @@ def test_what_does_not_fit_is_refused_when_it_is_built(bridge, tmp_path):
     assert TextVectors(other, bridge, check=False).dim == 24
 
 
-def test_a_failed_load_is_tried_again(bridge):
-    tries = []
-
-    def encode(texts):
-        tries.append(1)
-        if len(tries) == 1:
-            raise RuntimeError("not yet")
-        return new_model(texts)
-
-    vectors = TextVectors(encode, bridge, lazy=True)
-    with pytest.raises(RuntimeError, match="not yet"):
-        vectors(["a cat"])
-    assert vectors(["a cat"]).shape == (1, 24)
-
-
 def test_only_texts_are_taken(bridge):
     vectors = TextVectors(new_model, bridge)
     with pytest.raises(TypeError, match=r"Pass \[text\]"):
         vectors("a cat")
     with pytest.raises(TypeError, match="Got int as text 1"):
         vectors(["a cat", 3])
-
-
-def test_texts_are_encoded_longest_first_and_returned_in_order(bridge):
-    seen = []
-
-    def encode(texts):
-        seen.append([len(text) for text in texts])
-        return new_model(texts)
-
-    vectors = TextVectors(encode)
-    texts = ["aa", "a", "aaaa", "aaa"]
-    np.testing.assert_allclose(vectors(texts), new_model(texts))
-    assert seen[-1] == [4, 3, 2, 1]
 
 
 NEEDS = {"langchain": "langchain_core", "llama_index": "llama_index.core", "chroma": "chromadb", "lancedb": "lancedb"}

@@ -461,17 +461,6 @@ def test_what_does_not_fit_is_refused_at_the_start(bridge):
             create_app(bridge, new_model, **bad)
 
 
-def test_one_thread_encodes(bridge):
-    toy = Toy()
-    with running(create_app(bridge, toy, names=["old"])) as server:
-        threads = [threading.Thread(target=server.post, args=({"model": "old", "input": f"{k}"},)) for k in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
-
-
 def test_a_batcher_ends_what_is_in_line_and_takes_no_more():
     free = threading.Event()
 

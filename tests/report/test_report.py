@@ -185,16 +185,6 @@ def test_what_is_missing_is_left_out(bundle):
         summarize(mapping, Bundle({}, {}))
 
 
-def test_the_source_is_the_measure_where_the_target_has_no_images(bundle):
-    half = Bundle(bundle.source, {"text": bundle.target["text"]})
-    means = {"image": (half.source["image"], None)}
-    mapping = congruence.fit(half.source["text"], half.target["text"], holdout=20, check=False, means=means)
-    summary = summarize(mapping, half)
-    row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
-    assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["source"])
-    assert "in the source model itself" in summary["verdict"]["sentence"]
-
-
 @pytest.mark.parametrize("method", ["orthogonal", "linear"])
 def test_models_of_other_widths_and_other_maps(method):
     bundle = make(d=6, d_out=9)

@@ -251,26 +251,6 @@ def test_a_division_that_is_not_the_trainings_is_refused(data):
             summarize_training(mapping, data.X, data.Y, held_out=True)
 
 
-def test_pairs_held_out_by_fit_are_found_again(data):
-    X, Y = (
-        Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name, modality=kind))
-        for rows, name, kind in ((data.X, "a", "image"), (data.Y, "b", "text"))
-    )
-    options = {"n_components": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
-    mapping = congruence.fit(X, Y, method="cca", **options)
-    got = summarize_training(mapping, X, Y)
-    assert got["held_out"]
-    assert got["between"]["target"] == 11
-    assert got["curves"] == []
-    assert "Training</h2>" not in render_training(got)
-    others = [Embeddings(side.vectors[:3], ids=ids, space=side.space) for side in (X, Y) for ids in [["x", "y", "z"]]]
-    heldout = congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(others[0].ids)
-    assert not heldout.all()
-    lost = [side.take(np.flatnonzero(~heldout)) for side in others]
-    with pytest.raises(errors.InputError, match="none of them was held out"):
-        summarize_training(mapping, *lost)
-
-
 def test_pairs_held_out_by_a_recipe_are_found_again(data, tmp_path):
     for name, rows in (("x", data.X[::2]), ("y", data.Y[::2])):
         np.save(tmp_path / f"{name}.npy", rows)
@@ -346,18 +326,6 @@ def test_worked_examples_are_the_widest_narrowest_and_worst(data):
     assert summarize(data, examples=0)["examples"] == []
     crowded = summarize(data, groups=np.arange(40) // 10, examples=3)["examples"]
     assert len(crowded) == len({e["image"] for e in crowded}) == 4
-
-
-def test_margins_by_task(data):
-    tasks = np.array(["a", "b"] * 20)
-    for name, part in zip("ab", summarize(data, tasks=tasks)["margins"], strict=True):
-        mine = margins_of(data)[tasks == name]
-        assert (part["name"], part["n"], sum(part["counts"])) == (name, 20, pytest.approx(1))
-        assert part["mean"] == pytest.approx(mine.mean())
-        half = len(part["counts"]) // 2
-        assert part["edges"][half] == pytest.approx(0, abs=1e-12)
-        assert sum(part["counts"][half:]) == pytest.approx((mine > 0).mean())
-    assert [part["name"] for part in summarize(data, tasks=np.arange(40) % 10)["margins"]] == ["all"]
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,6 @@ def test_saved_anchors_are_the_source_side_of_a_fit(store, tmp_path):
     assert not list(tmp_path.glob("odd*"))
 
 
-def test_the_picture_has_a_line_for_the_choice_and_one_for_chance(store):
-    found = choose_anchors(store, 6)
-    lines = {line.get_label(): line.get_ydata().tolist() for line in found.plot().lines}
-    assert lines == {"variance": found.covered.tolist(), "in random order": found.covered_by_random.tolist()}
-
-
 @pytest.fixture
 def files(store, tmp_path):
     np.savez(tmp_path / "s.npz", v=store.vectors, name=np.array(store.ids.tolist()), kind=np.arange(200) % 7)

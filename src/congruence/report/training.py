@@ -108,7 +108,7 @@ def summarize_training(
             raise ShapeError(f"Got {len(items)} items for {n} captions.", "Pass `items=…` with one item per caption.")
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
-    image_names = names if groups is None else _column(groups, n, "groups")
+    image_names = names if groups is None else _column(groups, (n,), "groups")
     data = replace(data, groups=_same_rows(mapping, data) if groups is None else image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
@@ -131,7 +131,7 @@ def summarize_training(
             wrong=normalize_rows(wrong, dtype=np.float64).reshape(len(data), k, -1),
             names=names[order],
             groups=image_names[order],
-            tasks=None if tasks is None else _column(tasks, n, "tasks")[order],
+            tasks=None if tasks is None else _column(tasks, (n,), "tasks")[order],
             texts=None if texts is None else _texts(texts, n, k, order),
             text_numbers=data.texts(),
             items=None if items is None else items.take(order),
@@ -198,11 +198,11 @@ def _check_options(
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 
 
-def _column(values: object, n: int, name: str) -> np.ndarray:
+def _column(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
     column = np.asarray(values)
-    if column.shape != (n,):
+    if column.shape != shape:
         raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected ({n},).", f"Pass `{name}=…` with one entry per caption."
+            f"Got {name} of shape {column.shape}; expected {shape}.", f"Pass {name} with one entry per caption."
         )
     return column.astype(str)
 
@@ -211,14 +211,8 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
         raise ParameterError("Got texts other than (captions, wrong captions).", "Pass `texts=(captions, wrong)`.")
     wrong = np.asarray(texts[1])
-    if wrong.shape == (n,):
-        wrong = wrong[:, None]
-    if wrong.shape != (n, k):
-        raise ShapeError(
-            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}).",
-            "Pass one text per wrong caption.",
-        )
-    return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
+    wrong = wrong[:, None] if wrong.ndim == 1 else wrong
+    return _column(texts[0], (n,), "texts")[order], _column(wrong, (n, k), "texts of wrong captions")[order]
 
 
 def _nouns(mapping: HeadsMap) -> dict[str, str]:

@@ -226,29 +226,6 @@ def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
     assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
 
 
-def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
-    bank = files / "bank.npz"
-    np.savez(bank, v=NEW[:120])
-    for flags, options in (
-        (
-            (
-                "--set",
-                "center=true",
-            ),
-            {"center": True},
-        ),
-        (("--set", "hubness=csls", "--set", "bank=bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
-    ):
-        done = here(*COMMAND, *MORE, *flags, "--json")
-        assert done.code == 0, done.err
-        report, expected = json.loads(done.out), bridge.evaluate(**sides, **options)
-        assert [one["scores"] for one in report["systems"]] == [one.scores for one in expected.systems]
-        assert (report["center"], report["hubness"]) == (expected.center, expected.hubness)
-    done = here(*COMMAND, *MORE, "--set", "center=true", "--set", "hubness=csls", "-o", "out")
-    assert "200 queries over 500 rows; two-stage: 100 candidates; centered; hubness: csls" in " ".join(done.out.split())
-    assert "thresholds are for plain cosines" in done.out
-
-
 def test_the_command_says_what_is_missing(here, files):
     (files / "bad").write_text("a 0 b\n")
     for extra, says in (
@@ -262,10 +239,3 @@ def test_the_command_says_what_is_missing(here, files):
         assert done.code == 2
         assert says in done.err, done.err
         assert done.err.count("\n") == 1
-
-
-def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
-    Bridge.load(files / "map").save(files / "saved")
-    done = here("lab evaluate", "saved", "--old-text", "queries.npz:v", "--new-text", "queries_old.npz:v")
-    assert done.code == 2
-    assert "Got a bridge in saved; expected a map" in done.err

@@ -115,25 +115,6 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
         run(*files(folder), "--ids", "ids", "--anchors", tmp_path / "plain.npz", *QUICK)
 
 
-def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", "-v").stdout
-    assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
-    assert "can be too high" in " ".join(found.split())  # for anchors that are not random
-
-
-def test_text_queries_of_other_items(folder, tmp_path):
-    p = upgrade_problem(60, 24, random_state=1)
-    np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
-    place, images = tmp_path / "texts.npz", files(folder, "image")
-    texts = ["--queries", f"{place}:new", "--old-queries", f"{place}:old"]
-    # The files' column of ids names items of the store; these texts have none.
-    data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
-    assert data["task"] == "graded_text_overlap@10"
-    assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
-    with pytest.raises(CongruenceError, match="--queries too"):
-        run(*images, *texts[2:], *QUICK)
-
-
 def test_kappa_is_computed_on_request_only(monkeypatch):
     from congruence.upgrade.certify import theorems
 
@@ -195,15 +176,6 @@ def test_the_map_that_was_measured_is_kept(folder, tmp_path, modalities):
         np.testing.assert_allclose(mapping.transform(rows, modality=name), same.transform(rows, modality=name))
     kept = json.loads((tmp_path / "checked/certificate.json").read_text())
     assert kept["verdict"] == data["verdict"]
-
-
-def test_two_files_paired_by_position_are_enough(tmp_path):
-    p = upgrade_problem(80, 12, random_state=0)
-    np.save("old.npy", p.source_images)
-    np.save("new.npy", p.target_images)
-    *_, written, following = run("old.npy", "new.npy", *QUICK).stdout.splitlines()
-    assert written.startswith("Written to checked: map")
-    assert following.startswith("Next: congruence ")
 
 
 @pytest.mark.long
