@@ -284,7 +284,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     import numpy as np
 
     from congruence.databases import open_database
-    from congruence.report.examples import data_uri
+    from congruence.report.summary import data_uri
     from congruence.upgrade.migrate import Migration
 
     old, new = sample.source, sample.target

@@ -18,8 +18,7 @@ from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
-    from congruence.recipe import Recipe
-    from congruence.recipe.run import Run
+    from congruence.recipe import Recipe, Run
 
 
 #: Names of the selection criteria.
