@@ -37,10 +37,8 @@ def to_numpy(array: object) -> np.ndarray:
     if isinstance(array, np.ndarray):
         return array
     if is_tensor(array):  # numpy() refuses tensors that require grad or live on a GPU
-        array = array.detach().cpu()
-        if str(array.dtype) == "torch.bfloat16":  # NumPy has no bfloat16
-            array = array.float()
-        return np.asarray(array)
+        tensor = array.detach().cpu()
+        return np.asarray(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor)  # NumPy has no bfloat16
     if type(array).__module__.split(".")[0] == "cupy":
         return np.asarray(array.get())  # type: ignore[attr-defined]
     return np.asarray(array)

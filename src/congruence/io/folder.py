@@ -20,7 +20,7 @@ from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
-from congruence.io.columns import Columns, TableRows, slice_rows
+from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
@@ -119,7 +119,7 @@ class FolderSink(Sink):
             if self._part is None:
                 self._part = self._begin()
             take = min(len(vectors) - done, self._part.n - self._part.rows)
-            part = slice_rows(rows, done, done + take)
+            part = rows[done : done + take] if isinstance(rows, list) else rows and rows.slice(done, take)
             own = None if ids is None else ids.slice(done, take)
             self._part.write(own, vectors[done : done + take], part)
             done += take

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,17 +17,7 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.io.columns import (
-    Columns,
-    TableRows,
-    as_batch,
-    check_column_out,
-    common_columns,
-    is_list,
-    is_vectors,
-    list_array,
-    output_schema,
-)
+from congruence.io.columns import Columns, TableRows, is_list, is_vectors, list_array
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
 from congruence.io.reading import check_all_rows, missing_key, reading, stored_dtype
 
@@ -46,8 +37,8 @@ _COLUMN_ROWS = 65_536
 class TableLayout:
     """An output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
-    The mapped vectors replace the source's, or get the new column ``column_out``; ``at`` is the index of their column
-    in ``schema``, whose metadata state their space.
+    The mapped vectors replace the source's column, which keeps its index, name, metadata and list type, or get the new
+    column ``column_out``; ``at`` is the index of their column in ``schema``, whose metadata state their space.
     """
 
     def __init__(
@@ -62,27 +53,58 @@ class TableLayout:
         column_out: str | None = None,
         path: str | Path,
     ) -> None:
-        check_column_out(column_out, columns, path)
+        taken = [] if columns is None else [*columns.schema.names, *columns.cells]
+        if column_out is not None and (not column_out or column_out in taken):
+            raise ParameterError(
+                f"Got `column_out={column_out!r}` for {path}, which has the columns {', '.join(taken)}.",
+                "Pass `column_out=…` with an unused name.",
+            )
+        self.new_ids = has_ids and (columns is None or columns.id is None)
+        if self.new_ids and "id" in taken:
+            raise ParameterError(
+                "Got separate ids for a table that has a column 'id'.",
+                "Pass `ids='id'` to use that column, or rename it.",
+            )
+        if columns is not None and columns.mixed:
+            raise DtypeError(
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}.",
+                "Write a .jsonl, which keeps them as they are.",
+            )
         self.dim, self.dtype = dim, dtype
         self._columns, self._replaces = columns, columns is not None and column_out is None
-        schema, self.at, self._new_ids = output_schema(
-            columns, dim=dim, dtype=dtype, has_ids=has_ids, id_type=id_type, name=column_out
-        )
-        metadata = {} if space == Space() else {_SPACE: space_json(space).encode()}
-        field = schema.field(self.at)
-        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
-        if columns and (column_out is not None or columns.other_vectors):
-            schema = schema.set(self.at, field.with_metadata({**own, **metadata} or None))
+        fields, metadata = ([], {}) if columns is None else (list(columns.schema), dict(columns.schema.metadata or {}))
+        self.at = len(fields) if columns is None or column_out else columns.schema.get_field_index(columns.vector)
+        if columns is None:
+            field = pa.field(column_out or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
         else:
-            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
-            schema = schema.set(self.at, field.with_metadata(own or None)).with_metadata({**rest, **metadata} or None)
-        self.schema: pa.Schema = schema
+            old = columns.schema.field(columns.vector)
+            value = old.type.value_field.with_type(pa.from_numpy_dtype(dtype))
+            lists = pa.large_list(value) if pa.types.is_large_list(old.type) else pa.list_(value)
+            field = old.with_type(pa.list_(value, dim) if pa.types.is_fixed_size_list(old.type) else lists)
+            if column_out:  # a field's metadata, for example its field id in an Iceberg table, is not the new field's
+                field = field.with_name(column_out).remove_metadata()
+            _update_hugging_face(metadata, columns.vector, field.name, dtype, dim)
+        # The space of the only column of vectors is the table's, else that of the column.
+        own_space = {} if space == Space() else {_SPACE: space_json(space).encode()}
+        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
+        if columns and (column_out or columns.other_vectors):
+            own |= own_space
+        else:
+            metadata = {key: value for key, value in metadata.items() if key != _SPACE} | own_space
+        fields[self.at : self.at + 1] = [field.with_metadata(own or None)]
+        if self.new_ids:
+            fields, self.at = [pa.field("id", id_type), *fields], self.at + 1
+        self.schema: pa.Schema = pa.schema(fields, metadata=metadata or None)
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
         """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
         lists = list_array(vectors, self.schema.field(self.at).type)
-        arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
-        if self._new_ids:
+        arrays = []
+        if rows is not None and self._columns is not None:
+            if not isinstance(rows, pa.RecordBatch):
+                rows = pa.RecordBatch.from_pylist(rows, schema=self._columns.schema)
+            arrays = list(rows.columns)
+        if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:
             arrays[self.at] = lists
@@ -100,6 +122,19 @@ class TableLayout:
         kept = others if self._columns is not None else []
         codecs = dict.fromkeys(kept, "snappy") or "none"
         return {"compression": codecs, "use_dictionary": kept or False, "write_statistics": kept or False}
+
+
+def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
+    """Update width and type in the metadata from which Hugging Face ``datasets`` reads the features."""
+    try:
+        info = json.loads(metadata[b"huggingface"])
+        feature = dict(info["info"]["features"][old])
+        value = {**feature["feature"], "dtype": dtype.name}
+    except (KeyError, TypeError, ValueError):
+        return
+    length = feature.get("length", -1)
+    info["info"]["features"][new] = {**feature, "feature": value, "length": length if length == -1 else dim}
+    metadata[b"huggingface"] = json.dumps(info).encode()
 
 
 # ------------------------------------------------------------------ readers
@@ -355,10 +390,22 @@ class TableSink(Sink):
 
     keeps_columns = True
 
+    def _common_columns(self) -> Columns | None:
+        """Return the columns of the source, which must be the same in all parts of a folder."""
+        for other in self.columns[1:]:
+            if not other.schema.equals(self.columns[0].schema):
+                ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (self.columns[0], other))
+                raise ParameterError(
+                    f"Got parts with different columns for one table, {self.path}: "
+                    f"{', '.join(sorted(ours ^ theirs) or ['their order'])}.",
+                    "Write a folder of parts, which keeps the columns of each part.",
+                )
+        return self.columns[0] if self.columns else None
+
     def _make_schema(self) -> pa.Schema:
         """Initialize the buffer of rows, and return the schema of the groups."""
         self._layout = TableLayout(
-            common_columns(self.columns, self.path),
+            self._common_columns(),
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
@@ -373,8 +420,7 @@ class TableSink(Sink):
         return self._schema
 
     @abstractmethod
-    def _write_group(self, table: pa.Table) -> None:
-        """Write a group of buffered rows."""
+    def _write_group(self, table: pa.Table) -> None: ...
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         batch = self._layout.fill(ids, vectors, rows)
