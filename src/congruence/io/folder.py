@@ -119,7 +119,9 @@ class FolderSink(Sink):
             if self._part is None:
                 self._part = self._begin()
             take = min(len(vectors) - done, self._part.n - self._part.rows)
-            part = rows[done : done + take] if isinstance(rows, list) else rows and rows.slice(done, take)
+            part = rows
+            if rows is not None:
+                part = rows[done : done + take] if isinstance(rows, list) else rows.slice(done, take)
             own = None if ids is None else ids.slice(done, take)
             self._part.write(own, vectors[done : done + take], part)
             done += take

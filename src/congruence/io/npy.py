@@ -5,6 +5,7 @@ The pages of a mapped file count toward the resident memory of the process; read
 
 from __future__ import annotations
 
+import math
 import os
 import tokenize
 import zipfile
@@ -20,16 +21,14 @@ from numpy.typing import ArrayLike
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.io._base import RawSource, Sink, Source, read_sidecar
+from congruence.io.arrays import NamedArrays
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
-    choose,
-    is_packed,
     missing_file,
     pack,
     read_exactly,
-    read_maybe_packed,
     reading,
     scan_rows,
     stored_dtype,
@@ -56,9 +55,7 @@ def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtyp
 
 def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
     """Check that an array is not truncated, before memory for it is allocated."""
-    expected = dtype.itemsize
-    for size in shape:
-        expected *= size
+    expected = math.prod(shape) * dtype.itemsize
     if available < expected and not dtype.hasobject:
         raise CorruptFileError(
             f"The array in {path} is truncated: {expected - available} of {expected} bytes are missing.",
@@ -173,32 +170,6 @@ def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
-def _shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for name in archive.namelist():
-        if name.endswith(".npy"):
-            with archive.open(name) as member:
-                shapes[name[:-4]] = _read_header(member, f"{path}:{name[:-4]}")[0]
-    return shapes
-
-
-def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in a ``.npz`` by name."""
-    with _open_npz(path) as archive:
-        return _shapes(archive, str(path))
-
-
-def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array."""
-
-    def read(name: str) -> np.ndarray:
-        with archive.open(f"{name}.npy") as member:
-            return _read_column(member, archive.getinfo(f"{name}.npy").file_size, f"{path}:{name}")
-
-    with _open_npz(path) as archive:
-        return read_maybe_packed(_shapes(archive, str(path)), key, path, read)
-
-
 class NpzSink(Sink):
     """Writer of a ``.npz`` with ``vectors`` and, if there are ids, ``ids``; nothing is compressed.
 
@@ -239,30 +210,37 @@ class NpzSink(Sink):
                 write_all(member, values.view(np.uint8))
 
 
-class NpzSource(Source):
+class NpzSource(NamedArrays):
     """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
 
-    key, sink = "key", NpzSink
-    read_column, shapes = staticmethod(read_npz_column), staticmethod(npz_shapes)
+    sink = NpzSink
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        with _open_npz(path) as archive:
-            shapes = _shapes(archive, str(path))
-            self._key = choose(key, shapes, path)
-            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
-            with archive.open(self._key + ".npy") as member:
-                shape, self._fortran, self._stored = _read_header(member, self.path)
-                header = member.tell()
-            self.dtype = stored_dtype(self._stored, self.path)
-            self.n, self.dim = check_matrix_shape(shape, self.path)
-            size = archive.getinfo(self._key + ".npy").file_size
-            _check_size(shape, self._stored, size - header, self.path)
-        if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            from congruence.io.ids import column_ids
-
-            ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
-        self._ids = None if isinstance(ids, bool) else ids
+        shapes = self.shapes(path)
+        name = self._choose(path, key, shapes) + ".npy"
+        with _open_npz(path) as archive, archive.open(name) as member:
+            shape, self._fortran, self._stored = _read_header(member, self.path)
+            self._set_matrix(shape, self._stored)
+            _check_size(shape, self._stored, archive.getinfo(name).file_size - member.tell(), self.path)
+        self._set_ids(ids, shapes)
         self.space = read_sidecar(Path(path))
+
+    @classmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays in a file by name."""
+        shapes = {}
+        with _open_npz(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".npy"):
+                    with archive.open(name) as member:
+                        shapes[name[:-4]] = _read_header(member, f"{path}:{name[:-4]}")[0]
+        return shapes
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a one-dimensional array: numbers, or texts in an object array."""
+        with _open_npz(path) as archive, archive.open(f"{key}.npy") as member:
+            return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:

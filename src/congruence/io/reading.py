@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -209,31 +209,12 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
         return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
-def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
-    """Return whether a file has the ``PACKED`` arrays of a column, with ``n`` entries if ``n`` is given."""
-    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
-    return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
-
-
 def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
     """Return texts as the ``PACKED`` arrays, keyed by suffix."""
     encoded = [text.encode() for text in texts.tolist()]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([*map(len, encoded)], out=offsets[1:])
     return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
-
-
-def read_maybe_packed(
-    found: Mapping[str, tuple[int, ...]], key: str | None, path: str | Path, read: Callable[[str], np.ndarray]
-) -> np.ndarray:
-    """Return a one-dimensional array of a file, or the texts of its ``PACKED`` arrays; ``read`` reads by name."""
-    columns = {name: shape for name, shape in found.items() if len(shape) == 1}
-    if key is not None and key in columns:
-        return read(key)
-    if key is not None and is_packed(columns, key):
-        data, offsets = (read(key + part) for part in PACKED)
-        return unpack(data, offsets, f"{path}:{key}")
-    raise missing_key(key, path, columns)
 
 
 def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:

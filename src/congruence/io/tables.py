@@ -101,9 +101,9 @@ class TableLayout:
         lists = list_array(vectors, self.schema.field(self.at).type)
         arrays = []
         if rows is not None and self._columns is not None:
-            if not isinstance(rows, pa.RecordBatch):
-                rows = pa.RecordBatch.from_pylist(rows, schema=self._columns.schema)
-            arrays = list(rows.columns)
+            schema = self._columns.schema
+            batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
+            arrays = list(batch.columns)
         if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:
