@@ -58,11 +58,17 @@ class EncoderOptions:
     safetensors_only: bool = True
     description: Mapping[str, object] | str | os.PathLike[str] | None = None
 
-    def refuse(self, *names: str) -> None:
-        """Raise ParameterError if options are set that an adapter does not support."""
-        for name in names:
+    def check(self, offered: tuple[str, ...], *refused: str) -> str:
+        """Return the modality to encode: the requested one, or the only one; refuse options that are not supported."""
+        for name in refused:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(f"{self.name!r} does not support `{name}={value!r}`.", f"Leave out `{name}=…`.")
+        modality = offered[0] if self.modality is None and len(offered) == 1 else self.modality
+        if modality not in offered:
+            raise ParameterError(
+                f"Got `modality={modality!r}` for {self.name!r}.", f"Pass one of {', '.join(map(repr, offered))}."
+            )
+        return modality
 
     @property
     def path(self) -> str:
@@ -140,11 +146,8 @@ class Encoder(ABC):
         """Yield blocks of the vectors of every layer, float32 of shape (b, layers, width), if all were loaded."""
         layers = self.n_layers
         if layers is None:
-            raise ParameterError(
-                f"{self.space.model!r} has one layer here; expected all.", "Load it with `layer='all'`."
-            )
-        blocks = self.encode(items, batch_size, callback)
-        return (block.reshape(len(block), layers, -1) for block in blocks)
+            raise ParameterError(f"{self.space.model!r} was loaded with one layer.", "Load it with `layer='all'`.")
+        return (block.reshape(len(block), layers, -1) for block in self.encode(items, batch_size, callback))
 
     def layer_space(self, layer: int) -> Space:
         """Return the space of one layer of an encoder loaded with ``layer="all"``."""
@@ -169,19 +172,29 @@ class Encoder(ABC):
     def _embed(self, items: list[Item]) -> np.ndarray:
         """Return raw vectors of decoded items, shape (b, dim)."""
 
-    def _describe(
-        self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str, dim: int = 0
-    ) -> None:
+    def _sample(self) -> Item:
+        """Return an item from which the width of the vectors is determined."""
+        if self.space.modality == "text":
+            return "a text"
+        image: Image.Image = require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))
+        return image
+
+    def _set_dim(self) -> None:
+        self.space = replace(self.space, dim=int(self._embed([self._sample()]).shape[1]))
+
+    def _describe(self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str) -> None:
         """Set the space; a layer or pooling that was requested becomes part of its name."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
-        self.space = Space(model, revision, modality, dim or None, normalize)
+        self.space = Space(model, revision, modality, None, normalize)
 
 
 class TorchEncoder(Encoder):
-    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products. An
-    adapter has ``_prepare`` (tensors on the CPU) and ``_forward``, or its own ``_embed``; vectors are float32.
+    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products.
+
+    An adapter loads its model, calls ``_set_model`` and ``_set_fingerprint``, and has ``_prepare`` (a model's inputs as
+    tensors on the CPU) and ``_forward`` (vectors as a tensor, (b, dim)), or its own ``_embed``.
     """
 
     def __init__(self, options: EncoderOptions, extra: str) -> None:
@@ -192,18 +205,20 @@ class TorchEncoder(Encoder):
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
     def _set_model(
-        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str
+        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str = ""
     ) -> None:
-        """Move the model to its device, prepare it for inference, and set the space."""
+        """Move the model to its device, prepare it for inference, and set the space; ``weights`` identifies them."""
+        self._weights = weights = weights or weights_digest(model)
         self._model = model.to(self.device).eval().requires_grad_(False)
         normalize = normalize if options.normalize is None else options.normalize
         revision = weights[:19] if weights.startswith("sha256:") else weights
         self._describe(options, modality, normalize=normalize, revision=revision)
 
-    def _set_dim(self) -> None:
-        """Encode a sample, and set the width of the space to that of its vector."""
-        sample = blank_image() if self.space.modality == "image" else "a text"
-        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+    def _set_fingerprint(self, adapter: str, **facts: object) -> None:
+        """Set the width, by encoding a sample, and the fingerprint."""
+        self._set_dim()
+        own = {"weights": self._weights, "normalize": self.space.normalized, "dtype": self.dtype}
+        self.fingerprint = fingerprint(adapter=adapter, **own, **facts)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Return the context in which matrix products have the requested precision."""
@@ -218,11 +233,9 @@ class TorchEncoder(Encoder):
         return vectors.float().cpu().numpy()
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
-        """Return the model's inputs as tensors on the CPU."""
         raise NotImplementedError
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return vectors as a tensor, shape (b, dim)."""
         raise NotImplementedError
 
 
@@ -230,9 +243,8 @@ def open_image(item: Item) -> Image.Image:
     """Decode an image (a path, bytes or PIL image) in RGB: the first frame, without EXIF and transparency."""
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
-        raise DtypeError(
-            f"Got {type(item).__name__} as an image.", "Pass a path, bytes or a PIL image, or `modality='text'`."
-        )
+        fix = "Pass a path, bytes or a PIL image, or `modality='text'`."
+        raise DtypeError(f"Got {type(item).__name__} as an image.", fix)
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
         source = io.BytesIO(item) if isinstance(item, bytes) else item
@@ -268,28 +280,6 @@ def fingerprint(**facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def check_pooling(options: EncoderOptions) -> None:
-    """Raise ParameterError if the pooling is unknown, or the layer is not a whole number or "all"."""
-    if options.pooling is not None:
-        check_choice(options.pooling, POOLINGS, "pooling")
-    if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
-        raise ParameterError(
-            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.", "Pass `layer=-1` for the last."
-        )
-
-
-def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
-    """Return the modality to encode: the requested one, or the only one."""
-    if options.modality is None and len(offered) == 1:
-        return offered[0]
-    if options.modality not in offered:
-        raise ParameterError(
-            f"Got `modality={options.modality!r}` for {options.name!r}.",
-            f"Pass one of {', '.join(map(repr, offered))}.",
-        )
-    return options.modality
-
-
 @contextmanager
 def loading(options: EncoderOptions) -> Iterator[None]:
     """Convert any error that a library raises while it loads a model to a FileError that quotes it."""
@@ -322,8 +312,3 @@ def tokenizer_digest(tokenizer: Any) -> str:
     fast = getattr(tokenizer, "backend_tokenizer", None)
     text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def blank_image() -> Image.Image:
-    """Return an image of one color, from which the width of a model's vectors is determined."""
-    return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
 from congruence.encoders._base import (
+    POOLINGS,
     EncoderOptions,
     Item,
     TorchEncoder,
-    blank_image,
-    check_modality,
-    check_pooling,
-    fingerprint,
     loading,
     tokenizer_digest,
     weights_digest,
@@ -53,8 +51,11 @@ class HfEncoder(TorchEncoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("description")
-        check_pooling(options)
+        if options.pooling is not None:
+            check_choice(options.pooling, POOLINGS, "pooling")
+        layer = options.layer
+        if layer not in (None, "all") and (not isinstance(layer, int) or isinstance(layer, bool)):
+            raise ParameterError(f"Got `layer={layer!r}`.", "Pass a whole number, `layer=-1` for the last, or 'all'.")
         super().__init__(options, "hf")
         transformers = require("transformers", extra="hf")
         with loading(options), _quiet(transformers):
@@ -72,7 +73,8 @@ class HfEncoder(TorchEncoder):
             )
             dual = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
             takes_images = model.main_input_name == "pixel_values"
-            modality = check_modality(options, ("image", "text") if dual else ("image",) if takes_images else ("text",))
+            offered = ("image", "text") if dual else ("image",) if takes_images else ("text",)
+            modality = options.check(offered, "description")
             if modality == "image":
                 preprocessing = self._load_processor(transformers, name, hub)
             else:
@@ -81,20 +83,16 @@ class HfEncoder(TorchEncoder):
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
         self._set_pooling(tower, options, modality)
-        weights = commit or weights_digest(model)
+        weights = commit or weights_digest(model)  # of both towers
         self._set_model(options, tower, modality, normalize=self._projected, weights=weights)
         self._resolve_layer()
-        self._set_dim()
-        self.fingerprint = fingerprint(
-            adapter="hf",
+        self._set_fingerprint(
+            "hf",
             model=options.path if commit else "",
-            weights=weights,
             modality=modality,
             prepared=preprocessing,
             layer=self._layer,
             pooling=None if self._projected else self._pooling,
-            normalize=self.space.normalized,
-            dtype=self.dtype,
         )
 
     # ------------------------------------------------------------------ inputs
@@ -137,15 +135,8 @@ class HfEncoder(TorchEncoder):
             # The format is stated, since an image three pixels high would be taken for one with its channels first.
             batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
             return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
-        batch = self._tokenizer(
-            items,
-            padding=self._padding,
-            truncation=True,
-            max_length=self._length,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        return dict(batch)
+        padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
+        return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the model processes, after truncation and without padding."""
@@ -175,17 +166,14 @@ class HfEncoder(TorchEncoder):
         if self._layer is None:
             return
         layer, self._layer, self.n_layers = self._layer, "all", None
-        sample = blank_image() if self._modality == "image" else "a text"
-        self._embed([sample])
+        self._embed([self._sample()])
         count = self._n_states
         if isinstance(layer, str):  # "all"
             self.n_layers = count
-            return
-        if not -count <= layer < count:
-            raise ParameterError(
-                f"Got `layer={layer}` of {self.space.model!r}; expected 0 to {count - 1}, the last.", "Pass one."
-            )
-        self._layer = layer % count
+        elif -count <= layer < count:
+            self._layer = layer % count
+        else:
+            raise ParameterError(f"Got `layer={layer}` of {self.space.model!r}.", f"Pass 0 to {count - 1}, the last.")
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = inputs.get("attention_mask")
@@ -238,9 +226,8 @@ class _Dinov3Processor:
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
-                f"Got a DINOv3 preprocessor with resample={resample}, "
-                f"do_center_crop={config.get('do_center_crop')} and {disabled or 'nothing'} switched off; expected "
-                "only resizing, rescaling and standardizing.",
+                f"Got a DINOv3 preprocessor that does more or less than resize, rescale and standardize "
+                f"(resample={resample}, do_center_crop={config.get('do_center_crop')}, switched off: {disabled}).",
                 "Load the model through another adapter, timm: for example.",
             )
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
@@ -248,13 +235,10 @@ class _Dinov3Processor:
     def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:
         torch, settings = self._torch, self.settings
         out = []
+        resize = {"size": settings["size"], "mode": settings["mode"], "antialias": True, "align_corners": False}
         for image in images:
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() * settings["scale"]
-            out.append(
-                torch.nn.functional.interpolate(
-                    pixels, size=settings["size"], mode=settings["mode"], antialias=True, align_corners=False
-                )
-            )
+            out.append(torch.nn.functional.interpolate(pixels, **resize))
         mean, std = (torch.tensor(settings[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
         return {"pixel_values": (torch.cat(out) - mean) / std}
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,7 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import (
-    POOLINGS,
-    Encoder,
-    EncoderOptions,
-    Item,
-    blank_image,
-    check_modality,
-    fingerprint,
-    loading,
-)
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -65,7 +55,6 @@ class OnnxEncoder(Encoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
                 f"Got `dtype={options.dtype!r}`; the graph has its own precision.", "Leave out `dtype=…`."
@@ -74,9 +63,7 @@ class OnnxEncoder(Encoder):
         if not graph.is_file():
             raise FileError(f"No graph at {graph}.", "Check the path.")
         facts = _description(options, graph)
-        modality = check_modality(
-            replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
-        )
+        modality = options.check((facts["modality"],), "layer", "revision")
         self._facts = facts
         runtime = require("onnxruntime", extra="onnx")
         with loading(options):
@@ -89,8 +76,7 @@ class OnnxEncoder(Encoder):
         weights = f"sha256:{_graph_digest(graph)}"
         normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        sample = blank_image() if modality == "image" else "a text"
-        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
         )
@@ -235,14 +221,11 @@ def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
 
 
 def _providers(runtime: ModuleType, device: str) -> list[str]:
-    available = runtime.get_available_providers()
-    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    providers = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+    available = {name: one for name, one in providers.items() if one in runtime.get_available_providers()}
     if device == "auto":
-        return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-    if providers.get(device) not in available:
-        names = ", ".join(repr(name) for name, provider in providers.items() if provider in available)
-        raise ParameterError(f"Got `device={device!r}`; expected one of 'auto', {names}.", "Choose one of these.")
-    return [providers[device]]
+        return list(available.values())
+    return [available[check_choice(device, ["auto", *available], "device")]]
 
 
 def _choose(name: str | None, names: list[str], what: str, graph: Path) -> str:
