@@ -52,23 +52,6 @@ _SPACE_FIELDS = {*Space.__dataclass_fields__}
 class Source(ABC):
     """A matrix of vectors in a file, read once from front to back in bounded memory.
 
-    Attributes
-    ----------
-    path : str
-        Name of the source in messages.
-    n, dim : int
-        Number of rows and columns.
-    dtype : numpy.dtype
-        Type of the blocks that ``scan`` yields: float16, float32 or float64.
-    space : Space
-        Origin of the vectors, as far as the file records it.
-    parts : list of (str, int)
-        Names and row counts of the parts of a folder; empty for a single file.
-    files : tuple of Path
-        Paths that are read: the file or folder, and the file of the ids if it is a separate one.
-
-    Notes
-    -----
     A subclass is a file format (``congruence.io.formats``): its constructor takes a path, a key and ids, and its
     class attributes say what the format can do.
     """
@@ -87,15 +70,14 @@ class Source(ABC):
     #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
     shapes: ClassVar[Any] = None
 
-    path: str
+    path: str  # name of the source in messages
     n: int
     dim: int
-    dtype: np.dtype
-    space: Space = Space()
-    files: tuple[Path, ...] = ()
-    parts: list[tuple[str, int]] = []  # noqa: RUF012 - replaced, never changed
-    #: Ids that are read already.
-    _ids: pa.Array | None = None
+    dtype: np.dtype  # of the blocks that ``scan`` yields: float16, float32 or float64
+    space: Space = Space()  # as far as the file records it
+    files: tuple[Path, ...] = ()  # paths that are read
+    parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
+    _ids: pa.Array | None = None  # that are read already
 
     @property
     def has_ids(self) -> bool:
@@ -304,20 +286,18 @@ class Sink(ABC):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             place, described = self.path, sidecar(self.path)
-            if self.atomic:
-                if (
-                    self.sidecar  # for other formats this name may even be too long
-                    and os.path.lexists(described)
-                    and (described.is_symlink() or not has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS))
-                ):
+            if self.atomic and self.sidecar:  # for other formats the sidecar's name may even be too long
+                own = has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS) and not described.is_symlink()
+                if os.path.lexists(described) and not own:
                     raise OutputExistsError(
                         f"The file {described} is not a space description, and would be read together with "
                         f"{self.path}.",
                         "Move it, or pass another path.",
                     )
-                if self.sidecar and self.space != Space():  # entered first, so that it appears last
+                if self.space != Space():  # entered first, so that it appears last
                     description = stack.enter_context(atomic_path(described, force=True))
                     description.write_text(space_json(self.space) + "\n", encoding="utf-8")
+            if self.atomic:
                 place = stack.enter_context(
                     atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
                 )
@@ -336,10 +316,8 @@ class Sink(ABC):
         if kind is None:
             try:
                 if self.rows != self.n:
-                    raise StorageError(
-                        f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind.",
-                        "Write every row before closing the sink.",
-                    )
+                    problem = f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind."
+                    raise StorageError(problem, "Write every row before closing the sink.")
                 self._finish()
             except BaseException as late:
                 self._stack.__exit__(type(late), late, late.__traceback__)
@@ -354,28 +332,20 @@ class Sink(ABC):
 
         ``rows`` are the same rows of the source's table (``Source.scan_table``), if it was opened with ``columns``.
         """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
-            raise ShapeError(
-                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
-                f"{self.dim} that were announced.",
-                "Pass the right `n=…` and `dim=…` to open_sink.",
-            )
-        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
+        count, announced = len(vectors), f"{self.n} × {self.dim}"
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + count > self.n:
+            problem = f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}, of {announced}."
+            raise ShapeError(problem, "Pass the right `n=…` and `dim=…` to open_sink.")
+        if self.has_ids and (ids is None or len(ids) != count or ids.null_count):
             got = "no" if ids is None else len(ids) - ids.null_count
-            raise IdError(
-                f"Got {got} ids for {len(vectors)} rows of {self.path}; expected one per row, as announced.",
-                "Pass an id for each row, or `has_ids=False`.",
-            )
-        if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
-            raise ShapeError(
-                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of "
-                f"{self.path}; expected one per vector, as announced.",
-                "Pass the rows, or open the sink without `columns=…`.",
-            )
+            problem = f"Got {got} ids for {count} rows of {self.path}; expected one per row, as announced."
+            raise IdError(problem, "Pass an id for each row, or `has_ids=False`.")
+        if self.columns and self.keeps_columns and (rows is None or len(rows) != count):
+            problem = f"Got {'no' if rows is None else len(rows)} rows of the table for {count} vectors of {self.path}."
+            raise ShapeError(problem, "Pass the rows, or open the sink without `columns=…`.")
         names = self._as_announced(ids) if self.has_ids and ids is not None else None
-        block = store_as(vectors, self.dtype, self.path)
-        self._write(names, block, rows)
-        self.rows += len(block)
+        self._write(names, store_as(vectors, self.dtype, self.path), rows)
+        self.rows += count
 
     def _as_announced(self, ids: pa.Array) -> pa.Array:
         import pyarrow as pa
@@ -386,10 +356,8 @@ class Sink(ABC):
         try:
             return names.cast(self.id_type)
         except pa.ArrowInvalid:
-            raise IdError(
-                f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced.",
-                "Pass the right `id_type=…` to open_sink.",
-            ) from None
+            problem = f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced."
+            raise IdError(problem, "Pass the right `id_type=…` to open_sink.") from None
 
     @abstractmethod
     def _open(self, temporary: Path, stack: ExitStack) -> None:
@@ -408,9 +376,8 @@ def store_as(vectors: np.ndarray, dtype: np.dtype, path: str | Path) -> np.ndarr
         with np.errstate(over="raise"):
             return np.ascontiguousarray(vectors, dtype=dtype)
     except FloatingPointError as error:
-        raise DtypeError(
-            f"Got numbers beyond the range of {dtype} for {path}.", "Pass a wider `dtype=…`, 'float32' or 'float64'."
-        ) from error
+        problem = f"Got numbers beyond the range of {dtype} for {path}."
+        raise DtypeError(problem, "Pass a wider `dtype=…`, 'float32' or 'float64'.") from error
 
 
 def check_output_place(source: Source, output: str | Path) -> None:
@@ -448,9 +415,8 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
             raise TypeError("not an object, or dim is not a whole number")
         return Space.from_dict(facts)
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptFileError(
-            f"The description of the space in {path} cannot be read ({error}).", "Remove it, or write it again."
-        ) from error
+        problem = f"The description of the space in {path} cannot be read ({error})."
+        raise CorruptFileError(problem, "Remove it, or write it again.") from error
 
 
 def read_sidecar(path: Path) -> Space:

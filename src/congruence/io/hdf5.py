@@ -21,7 +21,7 @@ from congruence.io._base import SPACE_KEY, Sink, read_space, space_json
 from congruence.io.arrays import NamedArrays
 from congruence.io.columns import TableRows
 from congruence.io.ids import id_array
-from congruence.io.reading import TEXT_BYTES, as_column, errno_from_text, missing_file, pack, reading
+from congruence.io.reading import TEXT_BYTES, as_column, damaged, errno_from_text, missing_file, pack, reading
 
 if TYPE_CHECKING:
     import h5py
@@ -77,13 +77,11 @@ def _strings(path: str | Path, wanted: list[str], n: int = 1) -> list[str]:
     try:
         run = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        raise CorruptFileError(
-            f"The strings in {path} could not be read within {limit:.0f} seconds.",
-            "Copy or write it again; if it is intact, write it with fixed-length strings.",
-        ) from None
+        problem = f"The strings in {path} could not be read within {limit:.0f} seconds."
+        fix = "Copy or write it again; if it is intact, write it with fixed-length strings."
+        raise CorruptFileError(problem, fix) from None
     if run.returncode:
-        reason = run.stderr.decode(errors="replace").strip()[-200:]
-        raise CorruptFileError(f"The strings in {path} cannot be read ({reason}).", "Copy or write it again.")
+        raise damaged(path, f"its strings: {run.stderr.decode(errors='replace').strip()[-200:]}")
     found: list[str] = json.loads(run.stdout)
     return found
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
-from congruence.errors import CorruptFileError, IdError
+from congruence.errors import IdError
+from congruence.io.reading import damaged
 
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
@@ -47,14 +48,11 @@ def _is_missing(column: pa.Array) -> pa.Array:
 
 
 def _has_length(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     """Return a column (b,) of ``name`` as ids, after checking them; ``start`` is the number of its first row."""
-    import pyarrow.compute as pc
-
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:
@@ -66,26 +64,27 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     if pa.types.is_dictionary(kind):
         values = column.dictionary
         if _has_length(values.type):  # checked before decoding repeats the values in every row
-            _check_lengths(pc.binary_length(values).take(column.indices), name, start)
+            _check_lengths(values, name, start, column.indices)
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
         return column.cast(id_type_of(kind))
     if _is_number(kind):
         raise _wrong_type(kind, name)
-    _check_lengths(pc.binary_length(column), name, start)
+    _check_lengths(column, name, start)
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
         column.validate(full=True)  # a damaged page may contain bytes that are not valid UTF-8
     except pa.ArrowException as error:
-        raise CorruptFileError(
-            f"The ids of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write its ids as text."
-        ) from error
+        raise damaged(name, f"its ids are not text in UTF-8: {error}") from error
     return column
 
 
-def _check_lengths(lengths: pa.Array, name: str, start: int) -> None:
-    sizes = lengths.to_numpy(zero_copy_only=False)
+def _check_lengths(column: pa.Array, name: str, start: int, indices: pa.Array | None = None) -> None:
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(column)
+    sizes = (lengths if indices is None else lengths.take(indices)).to_numpy(zero_copy_only=False)
     if len(sizes) and sizes.max() > MAX_ID_BYTES:
         raise too_long(int(sizes.max()), start + int(sizes.argmax()), name)
 
@@ -122,9 +121,7 @@ def column_texts(column: Column, name: str) -> np.ndarray:
         values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
     except (UnicodeDecodeError, pa.ArrowException) as error:  # invalid UTF-8, or dictionary indices out of range
-        raise CorruptFileError(
-            f"Entries of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write them as text."
-        ) from error
+        raise damaged(name, f"its entries are not text in UTF-8: {error}") from error
     missing = sum(value is None for value in values)
     if missing:
         raise IdError(f"Got {missing} missing entries in {name}.", "Fill the missing entries, or drop these rows.")

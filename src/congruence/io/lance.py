@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
-from congruence.io.reading import as_row_numbers, check_all_rows, errno_from_text, missing_file, reading
+from congruence.io.reading import as_row_numbers, check_all_rows, damaged, errno_from_text, missing_file, reading
 from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _reading(path: str | Path) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise CorruptFileError(f"The data set {path} is damaged ({error}).", "Copy or write it again.") from None
+        raise damaged(path, error) from None
 
 
 class LanceTable(Table):
@@ -56,10 +56,8 @@ class LanceTable(Table):
             self._data = _open(path) if data is None else data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:
-                raise CorruptFileError(
-                    f"{path} has no fragment {number} any more, which it had when the work was planned.",
-                    "Run it again from the beginning with `force=True`.",
-                )
+                problem = f"{path} has no fragment {number} any more, which it had when the work was planned."
+                raise CorruptFileError(problem, "Run it again from the beginning with `force=True`.")
             self._fragments = None if number is None else [rows]
             self.schema, self.n, self._rows = self._data.schema, rows.count_rows(), rows
 

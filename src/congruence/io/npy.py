@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.ids import fits_fixed_width
-from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
+from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import RawSource, Sink, Source, read_sidecar
 from congruence.io.arrays import NamedArrays
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
+    damaged,
     missing_file,
     pack,
     read_exactly,
@@ -57,17 +58,13 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: s
     """Check that an array is not truncated, before memory for it is allocated."""
     expected = math.prod(shape) * dtype.itemsize
     if available < expected and not dtype.hasobject:
-        raise CorruptFileError(
-            f"The array in {path} is truncated: {expected - available} of {expected} bytes are missing.",
-            "Copy or save it again.",
-        )
+        raise damaged(path, f"{expected - available} of {expected} bytes are missing")
 
 
 def _refuse_key(key: str | None, path: str | Path) -> None:
     if key is not None:
-        raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since an .npy holds one array.", "Pass the path alone."
-        )
+        problem = f"Got key {key!r} for {path}; expected none, since an .npy holds one array."
+        raise ParameterError(problem, "Pass the path alone.")
 
 
 class NpySink(Sink):
@@ -100,10 +97,8 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
             "Save it as strings, .astype(str), since objects need pickle, which is never loaded.",
         )
     if len(shape) != 1:
-        raise ShapeError(
-            f"Got an array of shape {shape} in {path}; expected one entry per row.",
-            "Pass the key of a one-dimensional array.",
-        )
+        problem = f"Got an array of shape {shape} in {path}; expected one entry per row."
+        raise ShapeError(problem, "Pass the key of a one-dimensional array.")
     _check_size(shape, dtype, size - (stream.tell() - begin), path)
     if not dtype.itemsize:  # such an array may claim any number of entries
         raise DtypeError(f"Got strings of width 0 in {path}; expected text.", "Save the column again.")

@@ -116,10 +116,13 @@ class StreamedRows:
         """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
         if self._held is None or self._held[0] != chunk:
             self._held = None
-            self._read_ahead(chunk)
-            reading, self._ahead = self._ahead, None
-            assert reading is not None
-            reading.join()
+            if self._ahead is not None and self._ahead.chunk == chunk:
+                reading = self._ahead
+                reading.join()
+            else:
+                reading = self._reading(chunk)
+                reading.run()
+            self._ahead = None
             if reading.error is not None:
                 raise reading.error
             self._held = chunk, reading.into
@@ -127,14 +130,17 @@ class StreamedRows:
 
     def _read_ahead(self, chunk: int) -> None:
         """Start to read a chunk in a thread, unless it is in memory or being read already."""
-        if chunk in (self._held and self._held[0], self._ahead and self._ahead.chunk):
-            return
+        if chunk not in (self._held and self._held[0], self._ahead and self._ahead.chunk):
+            self._ahead = self._reading(chunk)
+            self._ahead.start()
+
+    def _reading(self, chunk: int) -> _Reading:
+        """Return the reading of a chunk, which is not started, and cancel another one."""
         self._cancel()
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
-        self._ahead = _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
-        self._ahead.start()
+        return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
 
     def _cancel(self) -> None:
         if self._ahead is not None:
