@@ -170,7 +170,7 @@ def test_a_bad_description_of_the_space(tmp_path):
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
-        with pytest.raises(errors.ShapeError, match="announced"), open_sink(path, n=40, dim=4) as sink:
+        with pytest.raises(errors.ShapeError, match="40 × 4"), open_sink(path, n=40, dim=4) as sink:
             sink.write(None, block)
     for ids in (None, pa.array(IDS[:3]), pa.array([*IDS[:-1], None])):
         with pytest.raises(errors.IdError, match="one per row"), open_sink(path, n=40, dim=4, has_ids=True) as sink:
@@ -379,7 +379,7 @@ def test_metadata_belongs_to_the_part_of_its_number(tmp_path):
     assert open_source(f"{tmp_path}:img_emb", ids="path").read().ids[40] == "2-i0"
     (tmp_path / "metadata/metadata_2.parquet").unlink()
     pq.write_table(tables[1], tmp_path / "metadata/metadata_1.parquet")
-    with pytest.raises(errors.ParameterError, match="Add the missing part"):
+    with pytest.raises(errors.ParameterError, match="metadata_1.parquet"):
         open_source(f"{tmp_path}:img_emb", ids="path")
 
 
@@ -494,7 +494,7 @@ def test_a_name_in_hdf5_that_is_no_text(tmp_path):
 
 def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
     column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
-    with pytest.raises(errors.CorruptFileError, match="c are not text"):
+    with pytest.raises(errors.CorruptFileError, match="not text"):
         column_texts(column, "c")
 
 

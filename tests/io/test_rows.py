@@ -133,13 +133,8 @@ def test_rows_by_number(suffix, tmp_path, monkeypatch):
         assert (None if ids is None else ids.to_pylist()) == (
             [names[k] for k in wanted] if names and len(wanted) else None
         )
-    for wanted, words in (
-        ([200], "row number 200"),
-        ([-1], "0 to 199"),
-        ([[1]], "list of integers"),
-        ([0.5], "list of integers"),
-    ):
-        with pytest.raises(errors.ParameterError, match=words):
+    for wanted in ([200], [-1], [[1]], [0.5]):
+        with pytest.raises(errors.ParameterError, match="row number"):
             source.take(wanted)
 
 
@@ -207,7 +202,7 @@ def test_fewer_rows_than_said(tmp_path):
     source = open_source(write(tmp_path / "v.npy", numbered(30)))
     source.n = 35
     source.scan = lambda after=0, batch=9: iter([(None, numbered(30)[after:])] if after < 30 else [])
-    with pytest.raises(errors.CorruptFileError, match="30 rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="30 of 35 rows"):
         StreamedRows(source, 20).batch(0, 35, 0)
     with pytest.raises(errors.CorruptFileError, match=r"rows in .*35|is truncated"):
         source.take([34])

@@ -99,9 +99,8 @@ class ArrowSink(TableSink):
                 indices.cast(column.type.index_type), known, ordered=column.type.ordered
             )
         except pa.ArrowInvalid as error:
-            raise DtypeError(
-                f"Got more distinct values than {column.type} can encode for {self.path}.", "Write a .parquet."
-            ) from error
+            problem = f"Got more distinct values than {column.type} can encode for {self.path}."
+            raise DtypeError(problem, "Write a .parquet.") from error
 
 
 class ArrowSource(TableSource):

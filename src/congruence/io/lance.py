@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
 _SYSTEM_ERROR = r"os error (\d+)"
 
 
-def _open(path: str | Path) -> lance.LanceDataset:
-    library = require("lance", extra="lance")
-    if not Path(path).exists():
-        raise missing_file(path)
-    if not Path(path).is_dir():
-        raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
-    return library.dataset(Path(path).absolute())
-
-
 @contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
     try:
@@ -53,7 +45,14 @@ class LanceTable(Table):
     def __init__(self, path: str | Path, data: lance.LanceDataset | None = None, number: int | None = None) -> None:
         self.name = str(path)
         with _reading(path):
-            self._data = _open(path) if data is None else data
+            if data is None:
+                library = require("lance", extra="lance")
+                if not Path(path).exists():
+                    raise missing_file(path)
+                if not Path(path).is_dir():
+                    raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
+                data = library.dataset(Path(path).absolute())
+            self._data = data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:
                 problem = f"{path} has no fragment {number} any more, which it had when the work was planned."
@@ -72,10 +71,13 @@ class LanceTable(Table):
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = after
         with _reading(self.name):
-            if self._fragments is None:
-                _check_headers(self._data, names)
-            else:  # only its own header: a job over all fragments would otherwise read each header once per fragment
-                self._rows.take([0], columns=names)
+            # Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a
+            # stream: it passes errors on as C strings, and arrow-rs aborts if a message contains a null byte, for
+            # example because it quotes damaged bytes. Of one fragment, only its own header: a job over all of them
+            # would otherwise read each header once per fragment.
+            sizes = [part.count_rows() for part in self._fragments or self._data.get_fragments()]
+            if starts := [start for start, size in zip(accumulate([0, *sizes]), sizes, strict=False) if size]:
+                self._rows.take(starts, columns=names)
             pieces = self._data.scanner(
                 columns=names,
                 fragments=self._fragments,
@@ -101,18 +103,6 @@ class LanceTable(Table):
             return piece
 
 
-def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
-    """Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a stream.
-
-    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a
-    null byte, for example because it quotes damaged bytes.
-    """
-    sizes = [fragment.count_rows() for fragment in data.get_fragments()]
-    starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
-    if len(starts):
-        data.take(starts.tolist(), columns=names)
-
-
 def write_lance(
     place: str | Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: dict[str, str] | None = None
 ) -> list[FragmentMetadata]:
@@ -129,16 +119,12 @@ def write_lance(
             errors.append(error)
             raise
 
+    reader = pa.RecordBatchReader.from_batches(schema, told())
+    whole = {"max_rows_per_file": 2**31 - 1, "max_bytes_per_file": 2**62}
     try:
         with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
             written: list[FragmentMetadata] = write_fragments(
-                pa.RecordBatchReader.from_batches(schema, told()),
-                place,
-                schema=schema,
-                mode="create",
-                max_rows_per_file=2**31 - 1,
-                max_bytes_per_file=2**62,
-                storage_options=options,
+                reader, place, schema=schema, mode="create", storage_options=options, **whole
             )
             return written
     except BaseException:

@@ -57,10 +57,8 @@ class ParquetTable(Table):
             self.group_sizes = [(one.num_rows, one.total_byte_size) for one in found]
         self._groups = range(*(groups or (0, len(found))))
         if len(found) < self._groups.stop:
-            raise CorruptFileError(
-                f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned.",
-                "Run it again from the beginning with `force=True`.",
-            )
+            problem = f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned."
+            raise CorruptFileError(problem, "Run it again from the beginning with `force=True`.")
         chosen = [self.group_sizes[k] for k in self._groups]
         self.n = sum(rows for rows, _ in chosen)
         self.row_bytes = sum(size for _, size in chosen) // max(self.n, 1)
@@ -104,10 +102,8 @@ class ParquetSink(TableSink):
         try:
             writer = pq.ParquetWriter(temporary, schema, **self._layout.parquet_options())
         except pa.ArrowNotImplementedError as error:
-            raise DtypeError(
-                f"Got a column that Parquet cannot hold for {self.path} ({error}).",
-                "Choose .arrow, which supports all types.",
-            ) from error
+            problem = f"Got a column that Parquet cannot hold for {self.path} ({error})."
+            raise DtypeError(problem, "Choose .arrow, which supports all types.") from error
         self._writer = stack.enter_context(writer)
 
     def _write_group(self, table: pa.Table) -> None:

@@ -224,10 +224,7 @@ class TableSource(Source):
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
         kind, value = schema.field(key).type, schema.field(key).type.value_type
         if not is_vectors(kind):
-            raise DtypeError(
-                f"Got lists of {value} in {self.path}; expected lists of numbers.",
-                "Convert the column to lists of float32.",
-            )
+            raise DtypeError(f"Got lists of {value} in {self.path}.", "Convert the column to lists of float32.")
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
         plain = plain_columns(schema)
         self._ids = ids if isinstance(ids, pa.Array) else None
@@ -240,15 +237,14 @@ class TableSource(Source):
         self.space = read_space(saved, path)
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._columns = Columns(schema, self._key, self._id_column)
-        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or self._first_width()
+        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or -1
+        if self.dim < 0:
+            _, first = next(self.table.pieces([self._key], 0, 1))
+            if not first.column(0)[0].is_valid:
+                raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
+            self.dim = len(first.column(0)[0])
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
-
-    def _first_width(self) -> int:
-        _, first = next(self.table.pieces([self._key], 0, 1))
-        if not first.column(0)[0].is_valid:
-            raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
-        return len(first.column(0)[0])
 
     @classmethod
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
@@ -312,24 +308,17 @@ class TableSource(Source):
         """Return a list column as a matrix; errors for missing and ragged rows name their numbers and ids."""
         code = list_faults(column, self.dim)
         if code.any():
-            raise self._fault(column, code, start, ids)
+            kind = int(code[code > 0].min())
+            rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
+            where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
+            where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
+            width = len(column[int(rows[0])]) if kind == 2 else 0
+            missing = "a missing vector" if len(rows) == 1 else f"{len(rows)} missing vectors"
+            got = {1: missing, 2: f"{width} numbers", 3: "missing numbers"}[kind]
+            raise ShapeError(f"Got {got} in {where}; expected {self.dim} numbers.", "Drop or re-encode these rows.")
         # A copy, because callers may keep or modify the array, and Arrow's buffers are shared. Unlike .values, flatten
         # respects slices.
         return np.array(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dim), dtype=self.dtype)
-
-    def _fault(self, column: pa.Array, code: np.ndarray, start: int, ids: pa.Array | None) -> ShapeError:
-        """Return the error for the first kind of ``list_faults`` in a column."""
-        kind = code[code > 0].min()
-        rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
-        where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
-        where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
-        if kind == 1:
-            got = f"{'a missing vector' if len(rows) == 1 else f'{len(rows)} missing vectors'} in {where}"
-            return ShapeError(f"Got {got}; expected {self.dim} numbers in each.", "Drop or re-encode these rows.")
-        if kind == 2:
-            got = f"{len(column[int(rows[0])])} numbers in {where}"
-            return ShapeError(f"Got {got}; expected {self.dim} as in the first row.", "Drop or re-encode these rows.")
-        return ShapeError(f"Got missing numbers in {where}.", "Re-encode these rows.")
 
 
 def list_faults(column: pa.Array, dim: int) -> np.ndarray:
