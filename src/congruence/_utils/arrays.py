@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor
 from congruence.errors import ZeroRowError
 
 if TYPE_CHECKING:
@@ -77,10 +77,6 @@ def as_given(out: Array, given: object) -> Array:
     return xp.astype(out, given.dtype, copy=False) if xp.isdtype(given.dtype, "real floating") else out
 
 
-@overload
-def cast_like(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
-@overload
-def cast_like(array: np.ndarray, rows: Array) -> Array: ...
 def cast_like(array: np.ndarray, rows: Array) -> Array:
     """Return an array of a map converted to the library, device and dtype of ``rows``."""
     if isinstance(rows, np.ndarray):
@@ -118,12 +114,6 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     return bool(np.all(np.abs(norms[norms != 0] - 1) < UNIT_TOLERANCE) and (norms.any() or not len(norms)))
 
 
-@overload
-def normalize_rows(X: np.ndarray, name: str | None = None, *, dtype: DTypeLike | None = None) -> np.ndarray: ...
-@overload
-def normalize_rows(X: TensorT, name: str | None = None) -> TensorT: ...
-@overload
-def normalize_rows(X: Array, name: str | None = None) -> Array: ...
 def normalize_rows(X: Array, name: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """Return rows, shape (n, d), scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
-from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
+from congruence._utils.typing import Array, ArrayT, Ids, RowsLike
 from congruence.errors import (
     DtypeError,
     InputError,
@@ -166,10 +165,6 @@ def as_matrix(
     return A
 
 
-@overload
-def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
-@overload
-def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
     """Return ``X``, shape (n, d), checked as in ``as_matrix``, with zero rows allowed.
 

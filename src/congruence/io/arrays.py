@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,7 +101,7 @@ class NamedArrays(Source):
         self._ids = None if isinstance(ids, bool) else ids
 
 
-def _packed(shapes: dict[str, tuple[int, ...]], key: str) -> int | None:
+def _packed(shapes: Mapping[str, tuple[int, ...]], key: str) -> int | None:
     """Return the number of entries of a column stored as ``PACKED`` arrays, or None if there are none."""
     data, offsets = (shapes.get(key + part, ()) for part in PACKED)
     return offsets[0] - 1 if len(data) == len(offsets) == 1 else None

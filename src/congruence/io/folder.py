@@ -65,7 +65,8 @@ class FolderSink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         tables = self.has_ids or bool(self.columns) or self.column_out is not None
-        self._kind, suffix = (ParquetSink, ".parquet") if tables else (NpySink, ".npy")
+        self._kind: type[Sink] = ParquetSink if tables else NpySink
+        suffix = ".parquet" if tables else ".npy"
         starts = range(0, self.n, PART_ROWS)
         parts = self.source_parts or [(f"part_{k}", min(PART_ROWS, self.n - start)) for k, start in enumerate(starts)]
         if sum(rows for _, rows in parts) != self.n:

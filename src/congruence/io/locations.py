@@ -194,7 +194,7 @@ class Location:
             raise missing_file(self.shown) from error
         except (OSError, pa.ArrowException) as error:
             if is_refusal(error):
-                raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error  # type: ignore[arg-type]
+                raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error
             fix = "Check the URL, its endpoint_override and the credentials in the environment of every machine."
             raise kind(
                 f"Got an error while {doing} {self.shown} ({str(error)[:300]}).",

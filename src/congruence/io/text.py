@@ -48,20 +48,16 @@ def _read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]
         except csv.Error as error:
             if "field limit" not in str(error):
                 raise
-            raise IdError(
-                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path} "
-                f"(an id may have at most {MAX_ID_BYTES:,} bytes).",
-                "Shorten it, or store the table as .parquet.",
-            ) from None
+            problem = f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num}"
+            problem += f" of {path} (an id may have at most {MAX_ID_BYTES:,} bytes)."
+            raise IdError(problem, "Shorten it, or store the table as .parquet.") from None
     if not lines:
         raise ShapeError(f"The file {path} is empty; expected a header and rows.", "Write the file again.")
     (_, header), *rows = lines
     for number, cells in rows:
         if len(cells) != len(header):
-            raise ShapeError(
-                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header.",
-                "Correct the line.",
-            )
+            problem = f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header."
+            raise ShapeError(problem, "Correct the line.")
     return header, rows
 
 
@@ -101,10 +97,8 @@ def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
 def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     """Read the lines of a text file as an object array of str."""
     if key is not None:
-        raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line.",
-            "Pass the path alone.",
-        )
+        problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
+        raise ParameterError(problem, "Pass the path alone.")
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.
@@ -149,10 +143,8 @@ class CsvSink(_TextSink):
                 header.append(field.name)
         if len(set(header)) < len(header) and not (source and len(set(source.cells)) < len(source.cells)):
             twice = sorted({name for name in header if header.count(name) > 1})
-            raise ParameterError(
-                f"Got several columns named {', '.join(twice)} for {self.path}.",
-                "Pass `column_out=…` with an unused name.",
-            )
+            problem = f"Got several columns named {', '.join(twice)} for {self.path}."
+            raise ParameterError(problem, "Pass `column_out=…` with an unused name.")
         self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
         self._writer.writerow(header)
 
@@ -236,10 +228,8 @@ def _continued(cells: tuple[str, ...], count: int) -> list[str]:
 
 def _has_text_form(kind: pa.DataType) -> bool:
     """Return whether a ``.csv`` cell can hold values of a type: anything but lists, structs and bytes."""
-    if pa.types.is_dictionary(kind):
-        return _has_text_form(kind.value_type)
-    bytes_ = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-    if pa.types.is_nested(kind) or any(test(kind) for test in bytes_) or isinstance(kind, pa.BaseExtensionType):
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_nested(kind) or "binary" in str(kind) or isinstance(kind, pa.BaseExtensionType):
         return False
     try:
         pa.array([], kind).cast(pa.string())
@@ -252,20 +242,18 @@ def _has_json_form(kind: pa.DataType) -> bool:
     """Return whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
     if pa.types.is_struct(kind):
         return all(_has_json_form(kind.field(k).type) for k in range(kind.num_fields))
-    if is_list(kind):
-        return _has_json_form(kind.value_type)
-    return _is_plain(kind) or _has_text_form(kind)
+    return _has_json_form(kind.value_type) if is_list(kind) else _is_plain(kind) or _has_text_form(kind)
 
 
 def _texts(column: pa.Array) -> list[str | None]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     return column.cast(pa.string()).to_pylist()
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_large_string)
-    return any(test(kind) for test in (*tests, pa.types.is_string))
+    """Return whether Python's values of a type are those of JSON."""
+    text = kind in (pa.null(), pa.bool_(), pa.string(), pa.large_string())
+    return text or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 # ------------------------------------------------------------------ readers
@@ -350,16 +338,12 @@ class CsvSource(_TextSource):
 def _check_header(cells: Sequence[str], path: str | Path) -> None:
     """Check that the first line is not data, and has no unnamed column, as the index that pandas writes."""
     if "" in cells:
-        raise ParameterError(
-            f"Got a column without a name in {path} (pandas writes its index without one).",
-            "Save the file with index=False, or name the vector columns' common prefix as path:prefix.",
-        )
+        fix = "Save the file with index=False, or name the vector columns' common prefix as path:prefix."
+        raise ParameterError(f"Got a column without a name in {path} (pandas writes its index without one).", fix)
     # pandas names columns without names 0, 1, 2, …
     if all(map(_NUMBER.fullmatch, cells)) and list(cells) != [str(j) for j in range(len(cells))]:
-        raise ParameterError(
-            f"Got numbers in the first line of {path}; expected a header with column names.",
-            "Add a header line; otherwise the first vector would be lost.",
-        )
+        problem = f"Got numbers in the first line of {path}; expected a header with column names."
+        raise ParameterError(problem, "Add a header line; otherwise the first vector would be lost.")
 
 
 class JsonlSource(_TextSource):
@@ -389,20 +373,16 @@ class JsonlSource(_TextSource):
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
                 raise DtypeError(f"Got no list of numbers as {self._key!r} in {place}.", "Correct this line.")
             if rows and len(vector) != len(rows[0]):
-                raise ShapeError(
-                    f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first.",
-                    "Correct this line.",
-                )
+                problem = f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first."
+                raise ShapeError(problem, "Correct this line.")
             try:
                 rows.append([float(x) for x in vector])
             except OverflowError:
                 problem = f"Got a number beyond the range of float64 in {place}."
                 raise DtypeError(problem, "Correct this line.") from None
             if name is not None and type(name) not in (str, int):
-                raise IdError(
-                    f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number.",
-                    "Correct this line.",
-                )
+                problem = f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number."
+                raise IdError(problem, "Correct this line.")
         own = ids if isinstance(ids, pa.Array) else None
         if id_name is not None:
             own = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
