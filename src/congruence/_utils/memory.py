@@ -24,10 +24,8 @@ def check_memory(size: int, what: str, remedy: str) -> None:
         return
     free = free_memory()
     if free is not None and size > free:
-        raise OutOfMemoryError(
-            f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free; expected "
-            f"enough for all of it. {remedy}"
-        )
+        problem = f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free."
+        raise OutOfMemoryError(problem, remedy)
 
 
 def free_memory() -> int | None:
@@ -42,12 +40,8 @@ def free_memory() -> int | None:
 
 def say_size(size: int) -> str:
     """Return a number of bytes as text with a unit: 1.5 GiB."""
-    value, unit = float(size), "bytes"
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if value < 1024 or unit == "EiB":
-            break
-        value /= 1024
-    return f"{size} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
+    power = min(max(abs(size).bit_length() - 1, 0) // 10, 6)
+    return f"{size} bytes" if not power else f"{size / 1024**power:,.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def _free_on_machine() -> Iterator[int]:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import namespace
 from congruence._utils.optional import choose_device, require
+from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
@@ -237,6 +239,23 @@ class TorchEncoder(Encoder):
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         raise NotImplementedError
+
+
+def pool(states: Array, mask: Array | None, pooling: str, prefix: int) -> Array:
+    """Reduce the states of each item's tokens, shape (b, tokens, d), to one vector; see ``load_encoder``.
+
+    ``mask`` (b, tokens) is 0 for padding; ``prefix``: number of an image's tokens before those of its patches.
+    """
+    xp = namespace(states)
+    if pooling == "cls":
+        return states[:, 0]
+    weight = xp.ones_like(states[..., 0]) if mask is None else xp.astype(mask, states.dtype)
+    if pooling == "last":
+        places = (weight.cumsum(1) * weight).argmax(1)
+        return xp.stack([row[place] for row, place in zip(states, places, strict=True)])
+    tokens, weight = states[:, prefix:], weight[:, prefix:]
+    mean = (tokens * weight[..., None]).sum(1) / weight.sum(1)[:, None].clip(1)
+    return mean if pooling == "mean" else xp.concat([states[:, 0], mean], axis=1)
 
 
 def open_image(item: Item) -> Image.Image:

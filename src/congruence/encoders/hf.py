@@ -19,6 +19,7 @@ from congruence.encoders._base import (
     Item,
     TorchEncoder,
     loading,
+    pool,
     tokenizer_digest,
     weights_digest,
 )
@@ -197,16 +198,7 @@ class HfEncoder(TorchEncoder):
         """Pool hidden states, shape (b, tokens, d); of a feature map, (b, d, height, width), positions are tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
-        if self._pooling == "cls":
-            return states[:, 0]
-        weight = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
-        if self._pooling == "last":
-            place = (weight.cumsum(1) * weight).argmax(1)
-            return states[self._torch.arange(len(states), device=states.device), place]
-        # For an image, only the patches; for a text, all tokens except padding.
-        tokens, weight = states[:, self._prefix :], weight[:, self._prefix :]
-        mean = (tokens * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
-        return mean if self._pooling == "mean" else self._torch.cat([states[:, 0], mean], dim=1)
+        return pool(states, mask, self._pooling, self._prefix)
 
 
 class _Dinov3Processor:

@@ -14,7 +14,7 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading, pool
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -153,14 +153,7 @@ class OnnxEncoder(Encoder):
                 f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
                 "Set another output or pooling in the description.",
             )
-        weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
-        if pooling == "cls":
-            return out[:, 0]
-        if pooling == "last":
-            return out[np.arange(len(out)), (np.cumsum(weight, axis=1) * weight).argmax(axis=1)]
-        tokens, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
-        mean = (tokens * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
-        return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
+        return pool(out.astype(np.result_type(out, np.float32)), mask, pooling, self._facts.get("prefix", 0))
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         """Resize, crop and standardize one image."""

@@ -26,8 +26,7 @@ _MEASURED_BYTES = 64 * 2**20
 #: Size in bytes of one part of an upload by Arrow.
 PART_BYTES = 10 * 2**20
 
-#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3
-#: performance").
+#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing S3 performance").
 _GETS, _PUTS = 5500, 3500
 
 #: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An

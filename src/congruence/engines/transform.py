@@ -123,15 +123,11 @@ class MapBatch:
         kind = self.schema.field(self.layout.at).type
         if not len(array):
             return pa.array([], kind)
-        old = self._expected.field(self._source.columns[0].vector).type
-        return list_array(
-            self._mapped(None, self._source.vectors(array if array.type == old else array.cast(old))), kind
-        )
+        rows = self._source.vectors(array.cast(self._expected.field(self._source.columns[0].vector).type))
+        return list_array(self._mapped(None, rows), kind)
 
     def _map(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not batch.schema.equals(
-            self._expected
-        ):  # engines choose between list and large_list, string and large_string
+        if not batch.schema.equals(self._expected):  # engines choose between list and large_list, for example
             batch = batch.cast(self._expected)
         if not len(batch):
             return pa.RecordBatch.from_pylist([], self.schema)

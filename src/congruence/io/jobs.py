@@ -211,7 +211,6 @@ class Output:
 
     @property
     def journal(self) -> Location:
-        """Folder of the journal."""
         return self.working.child("journal")
 
     @property
