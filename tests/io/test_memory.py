@@ -1,13 +1,12 @@
 """Data that does not fit into memory is refused before it is read."""
 
-import os
 import re
 
 import numpy as np
 import pytest
 
 import congruence._utils.memory as memory
-from congruence.errors import CongruenceError, OutOfMemoryError
+from congruence.errors import OutOfMemoryError
 from congruence.io import open_source
 from congruence.io.reading import reading
 
@@ -70,15 +69,10 @@ def test_a_matrix_larger_than_memory_is_refused_before_it_is_read(tmp_path, monk
     monkeypatch.setattr(memory, "free_memory", lambda: 100 * MIB)
     source = open_source(tmp_path / "x.npy")
     monkeypatch.setattr(type(source), "scan", None)
-    sentence = (
-        "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free; expected "
-        "enough"
-    )
+    sentence = "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free"
     for read in (source.read, lambda: source.take(np.arange(source.n))):
         with pytest.raises(OutOfMemoryError, match=re.escape(sentence.format(source.path))):
             read()
-    assert issubclass(OutOfMemoryError, MemoryError)
-    assert issubclass(OutOfMemoryError, CongruenceError)
 
 
 @pytest.mark.parametrize("damage", [(), (ValueError,)])
@@ -93,8 +87,3 @@ def test_memory_that_ends_while_a_file_is_read(damage):
             reading("x.arrow", *damage, pa.ArrowException),
         ):
             ask()
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="needs Linux")
-def test_this_machine_has_memory():
-    assert memory.free_memory() > MIB
