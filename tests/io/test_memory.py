@@ -55,12 +55,6 @@ def test_the_limit_of_a_container_counts_and_its_cached_files_do_not(machine, wh
     assert machine(900 * MIB, cgroup="0::/job\n", **{where + name: text for name, text in files.items()}) == 110 * MIB
 
 
-def test_the_older_form_of_control_groups(machine):
-    files = {"limit_in_bytes": 100 * MIB, "usage_in_bytes": 90 * MIB, "stat": f"cache 5\ntotal_cache {30 * MIB}\n"}
-    named = {f"memory__a__memory_dot_{name}": text for name, text in files.items()}
-    assert machine(900 * MIB, cgroup="5:cpu,cpuacct:/a\n4:memory:/a/b\n", **named) == 40 * MIB
-
-
 def test_a_matrix_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     header = np.lib.format.header_data_from_array_1_0(np.zeros((1, 2), np.float32)) | {"shape": (20_000_000, 2)}
     with open(tmp_path / "x.npy", "wb") as stream:  # sparse

@@ -41,7 +41,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 _COMMON: dict[str, Any] = {"input": None, "output": None, "pooling": None, "normalize": False}
-INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
+_CHOICES = {
+    "pooling": POOLINGS,
+    "resize": ("shortest", "squash"),
+    "interpolation": ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"),
+    "layout": ("NCHW", "NHWC"),
+    "padding": ("longest", "max_length"),
+}
 _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32": "i4", "uint8": "u1"}
 
 
@@ -177,39 +183,31 @@ class OnnxEncoder(Encoder):
 def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
     description = options.description
-    if description is None or isinstance(description, (str, os.PathLike)):
-        file = graph.with_suffix(".json") if description is None else Path(description)
-        if description is None and not file.is_file():
-            description = {"modality": options.modality}
-        else:
-            try:
-                description = json.loads(file.read_text(encoding="utf-8"))
-            except OSError as error:
-                raise FileError(f"No description at {file} ({error}).", "Check the path.") from error
-            except ValueError as error:
-                raise CorruptFileError(f"The description {file} is not JSON ({error}).", "Correct it.") from error
+    own = graph.with_suffix(".json")
+    if description is None and not own.is_file():
+        description = {"modality": options.modality}
+    elif description is None or isinstance(description, (str, os.PathLike)):
+        file = Path(description or own)
+        try:
+            description = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(f"No description at {file} ({error}).", "Check the path.") from error
+        except ValueError as error:
+            raise CorruptFileError(f"The description {file} is not JSON ({error}).", "Correct it.") from error
     modality = description.get("modality") if isinstance(description, Mapping) else None
     if not isinstance(description, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
-        raise ParameterError(
-            f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description.",
-            f"Add the entry modality to {graph.with_suffix('.json').name} next to the graph.",
-        )
+        problem = f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description."
+        raise ParameterError(problem, f"Add the entry modality to {own.name} next to the graph.")
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if unknown := sorted(set(description) - set(known)):
-        raise ParameterError(
-            f"Got {', '.join(unknown)} in the description of {options.name!r}.", f"Leave only {', '.join(known)}."
-        )
+        problem = f"Got {', '.join(unknown)} in the description of {options.name!r}."
+        raise ParameterError(problem, f"Leave only {', '.join(known)}.")
     facts = {**known, **description}
     if options.pooling is not None:
         facts["pooling"] = options.pooling
-    if facts["pooling"] is not None:
-        check_choice(facts["pooling"], POOLINGS, "pooling")
-    if facts["modality"] == "image":
-        check_choice(facts["resize"], ("shortest", "squash"), "resize")
-        check_choice(facts["interpolation"], INTERPOLATIONS, "interpolation")
-        check_choice(facts["layout"], ("NCHW", "NHWC"), "layout")
-    else:
-        check_choice(facts["padding"], ("longest", "max_length"), "padding")
+    for name, choices in _CHOICES.items():
+        if facts.get(name) is not None:
+            check_choice(facts[name], choices, name)
     return facts
 
 

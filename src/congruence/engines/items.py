@@ -122,8 +122,15 @@ def open_itemset(
         problem = f"Got {kind} in column {column!r} of {place.shown} for {modality}s; expected {expected}."
         raise DtypeError(problem, "Pass another `column=…`, or convert this one.")
     read = pa.schema([field for field in schema if field.name in (column, id_column)])
-    columns = {"column": column, "id_column": id_column, "modality": modality}
-    return ItemSet(place=place, version=version, fragments=fragments, schema=read, **columns)
+    return ItemSet(
+        place=place,
+        version=version,
+        fragments=fragments,
+        schema=read,
+        column=column,
+        id_column=id_column,
+        modality=modality,
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
