@@ -42,7 +42,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 _COMMON: dict[str, Any] = {"input": None, "output": None, "pooling": None, "normalize": False}
 _CHOICES = {
-    "pooling": POOLINGS,
+    "pooling": (None, *POOLINGS),
     "resize": ("shortest", "squash"),
     "interpolation": ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"),
     "layout": ("NCHW", "NHWC"),
@@ -92,17 +92,15 @@ class OnnxEncoder(Encoder):
         library = require("tokenizers", extra="onnx")
         file = graph.parent / self._facts["tokenizer"]
         if not file.is_file():
-            raise FileError(
-                f"No tokenizer at {file}.", f"Add an entry tokenizer with its path to the description of {graph}."
-            )
+            fix = f"Add an entry tokenizer with its path to the description of {graph}."
+            raise FileError(f"No tokenizer at {file}.", fix)
         text = file.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
         length = int(self._facts["max_length"])
         tokenizer.enable_truncation(length)
         padding = tokenizer.padding or {}
-        pad = padding.get("pad_token") or next(
-            (t for t in ("[PAD]", "<pad>") if tokenizer.token_to_id(t) is not None), None
-        )
+        known = [token for token in ("[PAD]", "<pad>") if tokenizer.token_to_id(token) is not None]
+        pad = padding.get("pad_token") or next(iter(known), None)
         tokenizer.enable_padding(
             pad_id=padding.get("pad_id", 0 if pad is None else tokenizer.token_to_id(pad)),
             pad_token=pad or "[PAD]",
@@ -159,7 +157,7 @@ class OnnxEncoder(Encoder):
                 f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
                 "Set another output or pooling in the description.",
             )
-        return pool(out.astype(np.result_type(out, np.float32)), mask, pooling, self._facts.get("prefix", 0))
+        return pool(out, mask, pooling, self._facts.get("prefix", 0))
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         """Resize, crop and standardize one image."""
@@ -206,7 +204,7 @@ def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     if options.pooling is not None:
         facts["pooling"] = options.pooling
     for name, choices in _CHOICES.items():
-        if facts.get(name) is not None:
+        if name in facts:
             check_choice(facts[name], choices, name)
     return facts
 
