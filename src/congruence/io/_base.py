@@ -130,42 +130,44 @@ class Source(ABC):
         return None if self._ids is None else self._ids.slice(start, count)
 
     def _ids_at(self, rows: np.ndarray) -> pa.Array | None:
-        return self._ids.take(rows) if self._ids is not None and len(rows) else None
+        return None if self._ids is None else self._ids.take(rows)
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order.
-
-        Each range of the file that contains requested rows is scanned once.
-        """
+        """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order."""
         rows = as_row_numbers(rows, self.n, self.path)
-        order = np.argsort(rows, kind="stable")
-        wanted = rows[order]
+        if not len(rows):
+            return None, np.empty((0, self.dim), self.dtype)
         self._check_memory(len(rows))
-        out = np.empty((len(rows), self.dim), dtype=self.dtype)
+        wanted, place = np.unique(rows, return_inverse=True)
+        ids, vectors = self._take(wanted)
+        if np.array_equal(wanted, rows):
+            return ids, vectors
+        return None if ids is None else ids.take(place), vectors[place]
+
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        """Return ids and vectors of rows by increasing numbers; here, each range that contains some is scanned once."""
+        out = np.empty((len(wanted), self.dim), dtype=self.dtype)
         names: list[pa.Array] = []
-        at = 0
-        while at < len(wanted):
-            start = stop = int(wanted[at])
-            # Reading over a short gap costs less than starting a new scan.
-            last = np.flatnonzero(np.diff(wanted[at:]) > BATCH)
-            end = int(wanted[at + last[0]] if len(last) else wanted[-1]) + 1
+        done = 0
+        # Reading over a short gap costs less than starting a new scan.
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > BATCH) + 1):
+            start, end = int(run[0]), int(run[-1]) + 1
             for ids, block in self.scan(start, min(BATCH, end - start)):
-                stop += len(block)
-                upto = int(np.searchsorted(wanted, stop))
-                offsets = wanted[at:upto] - (stop - len(block))
-                out[order[at:upto]] = block[offsets]
+                offsets = run[(run >= start) & (run < start + len(block))] - start
+                out[done : done + len(offsets)] = block[offsets]
+                done += len(offsets)
+                start += len(block)
                 if ids is not None:
                     names.append(ids.take(offsets))
-                at = upto
-                if stop >= end:
+                if start >= end:
                     break
             else:
-                check_all_rows(stop, self.n, self.path)
-        if not self.has_ids or not len(rows):
+                check_all_rows(start, self.n, self.path)
+        if not names:
             return None, out
         import pyarrow as pa
 
-        return pa.concat_arrays(names).take(np.argsort(order)), out
+        return pa.concat_arrays(names), out
 
     def read(self, *, allow_zero_rows: bool = False) -> Embeddings:
         """Read everything into memory and check it."""
@@ -220,18 +222,14 @@ class RawSource(Source):
             stream.seek(self._offset + after * self.dim * self._stored.itemsize)
             yield from map(self._converted, scan_rows(stream, self.n - after, self.dim, self._stored, batch, self.path))
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        rows = as_row_numbers(rows, self.n, self.path)
-        self._check_memory(len(rows))
-        wanted, place = np.unique(rows, return_inverse=True)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         out, size = np.empty((len(wanted), self.dim), self._stored), self.dim * self._stored.itemsize
         runs = np.append(np.flatnonzero(np.diff(wanted, prepend=-2) > 1), len(wanted)).tolist()
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
             for first, end in pairwise(runs):
                 stream.seek(self._offset + int(wanted[first]) * size)
                 read_exactly(stream, out[first:end], self.path)
-        return self._ids_at(rows), self._converted(out)[place]
+        return self._ids_at(wanted), self._converted(out)
 
 
 class Sink(ABC):

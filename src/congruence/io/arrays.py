@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence.embeddings import Space
 from congruence.io._base import Source
-from congruence.io.reading import PACKED, as_row_numbers, check_matrix_shape, choose, missing_key, stored_dtype, unpack
+from congruence.io.reading import PACKED, check_matrix_shape, choose, missing_key, stored_dtype, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,15 +41,8 @@ class ArraySource(Source):
         for start in range(after, self.n, batch):
             yield np.array(self._array[start : start + batch], order="C")
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        rows = as_row_numbers(rows, self.n, self.path)
-        ids = self._ids_at(rows)
-        # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
-        wanted, place = np.unique(rows, return_inverse=True)
-        if len(wanted) == len(rows) and (place == np.arange(len(rows))).all():
-            return ids, np.array(self._array[wanted], order="C")
-        return ids, np.asarray(self._array[wanted])[place]
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        return self._ids_at(wanted), np.array(self._array[wanted], order="C")
 
 
 class NamedArrays(Source):

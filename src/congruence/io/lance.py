@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
-from congruence.io.reading import as_row_numbers, check_all_rows, damaged, errno_from_text, missing_file, reading
+from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
 from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
@@ -175,14 +174,9 @@ class LanceSource(TableSource):
 
     table_class, sink = LanceTable, LanceSink
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        rows = as_row_numbers(rows, self.n, self.path)
-        if not len(rows):
-            return None, np.empty((0, self.dim), self.dtype)
-        unique, inverse = np.unique(rows, return_inverse=True)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)
-        piece = self.table.take(unique, self._needed)
+        piece = self.table.take(wanted, self._needed)
         with reading(self._file, pa.ArrowException):
-            ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(unique))
-            vectors = self.vectors(piece.column(self._key), 0, ids)
-        return None if ids is None else ids.take(pa.array(inverse)), vectors[inverse]
+            ids = self._ids_of(piece, 0) if self._id_column else self._ids_at(wanted)
+            return ids, self.vectors(piece.column(self._key), 0, ids)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import DtypeError, ParameterError, ShapeError
@@ -137,9 +136,8 @@ class NpySource(RawSource):
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         return self._scan_columns(after, batch) if self._fortran else super()._blocks(after, batch)
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        return Source.take(self, rows) if self._fortran else super().take(rows)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        return Source._take(self, wanted) if self._fortran else super()._take(wanted)
 
     def _scan_columns(self, after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
