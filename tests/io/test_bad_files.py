@@ -175,10 +175,8 @@ def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [s for s in suffixes() if s not in (".npy", ".safetensors")])
-def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path):
-    write(tmp_path / f"n{suffix}", X, ids=list(range(40)))
-    assert read_embeddings(tmp_path / f"n{suffix}").ids.tolist() == [str(k) for k in range(40)]
-    assert not read_embeddings(tmp_path / f"n{suffix}", ids=False).has_ids
+def test_ids_are_left_out_when_not_announced_or_not_asked_for(suffix, tmp_path):
+    assert not read_embeddings(write(tmp_path / f"n{suffix}", X, ids=IDS), ids=False).has_ids
     with open_sink(tmp_path / f"o{suffix}", n=40, dim=4) as sink:
         sink.write(pa.array(IDS), X)
     assert not open_source(tmp_path / f"o{suffix}").has_ids
@@ -319,7 +317,8 @@ def test_a_row_of_a_table_is_named_by_number_and_id(suffix, tmp_path):
     ("text", "error", "words"),
     [
         ("1.5,2\n3,4\n", errors.ParameterError, "numbers in the first line"),
-        ("1,2\n3,4\n", errors.ParameterError, "numbers in the first line"),
+        ("id,note,v0\na,x,1\n", errors.DtypeError, "'x' in line 2, column 'note'"),
+        ("v0,v1\n1,2\n3\n", errors.ShapeError, "1 cells in line 3"),
         (",a,b\n0,1,2\n", errors.ParameterError, "without a name"),
         ("id,a\nx,1_0\n", errors.DtypeError, "'1_0' in line 2, column 'a'"),
         ('id,a\n"x\ny",1\nz,?\n', errors.DtypeError, "'[?]' in line 4"),
