@@ -126,7 +126,8 @@ class OnnxEncoder(Encoder):
                 "token_type_ids": np.array([item.type_ids for item in encoded]),
             }
             feed = {name: every[name] for name in every if name in self._inputs}
-        feed = {name: value.astype(self._type(name)) for name, value in feed.items()}
+        kinds = {name: self._inputs[name].type.removeprefix("tensor(").removesuffix(")") for name in feed}
+        feed = {name: value.astype(_TYPES.get(kinds[name], "f4")) for name, value in feed.items()}
         return self._pool(self._run(feed, len(items)), mask)
 
     def _run(self, feed: dict[str, np.ndarray], n: int) -> np.ndarray:
@@ -140,10 +141,6 @@ class OnnxEncoder(Encoder):
             padded = {name: np.concatenate([v, np.repeat(v[-1:], size - count, axis=0)]) for name, v in piece.items()}
             out.append(np.asarray(self._session.run([self._output], padded)[0])[:count])
         return np.concatenate(out).astype(np.float32)
-
-    def _type(self, name: str) -> np.dtype:
-        kind = self._inputs[name].type.removeprefix("tensor(").removesuffix(")")
-        return np.dtype(_TYPES.get(kind, "f4"))
 
     def _pool(self, out: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         pooling = self._facts["pooling"]

@@ -6,10 +6,9 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -272,7 +271,6 @@ class Sink(ABC):
         self.source_parts, self.atomic = parts, atomic
         self.columns, self.column_out = columns or [], column_out
         self.rows = 0
-        self._stack = ExitStack()
         ids = {one.id for one in self.columns} if has_ids and self.keeps_ids and not self.keeps_columns else set()
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         self.left_out = [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
@@ -282,16 +280,23 @@ class Sink(ABC):
         return self.keeps_columns
 
     def __enter__(self) -> Self:
+        self._context = self._opened()
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._context.__exit__(*error)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        described = sidecar(self.path)
         with ExitStack() as stack:
-            place, described = self.path, sidecar(self.path)
+            place = self.path
             if self.atomic and self.sidecar:  # for other formats the sidecar's name may even be too long
                 own = has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS) and not described.is_symlink()
                 if os.path.lexists(described) and not own:
-                    raise OutputExistsError(
-                        f"The file {described} is not a space description, and would be read together with "
-                        f"{self.path}.",
-                        "Move it, or pass another path.",
-                    )
+                    problem = f"The file {described} is not a space description, and would be read with {self.path}."
+                    raise OutputExistsError(problem, "Move it, or pass another path.")
                 if self.space != Space():  # entered first, so that it appears last
                     description = stack.enter_context(atomic_path(described, force=True))
                     description.write_text(space_json(self.space) + "\n", encoding="utf-8")
@@ -300,30 +305,18 @@ class Sink(ABC):
                     atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
                 )
             self._open(place, stack)
-            self._stack = stack.pop_all()
-        return self
+            yield
+            if self.rows != self.n:
+                problem = f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind."
+                raise StorageError(problem, "Write every row before closing the sink.")
+            self._finish()
+        if self.atomic and self.sidecar and self.space == Space():
+            described.unlink(missing_ok=True)  # it described the file that was replaced
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
         """Return why an existing folder must not be replaced, or None if it may be; for sinks that write folders."""
         return "this library did not write"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if kind is None:
-            try:
-                if self.rows != self.n:
-                    problem = f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind."
-                    raise StorageError(problem, "Write every row before closing the sink.")
-                self._finish()
-            except BaseException as late:
-                self._stack.__exit__(type(late), late, late.__traceback__)
-                raise
-        suppressed = self._stack.__exit__(kind, error, trace)
-        if kind is None and self.atomic and self.sidecar and self.space == Space():
-            sidecar(self.path).unlink(missing_ok=True)  # it described the file that was replaced
-        return suppressed
 
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         """Append vectors, shape (b, dim), with ids, one per row if the sink was opened with ``has_ids``, else ignored.

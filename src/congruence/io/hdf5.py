@@ -86,12 +86,6 @@ def _strings(path: str | Path, wanted: list[str], n: int = 1) -> list[str]:
     return found
 
 
-def _varies(kind: np.dtype) -> bool:
-    """Return whether an HDF5 type is a variable-length string, which is stored in a separate heap."""
-    info = require("h5py", extra="hdf5").check_string_dtype(kind)
-    return kind.kind == "O" or (info is not None and info.length is None)
-
-
 class Hdf5Sink(Sink):
     """Writer of the datasets ``vectors`` and, if there are ids, ``ids``; the space is an attribute of ``vectors``.
 
@@ -164,7 +158,8 @@ class Hdf5Source(NamedArrays):
         """Read a one-dimensional dataset; strings are returned as an object array."""
         with _open(path) as file:
             data = _own_dataset(file, key, path)
-            if not _varies(data.dtype):
+            text = require("h5py", extra="hdf5").check_string_dtype(data.dtype)
+            if data.dtype.kind != "O" and (text is None or text.length is not None):  # else it stands in a heap
                 step = max(1, TEXT_BYTES // data.dtype.itemsize)
                 parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
                 return np.concatenate(parts) if parts else np.empty(0, object)

@@ -138,7 +138,10 @@ class CsvSink(_TextSink):
                 unnamed = source is None and not self.column_out
                 header += kept or [f"v{j}" if unnamed else f"{field.name}_{j}" for j in range(self.dim)]
             elif source is not None and field.name == source.vector:
-                header += source.cells or self._old_cells(field)
+                if not source.cells and not pa.types.is_fixed_size_list(field.type):
+                    problem = f"Got `column_out={self.column_out!r}` for {self.path} and lists of variable size."
+                    raise ParameterError(problem, "Write a .parquet or .jsonl.")
+                header += source.cells or [f"{field.name}_{j}" for j in range(field.type.list_size)]
             elif field.name not in self.left_out:
                 header.append(field.name)
         if len(set(header)) < len(header) and not (source and len(set(source.cells)) < len(source.cells)):
@@ -147,14 +150,6 @@ class CsvSink(_TextSink):
             raise ParameterError(problem, "Pass `column_out=…` with an unused name.")
         self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
         self._writer.writerow(header)
-
-    def _old_cells(self, field: pa.Field) -> list[str]:
-        if not pa.types.is_fixed_size_list(field.type):
-            raise ParameterError(
-                f"Got `column_out={self.column_out!r}` for {self.path} and vectors in lists of variable size.",
-                "Write a .parquet or .jsonl.",
-            )
-        return [f"{field.name}_{j}" for j in range(field.type.list_size)]
 
     def _write_group(self, table: pa.Table) -> None:
         for batch in table.to_batches():
