@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from congruence.io.columns import Columns, TableRows
 
-    _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
+    Block = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
@@ -111,11 +111,11 @@ class Source(ABC):
         for ids, block, _ in self._scan(after, batch, table=False):
             yield ids, block
 
-    def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[_Rows]:
+    def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[Block]:
         """Yield ids and vectors as ``scan``, and the table's rows with all columns; None if it is no table."""
         return self._scan(after, batch, table=True)
 
-    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[_Rows]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         """Yield ids, vectors and, if ``table``, rows; here without rows, and with ids that are read already."""
         for block in self._blocks(after, batch):
             yield self._slice_ids(after, len(block)), block, None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,9 @@ from congruence.io.ids import column_ids, common_id_type, join_blocks
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import missing_file, natural
+
+if TYPE_CHECKING:
+    from congruence.io._base import Block
 
 #: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
@@ -211,9 +215,7 @@ class FolderSource(Source):
     def row_bytes(self) -> int:
         return max(source.row_bytes for source in self._sources)
 
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         start = 0
         for source in self._sources:
             row = max(after, start)

@@ -17,7 +17,7 @@ from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
 from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
+from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import lance
@@ -65,9 +65,7 @@ class LanceTable(Table):
             count = min(self.n, 16)
             return int(self._rows.take(list(range(count))).nbytes // max(count, 1))
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         row = after
         with _reading(self.name):
             # Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a

@@ -12,7 +12,7 @@ import pyarrow as pa
 from congruence.errors import CorruptFileError, DtypeError
 from congruence.io._base import BATCH
 from congruence.io.reading import missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, RowGroups, Table, TableSink, TableSource, rows_after
+from congruence.io.tables import ARROW_DAMAGE, Pieces, RowGroups, Table, TableSink, TableSource, rows_after
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -63,9 +63,7 @@ class ParquetTable(Table):
         self.n = sum(rows for rows, _ in chosen)
         self.row_bytes = sum(size for _, size in chosen) // max(self.n, 1)
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         groups, skipped = self._groups, 0
         while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
             skipped += self.group_sizes[groups[0]][0]

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from congruence.io.columns import Columns, TableRows, is_list, is_vectors, list_
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
 from congruence.io.reading import check_all_rows, missing_key, reading, stored_dtype
 
+if TYPE_CHECKING:
+    from congruence.io._base import Block
+
 #: Exceptions that pyarrow and Lance raise for damaged files: I/O errors are plain OSErrors, and names may not be UTF-8.
 ARROW_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 
@@ -32,6 +35,10 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 #: Rows of a single column that are read at a time.
 _COLUMN_ROWS = 65_536
+
+
+#: Consecutive batches, each with the number of its first row.
+Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class TableLayout:
@@ -152,9 +159,7 @@ class Table(ABC):
     row_bytes: int = 0
 
     @abstractmethod
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         """Yield batches of the named columns (None for all), each with the number of its first row."""
 
 
@@ -164,15 +169,11 @@ class Batches(Table):
     def __init__(self, schema: pa.Schema, name: str) -> None:
         self.schema, self.name, self.n = schema, name, 1
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         yield from ()
 
 
-def rows_after(
-    batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def rows_after(batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0) -> Pieces:
     """Yield batches from row ``after`` on, each with the number of its first row.
 
     ``batches`` are consecutive from row ``first_row`` up to the end of the table, which must have ``n`` rows.
@@ -284,9 +285,7 @@ class TableSource(Source):
     def row_bytes(self) -> int:
         return max(self.table.row_bytes, super().row_bytes)
 
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         for start, piece in self.table.pieces(None if table else self._needed, after, batch):
             yield *self.block(piece, start), piece
 

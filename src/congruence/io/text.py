@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from congruence.io.columns import Columns, TableRows, is_list, list_array
 from congruence.io.ids import arrow_ids
 from congruence.io.reading import missing_key, reading
 from congruence.io.tables import TableSink
+
+if TYPE_CHECKING:
+    from congruence.io._base import Block
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
@@ -266,9 +269,7 @@ class _TextSource(ArraySource):
             raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
         super().__init__(matrix, self.path, ids, read_sidecar(Path(path)))
 
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         for ids, block, _ in super()._scan(after, batch, table=table):
             yield ids, block, self._rows(after, block) if table else None
             after += len(block)
