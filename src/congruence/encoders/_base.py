@@ -67,9 +67,8 @@ class EncoderOptions:
                 raise ParameterError(f"{self.name!r} does not support `{name}={value!r}`.", f"Leave out `{name}=…`.")
         modality = offered[0] if self.modality is None and len(offered) == 1 else self.modality
         if modality not in offered:
-            raise ParameterError(
-                f"Got `modality={modality!r}` for {self.name!r}.", f"Pass one of {', '.join(map(repr, offered))}."
-            )
+            fix = f"Pass one of {', '.join(map(repr, offered))}."
+            raise ParameterError(f"Got `modality={modality!r}` for {self.name!r}.", fix)
         return modality
 
     @property
@@ -165,9 +164,8 @@ class Encoder(ABC):
         if self.space.modality == "image":
             return open_image(item)
         if not isinstance(item, str):
-            raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}.", "Pass str, or `modality='image'`."
-            )
+            problem = f"Got {type(item).__name__} as a text for {self.space.model!r}."
+            raise DtypeError(problem, "Pass str, or `modality='image'`.")
         return item
 
     @abstractmethod
@@ -274,10 +272,9 @@ def open_image(item: Item) -> Image.Image:
     except FileNotFoundError:
         raise FileError(f"No image at {name}.", "Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
-        raise CorruptFileError(
-            f"{name} cannot be decoded ({error or 'too large for memory'}).",
-            f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out.",
-        ) from error
+        problem = f"{name} cannot be decoded ({error or 'too large for memory'})."
+        fix = f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out."
+        raise CorruptFileError(problem, fix) from error
 
 
 def item_digest(item: Item) -> str:

@@ -65,13 +65,8 @@ class HfEncoder(TorchEncoder):
             commit = None if options.folder else _commit(transformers, name, options.revision)
             revision = commit or options.revision
             hub: dict[str, str] = {"revision": revision} if revision else {}
-            model = transformers.AutoModel.from_pretrained(
-                name,
-                dtype=self._torch.float32,
-                trust_remote_code=False,
-                use_safetensors=True if options.safetensors_only else None,
-                **hub,
-            )
+            safe = {"trust_remote_code": False, "use_safetensors": True if options.safetensors_only else None}
+            model = transformers.AutoModel.from_pretrained(name, dtype=self._torch.float32, **safe, **hub)
             dual = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
             takes_images = model.main_input_name == "pixel_values"
             offered = ("image", "text") if dual else ("image",) if takes_images else ("text",)
@@ -112,9 +107,9 @@ class HfEncoder(TorchEncoder):
 
     def _load_tokenizer(
         self, transformers: ModuleType, name: str, model: Module, hub: dict[str, str]
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         """Load the tokenizer, and return everything that determines the tokens."""
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
+        tokenizer = library.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         if tokenizer.pad_token_id is None:  # as in many language models; any token will do, since padding is masked
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = tokenizer.padding_side if model.config.model_type in _PADDED else "right"
@@ -155,12 +150,10 @@ class HfEncoder(TorchEncoder):
         self._prefix = has_cls + extra if modality == "image" else 0
         self._pooling = options.pooling or ("cls" if has_cls and modality == "image" else "mean")
         if (self._pooling.startswith("cls") and not has_cls) or (self._pooling == "last" and modality == "image"):
-            allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
             token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
-            raise ParameterError(
-                f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}.",
-                f"Pass `pooling=…` with {allowed}.",
-            )
+            problem = f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}."
+            allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
+            raise ParameterError(problem, f"Pass `pooling=…` with {allowed}.")
 
     def _resolve_layer(self) -> None:
         """Determine the number of hidden states, and the index of the requested layer among them."""
@@ -258,10 +251,8 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
-    tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-    if tower is None:
-        raise ParameterError(
-            f"The {modality} tower of {type(model).__name__} has no known name.", "Leave out `layer=…` and `pooling=…`."
-        )
-    return tower
+    for name in ("vision_model", "image_model") if modality == "image" else ("text_model",):
+        if hasattr(model, name):
+            return getattr(model, name)
+    problem = f"The {modality} tower of {type(model).__name__} has no known name."
+    raise ParameterError(problem, "Leave out `layer=…` and `pooling=…`.")
