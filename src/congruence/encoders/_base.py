@@ -41,6 +41,9 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 
+#: Is called with the number of items of each batch.
+Callback: TypeAlias = Callable[[int], object] | None
+
 #: An item to encode: a text, or an image as a path, the bytes of a file, or a decoded image.
 Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
@@ -100,9 +103,7 @@ class Encoder(ABC):
     fingerprint: str
     n_layers: int | None = None
 
-    def encode(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
-    ) -> Iterator[np.ndarray]:
+    def encode(self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None) -> Iterator[np.ndarray]:
         """Encode items in order, one batch at a time: float32 of shape (b, dim).
 
         ``items`` are str, or images as a path, the bytes of a file, or a ``PIL.Image``; ``callback`` is called with the
@@ -120,9 +121,7 @@ class Encoder(ABC):
             raise ParameterError(f"Got a single {type(items).__name__} for items; expected a list.", "Pass [item].")
         return self._batches(iter(items), batch_size, callback)
 
-    def _batches(
-        self, items: Iterator[Item], batch_size: int, callback: Callable[[int], object] | None
-    ) -> Iterator[np.ndarray]:
+    def _batches(self, items: Iterator[Item], batch_size: int, callback: Callback) -> Iterator[np.ndarray]:
         start = 0
         while batch := list(islice(items, batch_size)):
             vectors = np.array(self._embed([self._read(item) for item in batch]), dtype=np.float32, order="C")
@@ -134,15 +133,13 @@ class Encoder(ABC):
             if callback is not None:
                 callback(len(batch))
 
-    def encode_all(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
-    ) -> np.ndarray:
+    def encode_all(self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None) -> np.ndarray:
         """Encode items and return the vectors, float32 of shape (n, dim); see ``encode``."""
         blocks = list(self.encode(items, batch_size, callback))
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 
     def encode_layers(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
+        self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None
     ) -> Iterator[np.ndarray]:
         """Yield blocks of the vectors of every layer, float32 of shape (b, layers, width), if all were loaded."""
         layers = self.n_layers

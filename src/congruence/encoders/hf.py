@@ -105,9 +105,7 @@ class HfEncoder(TorchEncoder):
         )
         return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
 
-    def _load_tokenizer(
-        self, transformers: ModuleType, name: str, model: Module, hub: dict[str, str]
-    ) -> dict[str, Any]:
+    def _load_tokenizer(self, library: ModuleType, name: str, model: Module, hub: dict[str, str]) -> dict[str, Any]:
         """Load the tokenizer, and return everything that determines the tokens."""
         tokenizer = library.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         if tokenizer.pad_token_id is None:  # as in many language models; any token will do, since padding is masked
