@@ -36,7 +36,6 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 #: Rows of a single column that are read at a time.
 _COLUMN_ROWS = 65_536
 
-
 #: Consecutive batches, each with the number of its first row.
 Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
 
