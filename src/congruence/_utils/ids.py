@@ -12,6 +12,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -142,7 +143,10 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
         return ids.to_list()
     if isinstance(ids, (list, tuple)):
         if any(isinstance(value, (list, tuple, np.ndarray)) for value in ids):
-            raise _nested(np.shape(ids) if len({np.shape(v) for v in ids}) == 1 else (len(ids), "…"), name)
+            shape: tuple[object, ...] = (len(ids), "…")
+            with suppress(ValueError):  # ragged
+                shape = np.shape(ids)
+            raise _nested(shape, name)
         return list(ids)
     masked = np.ma.getmaskarray(ids) if isinstance(ids, np.ma.MaskedArray) else None
     array = to_numpy(ids) if is_tensor(ids) else np.asarray(ids)

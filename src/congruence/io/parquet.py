@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
 from congruence.io._base import BATCH
-from congruence.io.reading import missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, Pieces, RowGroups, Table, TableSink, TableSource, rows_after
+from congruence.io.reading import check_all_rows, missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Pieces, RowGroups, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -64,13 +64,17 @@ class ParquetTable(Table):
         self.row_bytes = sum(size for _, size in chosen) // max(self.n, 1)
 
     def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
-        groups, skipped = self._groups, 0
-        while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
-            skipped += self.group_sizes[groups[0]][0]
+        groups, row = self._groups, 0
+        while len(groups) > 1 and row + self.group_sizes[groups[0]][0] <= after:
+            row += self.group_sizes[groups[0]][0]
             groups = groups[1:]
         with open_parquet(*self._opening) as file:
-            batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
-            yield from rows_after(batches, after, self.n, self.name, first_row=skipped)
+            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
+                if row + len(piece) > after:
+                    first = max(after, row)
+                    yield first, piece.slice(first - row)
+                row += len(piece)
+            check_all_rows(row, self.n, self.name)
 
 
 def write_parquet(

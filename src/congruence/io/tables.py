@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -19,7 +19,7 @@ from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
 from congruence.io.columns import Columns, TableRows, is_list, is_vectors, list_array
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
-from congruence.io.reading import check_all_rows, missing_key, reading, stored_dtype
+from congruence.io.reading import missing_key, reading, stored_dtype
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -170,21 +170,6 @@ class Batches(Table):
 
     def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         yield from ()
-
-
-def rows_after(batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0) -> Pieces:
-    """Yield batches from row ``after`` on, each with the number of its first row.
-
-    ``batches`` are consecutive from row ``first_row`` up to the end of the table, which must have ``n`` rows.
-    """
-    row = first_row
-    for batch in batches:
-        stop = row + len(batch)
-        if stop > after:
-            batch = batch.slice(max(after - row, 0))
-            yield stop - len(batch), batch
-        row = stop
-    check_all_rows(row, n, name)
 
 
 class TableSource(Source):

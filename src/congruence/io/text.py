@@ -364,7 +364,7 @@ class JsonlSource(_TextSource):
             place = f"line {number} of {path}"
             if self._key not in record:
                 raise missing_key(self._key, place, dict.fromkeys(record, ""), "field")
-            vector, name = record[self._key], record.get(str(id_name))
+            vector = record[self._key]
             # Types are compared exactly, since bool is a subclass of int.
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
                 raise DtypeError(f"Got no list of numbers as {self._key!r} in {place}.", "Correct this line.")
@@ -376,9 +376,6 @@ class JsonlSource(_TextSource):
             except OverflowError:
                 problem = f"Got a number beyond the range of float64 in {place}."
                 raise DtypeError(problem, "Correct this line.") from None
-            if name is not None and type(name) not in (str, int):
-                problem = f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number."
-                raise IdError(problem, "Correct this line.")
         own = ids if isinstance(ids, pa.Array) else None
         if id_name is not None:
             own = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
