@@ -152,12 +152,12 @@ class Source(ABC):
         for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > BATCH) + 1):
             start, end = int(run[0]), int(run[-1]) + 1
             for ids, block in self.scan(start, min(BATCH, end - start)):
-                offsets = run[(run >= start) & (run < start + len(block))] - start
-                out[done : done + len(offsets)] = block[offsets]
-                done += len(offsets)
-                start += len(block)
+                upto = int(np.searchsorted(wanted, start + len(block)))
+                offsets = wanted[done:upto] - start
+                out[done:upto] = block[offsets]
                 if ids is not None:
                     names.append(ids.take(offsets))
+                done, start = upto, start + len(block)
                 if start >= end:
                     break
             else:
