@@ -155,10 +155,11 @@ class FragmentJournal:
         for name, content in zip(names, contents, strict=True):
             self._segment = max(self._segment, int(name.split("-")[1]))
             facts = None if content is None else self._read(content, name)
-            if facts is None or facts.get("job") != self._digest:
+            receipts = None if facts is None or facts.get("job") != self._digest else _as_receipts(facts)
+            if receipts is None:
                 self.damaged += 1
                 continue
-            for receipt in (Receipt(**row) for row in facts["receipts"]):
+            for receipt in receipts:
                 if receipt.fragment in self._names:
                     self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
@@ -180,6 +181,18 @@ class FragmentJournal:
                 "Resume with the version of congruence that began the job.",
             )
         return facts
+
+
+def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
+    """Return the receipts of a segment, or None if they are malformed."""
+    kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
+    rows = facts.get("receipts")
+    for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(row, dict) or {name: type(value) for name, value in row.items()} != kinds:
+            return None
+        if min(row["rows"], row["bad"]) < 0:
+            return None
+    return [Receipt(**row) for row in rows]  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
