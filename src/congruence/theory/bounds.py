@@ -183,13 +183,6 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     Theorem C.23).
 
     Singular values up to the share ``rtol`` of the largest count as zero; by default, those within rounding error.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> polar_rotation(np.diag([1.1, -0.8])).rotation
-    array([[ 1.,  0.],
-           [ 0., -1.]])
     """
     matrix = as_matrix(A, "A", allow_zero_rows=True)
     svd = cross_svd(as_map(matrix, *matrix.shape, "A"))

@@ -72,12 +72,6 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     For anchors that span less than R^d, the theorems hold in the coordinates of ``basis``, with r in place of d. If the
     anchors are Sym(r)-spanning there, Lemma C.14 makes the map an isometry *on the span*; for the other modality, only
     the projection onto the span is determined.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> covered_subspace([[1.0, 0, 0], [0, 1, 0], [0.6, 0.8, 0]]).rank
-    2
     """
     if rtol is not None and rank is not None:
         raise ParameterError("Got rtol and rank; expected one of them.", "Leave out `rtol=…` or `rank=…`.")

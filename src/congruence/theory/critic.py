@@ -46,12 +46,6 @@ def _as_joint(P: RowsLike) -> np.ndarray:
 def pmi(P: RowsLike) -> np.ndarray:
     """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)), in nats (Definition
     C.3).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> np.exp(pmi([[3, 1], [1, 3]])).round(12).tolist()
-    [[1.5, 0.5], [0.5, 1.5]]
     """
     joint = _as_joint(P)
     return np.asarray(np.log(joint / (joint.sum(axis=1, keepdims=True) * joint.sum(axis=0))))
@@ -268,15 +262,6 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     K − c = A Bᵀ by the singular value decomposition, divided by the largest row norm of A and of B; two more
     coordinates, one for images and one for texts, make all norms 1, and the temperature is 1 over the product of these
     two norms.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.theory import pmi
-    >>> K = pmi([[3, 1, 2], [1, 3, 2]])
-    >>> encoder = realize_critic(K)
-    >>> np.allclose(encoder.scores, K), encoder.images.shape
-    (True, (2, 4))
     """
     scores = _as_scores(K, "K")
     needed = critic_rank(scores)

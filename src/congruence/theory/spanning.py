@@ -305,14 +305,6 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
 
     ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> angles = np.arange(8) * np.pi / 8
-    >>> k = kappa(np.c_[np.cos(angles), np.sin(angles)])
-    >>> round(k.lower, 6), round(float(1 / np.cos(np.pi / 8)), 6)
-    (1.082392, 1.082392)
     """
     check_seed(random_state)
     A = as_unit_rows(S, "S")

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 #: Maximum number of unpaired rows that the mean of a side is computed from.
 MEAN_ROWS = 100_000
-#: Preprocessing of rows before the first layer.
-PREPROCESS = ("none", "normalize", "center")
-HEADS = ("linear", "mlp")
-PAIR_LOSSES = ("siglip", "infonce")
 
 
 def retrieval_score(
@@ -104,6 +100,9 @@ class HeadTrainer(HeadsMap):
     objective: ClassVar[type[HeadsObjective]]
     criterion: ClassVar[str] = "mean_recall_at_1"
     score = retrieval_score
+    counts: ClassVar[tuple[str, ...]] = ("n_components", "batch_size", "pair_batch_size", "hidden")
+    positive: ClassVar[tuple[str, ...]] = ("temperature", "logit_scale")
+    not_negative: ClassVar[tuple[str, ...]] = ()
 
     n_components: int = 1024
     head: str = "linear"
@@ -236,15 +235,23 @@ class HeadTrainer(HeadsMap):
 
     def _check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
-        for name in ("n_components", "batch_size", "pair_batch_size"):
-            check_positive(getattr(self, name), name, integer=True)
-        if self.hidden is not None:
-            check_positive(self.hidden, "hidden", integer=True)
-        check_positive(self.temperature, "temperature")
-        check_positive(self.logit_scale, "logit_scale")
-        check_choice(self.head, HEADS, "head")
-        check_choice(self.preprocess, PREPROCESS, "preprocess")
-        check_choice(self.pair_loss, PAIR_LOSSES, "pair_loss")
+        check_numbers(self)
+        check_choice(self.head, ("linear", "mlp"), "head")
+        check_choice(self.preprocess, ("none", "normalize", "center"), "preprocess")
+        check_choice(self.pair_loss, ("siglip", "infonce"), "pair_loss")
+
+
+def check_numbers(trainer: Any) -> None:
+    """Check the parameters that a class and its bases list in ``counts``, ``positive`` and ``not_negative``."""
+    for cls in type(trainer).__mro__:
+        for kind, options in NUMBERS.items():
+            for name in vars(cls).get(kind, ()):
+                if getattr(trainer, name) is not None:
+                    check_positive(getattr(trainer, name), name, **options)
+
+
+#: Lists of a class of the names of parameters that must be numbers of a kind, or None.
+NUMBERS = {"counts": {"integer": True}, "positive": {}, "not_negative": {"zero": True}}
 
 
 def train_heads(

@@ -19,7 +19,7 @@ from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
-from congruence.train._base import train_heads
+from congruence.train._base import check_numbers, train_heads
 from congruence.train._reading import join_by_id, space_of
 from congruence.train.autoencoder import autoencoder, count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
@@ -89,6 +89,8 @@ class JAM(HeadsMap):
 
     method: ClassVar[str] = "jam"
     criterion: ClassVar[str] = "source_to_target_recall_at_1"
+    counts: ClassVar = ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every")
+    positive: ClassVar = ("temperature",)
 
     loss: str = "spread"
     spread_mix: float | tuple[float, float] = 0.5
@@ -203,9 +205,7 @@ class JAM(HeadsMap):
     def _check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
         check_choice(self.loss, LOSSES, "loss")
-        for name in ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every"):
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.temperature, "temperature")
+        check_numbers(self)
         if isinstance(self.hidden, (str, int)):
             raise ParameterError(
                 argument="hidden", got=self.hidden, expected="widths", fix="Pass `hidden=(512, 512, 512)`."

@@ -175,6 +175,9 @@ class SCLIP(HeadTrainer):
 
     method: ClassVar[str] = "sclip"
     objective = _Objective
+    counts = ("max_iter",)
+    positive = ("assignment_temperature",)
+    not_negative = ("image_weight", "text_weight")
 
     assignment: str = "ot"
     assignment_temperature: float = 0.05
@@ -188,9 +191,5 @@ class SCLIP(HeadTrainer):
         super()._check_parameters()
         check_choice(self.assignment, ASSIGNMENTS, "assignment")
         check_choice(self.space, SPACES, "space")
-        check_positive(self.assignment_temperature, "assignment_temperature")
-        check_positive(self.image_weight, "image_weight", zero=True)
-        check_positive(self.text_weight, "text_weight", zero=True)
-        check_positive(self.max_iter, "max_iter", integer=True)
         if self.published and self.pair_loss != "infonce":
             raise ParameterError("Got `published=True` without InfoNCE.", 'Pass `pair_loss="infonce"`.')

@@ -8,14 +8,14 @@ import numpy as np
 
 from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import Layer
-from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import HeadsMap
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-from congruence.train._base import HeadTrainer, retrieval_score
+from congruence.train._base import HeadTrainer, check_numbers, retrieval_score
 from congruence.train._reading import DISTRACTORS, TrainingData, fold_numbers
 from congruence.train.closed import fit_closed
 from congruence.train.retrieval import left_out_ranks
@@ -110,6 +110,8 @@ class SelfTrainedMap(HeadsMap):
     criterion: ClassVar[str] = HeadTrainer.criterion
     fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
+    counts: ClassVar = ("n_components", "max_rounds", "max_rows", "folds")
+    positive: ClassVar = ("temperature",)
 
     choice_: Choice
 
@@ -179,10 +181,7 @@ class SelfTrainedMap(HeadsMap):
     def _check_parameters(self) -> None:
         check_choice(self.matches, MATCHES, "matches")
         check_choice(self.hubness, ("auto", "csls", "none"), "hubness")
-        check_positive(self.temperature, "temperature")
-        for name in ("n_components", "max_rounds", "max_rows", "folds"):
-            if getattr(self, name) is not None:
-                check_positive(getattr(self, name), name, integer=True)
+        check_numbers(self)
         if self.folds < 2:
             raise ParameterError(f"Got `folds={self.folds}`; expected at least 2.", "Pass `folds=5`.")
         check_seed(self.random_state)

@@ -226,6 +226,7 @@ class SOTAlign(HeadTrainer):
 
     method: ClassVar[str] = "sotalign"
     objective = _Objective
+    positive = ("epsilon", "epsilon_teacher")
 
     teacher: str | HeadsMap = "self_trained"
     divergence: str = "klot"
@@ -315,8 +316,6 @@ class SOTAlign(HeadTrainer):
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
-        for name in ("epsilon", "epsilon_teacher"):
-            check_positive(getattr(self, name), name)
         if self.rho_teacher is not None:
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":

@@ -12,7 +12,6 @@ import numpy as np
 import scipy.linalg
 
 from congruence._utils.typing import Layer
-from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap
 from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, first_layers
@@ -158,6 +157,12 @@ class SUE(HeadTrainer):
 
     method: ClassVar[str] = "sue"
     objective = _Objective
+    counts = (
+        *("n_spectral_components", "n_neighbors", "scale_n_neighbors", "spectral_steps", "spectral_batch_size"),
+        *("scales", "residual_width"),
+    )
+    positive = ("spectral_learning_rate",)
+    not_negative = ("ridge",)
 
     # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
     n_components: int = 8
@@ -180,19 +185,6 @@ class SUE(HeadTrainer):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        integers = (
-            "n_spectral_components",
-            "n_neighbors",
-            "scale_n_neighbors",
-            "spectral_steps",
-            "spectral_batch_size",
-            "scales",
-            "residual_width",
-        )
-        for name in integers:
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.spectral_learning_rate, "spectral_learning_rate")
-        check_positive(self.ridge, "ridge", zero=True)
         if self.n_components > self.n_spectral_components:
             raise ParameterError(
                 f"Got `n_components={self.n_components}` and `n_spectral_components={self.n_spectral_components}`.",
