@@ -167,8 +167,6 @@ class HeadTrainer(HeadsMap):
 
         Raises
         ------
-        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match, cannot be trained on, are both paired and unpaired, or are missing.
         TrainingError
             If a loss is not finite, or the checkpoint belongs to another run.
         """
@@ -352,13 +350,9 @@ class HeadsObjective:
             return
         sides = ("source", "target") if side is None else (side,)
         if any(getattr(self.data, f"unpaired_{name}") is None for name in sides):
-            missing, needed, otherwise = "rows of one side or both", "some of each", ""
-            if side is not None:
-                missing, needed = f"{side} rows and {weight}={getattr(self.trainer, weight):g}", "some"
-                otherwise = f", or {weight}=0"
-            raise InputError(
-                f"Got no unpaired {missing}; expected {needed}, since {why}.", f"Pass `unpaired=(U, V)`{otherwise}."
-            )
+            missing = "rows of one side or both" if side is None else f"{side} rows"
+            otherwise = "" if side is None else f", or {weight}=0"
+            raise InputError(f"Got no unpaired {missing}, but {why}.", f"Pass `unpaired=(U, V)`{otherwise}.")
 
     def batch(self, step: int) -> Batch:
         """Return the rows of a step."""
@@ -385,10 +379,8 @@ class HeadsObjective:
 
     def result(self, history: History) -> tuple[dict[str, list[Layer]], dict[str, object]]:
         """Return the trained layers, and facts about the training to store with them."""
-        unpaired = {"n_unpaired_source": self.data.unpaired_source, "n_unpaired_target": self.data.unpaired_target}
-        sizes = {name: 0 if rows is None else len(rows) for name, rows in unpaired.items()}
         layers = {"source": self.module.source.plain(), "target": self.module.target.plain()}
-        return layers, {"n_pairs": len(self.data.source), **sizes}
+        return layers, dict(self.data.sizes())
 
     def validate(self) -> float | None:
         """Return the mean of the recalls at 1 in both directions on the held-out rows."""
