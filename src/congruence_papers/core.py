@@ -36,22 +36,13 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     return value
 
 
-def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
+def check_number(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
     """Return a finite number that is positive, or with ``zero`` not negative."""
-    numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
     number: Any = value
+    numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
     if isinstance(value, bool) or not numeric or not 0 <= number < np.inf or (number == 0 and not zero):
         expected = f"{'a whole' if integer else 'a finite'} number {'≥' if zero else '>'} 0"
         raise ParameterError(argument=name, got=value, expected=expected, fix=f"Pass `{name}=10`, for example.")
-    return value
-
-
-def check_seed(value: int, name: str = "random_state") -> int:
-    """Return a whole number that NumPy takes as a seed."""
-    if check_positive(value, name, zero=True, integer=True) >= 2**63:
-        raise ParameterError(
-            argument=name, got=value, expected="a number below 2**63", fix=f"Pass `{name}=0`, for example."
-        )
     return value
 
 

@@ -22,7 +22,7 @@ from congruence_papers.core import (
     ExperimentJob,
     Paper,
     check_choice,
-    check_positive,
+    check_number,
     judge,
 )
 
@@ -149,7 +149,7 @@ def run(
     experiment = replace(experiment, metrics=metrics, parameters=paper.parameters(experiment, changed))
     models = models or next(iter(experiment.sample_data), "sample")
     started = time.perf_counter()
-    draws = check_positive(experiment.seeds if seeds is None else seeds, "seeds", integer=True)
+    draws = check_number(experiment.seeds if seeds is None else seeds, "seeds", integer=True)
     draws = min(draws, QUICK_DRAWS) if quick else draws
     if collections is not None:
         opened = list(collections)

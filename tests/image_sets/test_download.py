@@ -266,7 +266,7 @@ def served(server: Server, monkeypatch, name: str, contents: dict[str, bytes]) -
         if file not in contents:
             return old
         server.files[f"/{file}"] = contents[file]
-        known = facts(contents[file]) if old.published else {}
+        known = facts(contents[file]) if old.checksums else {}
         inner = None if old.inner is None else replace(old.inner, **facts(contents[Path(old.inner.path).name]))
         return replace(old, url=f"{server.url}/{file}", inner=inner, **known)
 

@@ -18,7 +18,7 @@ from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
 from congruence.errors import MissingExtraError, ParameterError
-from congruence_papers.core import check_choice, check_positive
+from congruence_papers.core import check_choice, check_number
 from congruence_papers.features import IMAGE_ENCODERS, TEXT_ENCODERS, embed_rows, open_npz
 from congruence_papers.jam.data import JAMData, layer_numbers
 from congruence_papers.negatives import sibling_negatives
@@ -43,8 +43,8 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
     >>> bool(1 > correlations[0, 1] > correlations[0, 2])
     True
     """
-    check_positive(dim, "dim", integer=True)
-    check_positive(noise, "noise", zero=True)
+    check_number(dim, "dim", integer=True)
+    check_number(noise, "noise", zero=True)
     if not len(texts) or not all(len(own) for own in texts):
         raise ParameterError("Got an image without a caption.", "Add a caption, or leave this image out.")
     counts = np.zeros((len(texts), BUCKETS), np.float32)
@@ -82,7 +82,7 @@ def unrelated_sentences(most: int = 1000) -> list[str]:
     """Return sentences of Python's language reference, which differ slightly between versions of Python."""
     from pydoc_data.topics import topics
 
-    check_positive(most, "most", integer=True)
+    check_number(most, "most", integer=True)
     sentences: dict[str, None] = {}
     for _, text in sorted(topics.items()):
         for paragraph in re.split(r"\n\s*\n", text):

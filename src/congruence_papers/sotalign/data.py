@@ -12,7 +12,7 @@ from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
 from congruence.io import read_column, read_embeddings
 from congruence.splits import unpaired_pools
-from congruence_papers.core import Data, check_choice, check_embedded, check_positive
+from congruence_papers.core import Data, check_choice, check_embedded, check_number
 from congruence_papers.features import encoder_pairs, find_embeddings
 
 
@@ -140,7 +140,7 @@ class SOTAlignData(Data):
         has no effect if labels are classes or the two sources differ, since rows then have no partners.
         """
         for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
-            check_positive(value, name, integer=True)
+            check_number(value, name, integer=True)
         image_encoder, text_encoder = encoders or self.encoders[0]
         images, texts = self.images[image_encoder], self.texts[text_encoder]
         rng = np.random.default_rng([seed, 77])
