@@ -68,7 +68,9 @@ class Outcome:
 def find(experiment: str | Experiment) -> tuple[Paper, Experiment]:
     """Return an experiment by name, or one made in Python, with its paper."""
     one = (
-        experiment if isinstance(experiment, Experiment) else EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "name")]
+        experiment
+        if isinstance(experiment, Experiment)
+        else EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
     )
     check_choice(one.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
     return next(paper for paper in PAPERS.values() if one.kind in paper.kinds), one

@@ -79,6 +79,7 @@ def open_models(
     edits: Mapping[str, str] | None = None,
 ) -> Collection:
     """Embed a data set with two or more models."""
+    models = resolve_models(spec)
     load, cache = load_encoder or encoders.load_encoder, Path(cache)
     folder = Path(root).expanduser()
     folder = folder / data if (folder / data).is_dir() else folder
@@ -93,7 +94,7 @@ def open_models(
             read_captions(captions), edits or {}, classes, dict(zip(ids, labels.tolist(), strict=True))
         )
     embedded = []
-    for short, full in resolve_models(spec):
+    for short, full in models:
 
         def encoder(modality: str, short: str = short, full: str = full) -> Encoder:
             loaded = load(full, modality=modality, device=device, dtype=dtype)
