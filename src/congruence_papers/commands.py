@@ -225,7 +225,6 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
 
 
 def _named_splits(facts: dict[str, Any]) -> str:
-    """Return name and size of each split, except numbered ones: DTD's ten partitions would not fit on a line."""
     return ", ".join(f"{split} {count:,}" for split, count in facts["splits"].items() if not split[-1].isdigit())
 
 

@@ -296,7 +296,6 @@ def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experim
 
 @cache
 def _printed() -> dict[str, dict[str, Any]]:
-    """Return the numbers that the papers print, by experiment."""
     found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("printed.json").read_bytes())
     return found
 

@@ -97,7 +97,6 @@ def _clouds(title: str, points: Mapping[str, Any]) -> Panel:
 
 
 def _name(row: Row) -> str:
-    """Return the name of a bar or line."""
     quantity, series = row["quantity"], ", ".join(word for word in (row["series"], row["part"]) if word)
     if quantity in _OF_SERIES:
         return ", ".join(filter(None, [series, _OF_SERIES[quantity]]))
@@ -173,7 +172,6 @@ def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -
 
 
 def _draw_bars(panel: Panel, ax: Axes) -> None:
-    """Draw bars side by side for each group, with standard deviations over draws."""
     series, groups = panel["series"], panel["groups"]
     step = min(0.8 / len(series), _WIDEST)
     low, high = 0.0, 1e-9
@@ -206,7 +204,6 @@ def _wrap(name: str, letters: int) -> str:
 
 
 def _draw_lines(panel: Panel, ax: Axes) -> None:
-    """Draw means along a horizontal axis, with bands of a standard deviation over draws."""
     series = panel["series"]
     xs = sorted({x for line in series for x in line["x"]})
     low, high = 0.0, -np.inf

@@ -190,7 +190,6 @@ def run(
 
 
 def _check_sample(experiment: Experiment, name: str, data: Sequence[str] | None) -> None:
-    """Refuse an option that does not apply to sample data."""
     if experiment.parameters.get("captions"):
         raise ParameterError(f"{name} has no encoders for captions.", "Pass `models=…` by name, or no captions.")
     if data:
@@ -201,7 +200,6 @@ def _check_sample(experiment: Experiment, name: str, data: Sequence[str] | None)
 
 
 def _pictures(job: ExperimentJob[Any]) -> dict[str, bytes]:
-    """Return the thumbnails of the examples' images, by id."""
     examples = job.extra.get("examples", [])
     items = [item for one in examples for row in ([one["query"]], *one["rows"].values()) for item in row]
     found = {item["id"]: next(filter(None, (data.thumbnail(item["id"]) for data in job.data)), None) for item in items}
@@ -209,7 +207,6 @@ def _pictures(job: ExperimentJob[Any]) -> dict[str, bytes]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the packages that results may depend on."""
     out = {"congruence": congruence.__version__, "python": platform.python_version()}
     for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -309,19 +310,16 @@ class Collection(Data):
         """Return the collection restricted to the classes of a mask, shape (k,), renumbered from 0."""
         new = np.cumsum(classes) - 1
         images, prompts = classes[self.labels], classes[self.prompt_labels]
-        by_prompt = {"prompt_templates": self.prompt_templates[prompts], "text_fit": self.text_fit[prompts]}
-        return replace(
-            self,
-            name=name,
-            bank=None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
-            models=tuple(model.take(images, prompts) for model in self.models),
-            classes=tuple(compress(self.classes, classes)),
+        own: dict[str, Any] = {
+            "models": tuple(model.take(images, prompts) for model in self.models),
+            "classes": tuple(compress(self.classes, classes)),
             **{"ids": self.ids[images], "labels": new[self.labels[images]], "train": self.train[images]},
-            **{"prompt_labels": new[self.prompt_labels[prompts]], **by_prompt},
-            texts=tuple(compress(self.texts, prompts)),
-            heldout_classes=self.heldout_classes[classes],
-            **{"domain": None, "domains": ()},
-        )
+            **{"prompt_labels": new[self.prompt_labels[prompts]], "text_fit": self.text_fit[prompts]},
+            **{"prompt_templates": self.prompt_templates[prompts], "texts": tuple(compress(self.texts, prompts))},
+            **{"heldout_classes": self.heldout_classes[classes], "domain": None, "domains": ()},
+            "bank": None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
+        }
+        return replace(self, name=name, **own)
 
     def split_domains(self) -> tuple[Collection, Collection]:
         """Return the two groups of classes as two collections."""

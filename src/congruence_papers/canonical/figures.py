@@ -335,7 +335,6 @@ def composition(job: Job) -> None:
 
 
 def _compose(first: Mapped, second: Mapped) -> Mapped:
-    """Return the map that applies one map after the other."""
     return lambda modality, rows: second(modality, first(modality, rows))
 
 
@@ -425,7 +424,6 @@ def clouds(job: Job) -> None:
 
 
 def _project(sides: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:
-    """Project rows onto the two leading principal directions of all sides together."""
     rows = np.concatenate(list(sides.values())).astype(np.float64)
     center = rows.mean(axis=0)
     directions = np.linalg.svd(rows - center, full_matrices=False)[2][:2].T

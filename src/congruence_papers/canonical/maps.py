@@ -235,7 +235,6 @@ def controls(
 
 
 def _paired(view: EvaluationRows, metric: str, draws: int) -> dict[str, float]:
-    """Measure both controls of a metric of paired rows."""
     modality = metric.partition("_")[0]
     source, target = view.images if modality == "image" else view.texts
     source_mean, target_mean = view.centers.get(modality, (None, None))

@@ -146,7 +146,6 @@ class _Images(Sequence[object]):
 
 
 def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
-    """Return image k as a small PNG."""
     picture = data.image(k).convert("RGB")
     picture.thumbnail((96, 96))
     buffer = io.BytesIO()

@@ -292,7 +292,8 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         images, texts = (arrays[key] for key in towers[name])
         template = np.random.default_rng(seed).integers(texts.shape[1], size=len(parts[part]))
         given = images[parts[part]], texts[labels[parts[part]], template]  # a random prompt for each photo
-        heads = contrastive_heads(*(normalize_rows(rows, dtype=np.float32) for rows in given), width, seed=seed)
+        X, Y = (normalize_rows(rows, dtype=np.float32) for rows in given)
+        heads = contrastive_heads(X, Y, width, seed=seed)
         shown = images[remaining], texts.reshape(-1, texts.shape[2])
         photos, prompts = (normalize_rows(rows, dtype=np.float32) for rows in shown)
         name += f" ({width}-d)" * (width != _WIDTH) + " (same photos)" * (variant == "same_data" and seed == 2)

@@ -106,7 +106,6 @@ def _temporary_in(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[_Member]]:
-    """Open an archive and yield an iterator over its members."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield _zip_members(zipped, archive)

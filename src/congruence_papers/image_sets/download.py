@@ -161,7 +161,6 @@ def _check_scheme(url: str) -> None:
 
 
 def _receive(resource: Resource, url: str, target: Path, part: Path, callback: Callback) -> None:
-    """Download the rest of the file into ``part``."""
     facts = [f"{resource.size} bytes"] if resource.size is not None else []
     facts += [f"{kind} {value}" for kind, value in resource.checksums.items()]
     by_hand = f"fetch {url} ({', '.join(facts) or 'of unknown size'}) elsewhere, put it at {target} and run this again"

@@ -157,7 +157,6 @@ class Entry:
 
 
 def _read_lines(path: Path, what: str) -> list[str]:
-    """Return the non-empty lines of a small text file, stripped."""
     if not path.is_file():
         raise FileError(f"Got no file at {path}; expected {what}.", "Extract the archive so that this file exists.")
     try:
@@ -216,7 +215,6 @@ def read_coop(path: str | Path) -> tuple[list[str], dict[str, list[tuple[str, in
 
 
 def _by_coop(name: str, split: str, file: Path, images: Path, instead: str) -> Contents:
-    """Return one split as listed in a CoOp split file."""
     if not file.is_file():
         raise FileError(
             f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} "
@@ -332,7 +330,6 @@ def read_caltech101(folder: Path, split: str) -> Contents:
 
 
 def _binary(path: Path, extract: str) -> np.ndarray:
-    """Return the bytes of a binary file, memory-mapped."""
     if not path.is_file():
         raise FileError(f"Got no {path.name} in {path.parent}; expected it there.", f"Extract {extract}.")
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
@@ -373,7 +370,6 @@ def read_stl10(folder: Path, split: str) -> Contents:
 
 
 def _resource(facts: Mapping[str, Any]) -> Resource:
-    """Return a download; of the split files of CoOp, which have no published size, the contents are checked."""
     inner = _resource(facts["inner"]) if "inner" in facts else None
     check = None if "size" in facts else read_coop
     return Resource(**{**facts, "keep": tuple(facts.get("keep", ())), "inner": inner, "check": check})

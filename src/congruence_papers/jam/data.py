@@ -177,7 +177,6 @@ class JAMData(Data):
         layer: str | tuple[str, str],
         most: Mapping[str, int],
     ) -> JAMParts:
-        """Return a split, given the indices of the training, validation and test items."""
         image, text = encoders or self.encoders[0]
         image_layer, text_layer = (layer, layer) if isinstance(layer, str) else layer
         check_choice(image_layer, self.images[image], "layer")
@@ -273,7 +272,6 @@ def _read(path: Path, depths: Sequence[str]) -> dict[str, Embeddings]:
 
 
 def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
     path = find_embeddings(folder / name, kind)
     if path is None:
         raise FileError(

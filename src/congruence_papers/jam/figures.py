@@ -468,7 +468,6 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, metrics: Sequence[str]) -> 
 
 
 def _leading(rows: np.ndarray) -> np.ndarray:
-    """Return the scores on the leading principal components."""
     U, s, _ = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     return np.asarray(U[:, :RANK] * s[:RANK])
 

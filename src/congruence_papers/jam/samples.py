@@ -66,7 +66,6 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
 
 
 def _hash(token: str) -> tuple[int, int]:
-    """Return the hash bucket of a token and the sign it is counted with."""
     # The recorded tables of the JAM paper were measured on these features, so scikit-learn's HashingVectorizer cannot
     # replace them (it uses another hash, and weights a pair like a word), nor can its TfidfTransformer (it adds 1 to
     # every inverse document frequency).
@@ -192,7 +191,6 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
 
 
 def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
-    """Return items from tuples of id, category, file name, caption and wrong caption."""
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
 
 
@@ -357,7 +355,6 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
 
 
 def _nearest_classes(names: list[str], vectors: np.ndarray) -> list[list[int]]:
-    """Return, for each class, the indices of the classes with the most similar names."""
     number = {name: k for k, name in reversed(list(enumerate(names)))}
     nearest: list[list[int]] = [[] for _ in names]
     for negative in sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS):

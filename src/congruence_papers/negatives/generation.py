@@ -146,7 +146,6 @@ def check_captions(captions: Iterable[str]) -> list[str]:
 
 
 def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str, ...]]:
-    """Return, for each caption, the other captions of the same item."""
     if groups is None:
         return [()] * len(texts)
     check_same_rows(len(texts), len(groups), "captions", "groups")
@@ -157,7 +156,6 @@ def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str
 
 
 def _frequencies(texts: Iterable[str]) -> Counter[Words]:
-    """Count how often each possible replacement occurs in the captions."""
     replacements = lexicon().replacements
     longest = max(map(len, replacements))
     counts: Counter[Words] = Counter()

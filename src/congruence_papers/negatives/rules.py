@@ -250,7 +250,6 @@ def _swappable(c: Caption, first: Phrase, second: Phrase, adjacent: bool) -> boo
 
 
 def _described(c: Caption, stop: int) -> bool:
-    """Return whether a phrase is followed by words that describe it alone."""
     return c.after(stop) in ("wearing", "holding", "riding", "carrying", "eating", "who") or (
         c.after(stop) in ("with", "in") and any(p.start == stop + 1 and p.kind == "wear" for p in c.phrases)
     )
@@ -359,7 +358,6 @@ def _added(place: int, lead: str, term: Term, tail: str = "") -> tuple[Edit, ...
 
 
 def _absent(c: Caption, kind: str) -> list[Term]:
-    """Return the nouns of a kind that may be added and that no caption of the item mentions."""
     return [
         t for t in c.lexicon.added[kind] if not {*t.singular} & c.words and (t.family < 0 or t.family not in c.nouns)
     ]

@@ -84,7 +84,6 @@ def sibling_negatives(
 
 
 def _fill(template: str, name: str) -> str:
-    """Return a template filled with a name, with the article before it adjusted."""
     sentence, words = Sentence.parse(template.replace("{}", "x0x")), tuple(name.split())
     if "x0x" not in sentence.words:  # the placeholder touches other letters, so no article needs adjusting
         return template.replace("{}", name)
