@@ -83,10 +83,7 @@ def test_the_paper_s_correlation_with_mutual_knn_follows_from_its_table_8():
 REAL = {"imagenet1000": ("table4", "fig5"), "caltech101": ("table5", "table2")}
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [(f"sotalign-{x}", data) for data, names in REAL.items() for x in names],
-)
+@pytest.mark.parametrize(("name", "data"), [(f"sotalign-{x}", data) for data, names in REAL.items() for x in names])
 @pytest.mark.filterwarnings("ignore:.*listed as unpaired")  # classes of one name
 def test_experiments_run_on_real_encoders(name, data, shared):
     results = run(name, models=data, file=shared(f"{data}_unimodal.npz"), quick=True, seeds=1).results
