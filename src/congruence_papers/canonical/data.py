@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.errors import CorruptFileError, FileError, InputError, ShapeError
+from congruence.errors import InputError, ShapeError
+from congruence.io import read_column
 from congruence.metrics import ensemble_prompts
 from congruence_papers.core import Data, check_embedded
 
@@ -88,16 +87,11 @@ def edit_captions(
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Return the captions in a file, each with the id of its image or the name of its class."""
-    path = Path(path).expanduser()
-    readers = {".csv": _table, ".tsv": _table, ".json": _mapping}
-    if not path.is_file() or path.suffix.lower() not in readers:
-        raise FileError(f"Got no file at {path}; expected captions as .csv, .tsv or .json.", "Check the path.")
-    try:
-        captions = [(i.strip(), caption.strip()) for i, caption in readers[path.suffix.lower()](path)]
-    # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
-    except (ValueError, RecursionError, csv.Error) as error:
-        raise CorruptFileError(f"{path} cannot be read ({error}).", "Save the captions in UTF-8.") from error
+    """Return the captions in a table, such as a ``.csv``, with the columns ``id``, that of the image or the name of
+    its class, and ``caption``.
+    """
+    columns = (read_column(f"{path}:{name}") for name in ("id", "caption"))
+    captions = [(str(i).strip(), str(caption).strip()) for i, caption in zip(*columns, strict=True)]
     if not captions:
         raise InputError(f"No caption in {path}.", "Check the file.")
     for i, caption in captions:
@@ -105,25 +99,6 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
             what = "caption" if i else "id"
             raise InputError(f"An empty {what} in {path}, beside {(i or caption)[:80]!r}.", "Fill it in.")
     return captions
-
-
-def _table(path: Path) -> list[tuple[str, str]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        columns = reader.fieldnames or []
-        if not {"id", "caption"} <= set(columns):
-            raise CorruptFileError(f"{path} has the columns {', '.join(columns)[:80]}.", "Name them id and caption.")
-        return [(row["id"] or "", row["caption"] or "") for row in reader]
-
-
-def _mapping(path: Path) -> list[tuple[str, str]]:
-    data: object = json.loads(path.read_text(encoding="utf-8-sig"))
-    lists = {i: [own] if isinstance(own, str) else own for i, own in data.items()} if isinstance(data, dict) else None
-    if lists is None or not all(
-        isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
-    ):
-        raise CorruptFileError(f"{path} does not map ids to captions.", "Write {id: caption} or {id: [captions]}.")
-    return [(i, caption) for i, own in lists.items() for caption in own]
 
 
 def no_captions(data: str, figure: str) -> InputError:
