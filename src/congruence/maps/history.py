@@ -60,7 +60,7 @@ class History:
         kept. ``term`` is ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together.
         By default the validation score if there is one, else ``"loss"``.
         """
-        from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
+        from congruence.plotting import draw_loss, draw_validation, loss_curves, validation_curve
 
         record = self.to_dict()
         score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}
