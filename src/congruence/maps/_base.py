@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from congruence import persist
 from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
+from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import (
@@ -701,21 +701,7 @@ class Map(ABC):
     def _repr_html_(self) -> str:
         if "facts_" not in vars(self):
             return as_html(repr(self), {})
-        return as_html(type(self).__name__, self._shown(), self._picture())
-
-    def _picture(self) -> str:
-        """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
-        try:
-            choice = self.scores_.get("choice") or {}
-            tried = {candidate["name"]: float(candidate["score"]) for candidate in choice.get("tried", ())}
-            if tried:
-                return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
-        except (AttributeError, KeyError, TypeError, ValueError):  # a record that another program wrote
-            return ""
-        if "directions" not in self.facts_:
-            return ""
-        covered = "directions covered by the pairs"
-        return svg_bars("Share of directions", {covered: self.facts_["rank"] / self.facts_["directions"]}, covered)
+        return as_html(type(self).__name__, self._shown())
 
     def _shown(self) -> dict[str, str]:
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
@@ -742,15 +728,12 @@ class Map(ABC):
         if isinstance(self, AffineMap) and self.readout_ is not None:
             facts |= {title: words for title, words in self.readout_.rows()}
         # No cosine: it means little without its controls, which are in ``scores_``.
-        heldout = [
-            f"{label} {self.scores_[key]:.3f}"
-            for key, label in (
-                ("held_out_retrieval_at_1", "retrieval@1"),
-                ("held_out_retrieval_back_at_1", "target to source @1"),
-                ("held_out_recall_at_10", "recall@10"),
-            )
-            if self.scores_.get(key) is not None
-        ]
+        labels = {
+            "held_out_retrieval_at_1": "retrieval@1",
+            "held_out_retrieval_back_at_1": "target to source @1",
+            "held_out_recall_at_10": "recall@10",
+        }
+        heldout = [f"{labels[key]} {self.scores_[key]:.3f}" for key in labels if self.scores_.get(key) is not None]
         facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
         if heldout:
             known = self.scores_.get("held_out_pairs")

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, cast_like, to_numpy
+from congruence._utils.arrays import to_numpy
 from congruence._utils.columns import to_rows
-from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows
 from congruence.errors import (
@@ -28,7 +28,7 @@ from congruence.errors import (
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
-from congruence.maps._base import AffineMap, check_native
+from congruence.maps._base import AffineMap
 from congruence.maps.readout import Measured, Readout, RowMeans
 from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
@@ -583,22 +583,6 @@ class OrthogonalMap(AffineMap):
         self.check_fitted()
         return self.rotation_
 
-    @overload
-    def inverse_transform(self, Z: TensorT, modality: str | None = None) -> TensorT: ...
-    @overload
-    def inverse_transform(self, Z: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
-    def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
-        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``. If the map is an isometry, this exactly
-        inverts ``transform``; otherwise the components that ``transform`` removed or shrank are not restored.
-        ``modality`` as for ``transform``.
-        """
-        mapped = self._for_rows(Z, modality)
-        A = check_native(Z, "Z")
-        check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
-        transposed = self.rotation_.T
-        out = A @ cast_like(transposed, A) + cast_like(mapped.source_mean_ - mapped.target_mean_ @ transposed, A)
-        return as_given(out, Z)
-
     def inverse(self) -> Self:
         """Return the map from target to source, equal to the map fitted with source and target exchanged."""
         self.check_fitted()
@@ -732,17 +716,15 @@ class OrthogonalMap(AffineMap):
         covered = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
-    def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map as a plain ``OrthogonalMap``, as which a subclass is saved."""
+    def _plain(self) -> OrthogonalMap:
+        if type(self) is OrthogonalMap:
+            return self
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
-        plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
-        plain.origins_, plain.role_, plain.readout_ = self.origins_, self.role_, self.readout_
+        for name in ("source_space_", "target_space_", "scores_", "origins_", "role_", "readout_"):
+            setattr(plain, name, getattr(self, name))
         return plain
-
-    def _plain(self) -> OrthogonalMap:
-        return self if type(self) is OrthogonalMap else self.to_orthogonal()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""
