@@ -11,10 +11,8 @@ from congruence import CCAMap, Embeddings, HeadsMap, Space
 from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.evaluation import evaluate
-from congruence.integrations import to_faiss
 from congruence.io import open_sink, open_source
 from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k, zero_shot_accuracy
-from congruence.report import summarize
 from congruence.splits import Split
 from congruence.upgrade.transform import transform_file
 
@@ -318,13 +316,6 @@ def test_trained_heads_are_measured_and_carried_alike(data, mapping):
         assert one.after == pytest.approx(other.after)
 
 
-def test_doors_for_one_sided_maps_are_closed(data, mapping):
-    with pytest.raises(ParameterError, match="affine"):
-        to_faiss(mapping)
-    with pytest.raises(ParameterError, match="joint-space map"):
-        summarize(mapping, congruence.datasets.load_sample("emoji"))
-
-
 @pytest.fixture
 def files(data, tmp_path):
     np.savez(tmp_path / "i.npz", v=data.images.vectors, ids=data.ids, label=data.class_names[data.of_class])
@@ -379,22 +370,3 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     np.testing.assert_allclose(np.load(files / "t.npy"), m.transform_target(data.texts.vectors), atol=1e-9)
     assert here("transform", "map", "t.npz:v", "-o", "again.npy").code == 0  # the width tells the side
     np.testing.assert_array_equal(np.load(files / "again.npy"), np.load(files / "t.npy"))
-
-
-def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
-    assert here(*FIT, "--method", "procrustes").code == 0
-    for arguments, words in (
-        ((*FIT, "--force"), "--method cca"),
-        ((*FIT, "--force", "--method", "procrustes", "--set", "ridge=1"), "no such option"),
-        ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
-        ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "second"), "Pass --side first"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "first or second"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
-        (("bridge export", "map", "-o", "x.vt"), "affine"),
-        (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
-        (("lab evaluate", "map", "--old-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
-    ):
-        here(*arguments).refused(words)
-    assert not list(files.glob("x.*"))

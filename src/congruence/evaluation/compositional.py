@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -116,17 +116,23 @@ def text_only_recall(
 def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.ndarray) -> list[TaskRecall]:
     """Return recall by task from scores of each item's caption, wrong one and distractors (n, options − 2)."""
     binary, choice = chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))
-    ties = np.abs(right - wrong) <= TIE
+    rows = _rows(_tasks(items), binary, choice, np.abs(right - wrong) <= TIE)
+    return [TaskRecall(**row, options=drawn.shape[1] + 2) for row in rows]
+
+
+def _rows(
+    parts: list[tuple[str, np.ndarray]], binary: np.ndarray, choice: np.ndarray | None, ties: np.ndarray
+) -> list[Any]:
+    """Return the means over the items of each part, as ``TaskRow``."""
     return [
-        TaskRecall(
-            task,
-            int(mask.sum()),
-            float(binary[mask].mean()),
-            float(choice[mask].mean()),
-            drawn.shape[1] + 2,
-            int(ties[mask].sum()),
-        )
-        for task, mask in _tasks(items)
+        {
+            "task": name,
+            "n": int(mask.sum()),
+            "binary": float(binary[mask].mean()),
+            "choice": None if choice is None else float(choice[mask].mean()),
+            "ties": int(ties[mask].sum()),
+        }
+        for name, mask in parts
     ]
 
 
@@ -262,11 +268,4 @@ def recall_by_task(
     parts = [(str(name), codes == code) for code, name in enumerate(names)]
     if len(parts) > 1:
         parts.append(("all", np.ones(n, bool)))
-    rows: list[TaskRow] = []
-    for name, mask in parts:
-        of_choice = None if choice is None else float(choice[mask].mean())
-        counts = int(mask.sum()), int(ties[mask].sum())
-        rows.append(
-            {"task": name, "n": counts[0], "binary": float(binary[mask].mean()), "choice": of_choice, "ties": counts[1]}
-        )
-    return rows, note
+    return _rows(parts, binary, choice, ties), note
