@@ -101,7 +101,7 @@ def test_a_sample_holds_the_same_items_of_every_data_set(both, tmp_path):
 def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     """``--engine local`` reads these folders whole; ``file://`` names a data set, which is read by fragments."""
     old, new = f"file://{both / 'old'}", f"file://{both / 'new'}"
-    by_fragments = here("fit", old, new, "-o", "a", "--method", "orthogonal", "--json")
+    by_fragments = here("fit", old, new, "-o", "a", "--method", "orthogonal", "--queries", "all", "--json")
     assert by_fragments.code == 0, by_fragments.err
     assert json.loads(by_fragments.out)["paired_by"] == "fragments"
     assert here("fit", both / "old", both / "new", "-o", "b", "--method", "orthogonal").code == 0

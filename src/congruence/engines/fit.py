@@ -20,6 +20,7 @@ from congruence.errors import IdError, ParameterError
 from congruence.io.dataset import FRAGMENT_BYTES, DataSet, Fragment, open_dataset, split_spec
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import AffineMap, LinearMap, Map, OrthogonalMap
+from congruence.upgrade.choose import FEWEST
 from congruence.upgrade.readouts import read_as_store, read_queries
 
 #: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
@@ -189,7 +190,9 @@ def fit_dataset(
     model.target_space_ = replace(target.space, dim=target.dim, normalized=unit[1], modality=modality)
     model.scores_ = scores
     method = "linear" if linear else "orthogonal"
-    read_as_store(model, (X, Y), method, read_queries(queries, model, modality))
+    asked = read_queries(queries, model, modality)
+    if len(X) >= FEWEST:  # else the first fragment shows nothing, and rows stay as the map gives them
+        read_as_store(model, (X, Y), method, asked)
     remember_rows(model, {modality: X}, {modality: Y})
     return model
 
