@@ -67,9 +67,9 @@ def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> fl
 
 def read_queries(queries: str | Sequence[str] | None, model: AffineMap, fitted: str | None) -> tuple[str, ...]:
     """Return the modalities of the queries; empty for all whose new mean is known."""
-    if queries is None or queries == "all":
+    names = ("all",) if queries is None else (queries,) if isinstance(queries, str) else tuple(queries)
+    if "all" in names:
         return ()
-    names = (queries,) if isinstance(queries, str) else tuple(queries)
     for name in names:
         check_choice(name, MODALITIES, "queries")
         known = model.modality_means_ if isinstance(model, OrthogonalMap) else {fitted: None}
