@@ -270,7 +270,7 @@ def test_what_cannot_be_compared_is_said(maps, found, texts):
         compare_maps({"image": moved.vectors}, {"image": moved.vectors}, None, target)
     with pytest.raises(InputError, match="by modality"):
         compare_maps(moved, moved, None, {"text": target["text"], "image": target["text"].vectors})
-    with pytest.raises(ModalityError, match="Got image vectors for the modality 'text'"):
+    with pytest.raises(ModalityError, match="Got image vectors as 'text'"):
         compare_maps(whole, few, {"text": source["image"]}, target)
     with pytest.raises(congruence.errors.DirectionError):
         compare_maps(whole, few, target["text"], source["text"])

@@ -325,7 +325,7 @@ def test_what_cannot_be_a_frame_is_refused():
         (errors.IdError, "ids to match them by", {"a": numbered, "b": b}),
         (errors.ShapeError, "ids to match them by", {"a": a, "b": b[1:]}),
         (errors.ModalityError, "without a modality", {"a": {"text": a, "image": a}, "b": b}),
-        (errors.ShapeError, "one width per model", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
+        (errors.ShapeError, "as two models", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
         (errors.ParameterError, "named ''", {"": a, "b": b}),
         (errors.NotFiniteError, None, {"a": np.where(a == a[0, 0], np.nan, a), "b": b}),
     ):
