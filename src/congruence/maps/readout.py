@@ -38,12 +38,13 @@ class RowMeans(NamedTuple):
 
 class Measured(NamedTuple):
     """Mean cosine between mapped rows and the new model's own, without their means; the ratio of their lengths; and the
-    slope of the own rows' part along the new mean on that of the mapped ones.
+    sums whose ratio is the slope of the own rows' part along the new mean on that of the mapped ones.
     """
 
     cosine: float
     length: float
-    slope: float
+    both_along: float
+    mapped_along: float
 
     @classmethod
     def of(cls, mapped: np.ndarray, own: np.ndarray, mean: np.ndarray) -> Measured:
@@ -53,19 +54,23 @@ class Measured(NamedTuple):
         scale = sizes[0] * sizes[1]
         cosine = np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0).mean()
         length = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
-        along, above = mapped @ mean, own @ mean
-        slope = along @ above / (along @ along) if along.any() else 1.0
-        return cls(max(float(cosine), 0.0), float(length), float(np.clip(slope, 0, 1)))
+        along = mapped @ mean
+        return cls(float(cosine), float(length), float(along @ (own @ mean)), float(along @ along))
+
+    @property
+    def slope(self) -> float:
+        """Slope of the parts along the mean, from 0 to 1."""
+        return float(np.clip(self.both_along / self.mapped_along, 0, 1)) if self.mapped_along > 0 else 1.0
 
     @property
     def height(self) -> float:
         """How much of its part along the mean a stored row keeps."""
-        return self.cosine * self.slope
+        return max(self.cosine, 0.0) * self.slope
 
     @property
     def share(self) -> float:
         """How much of their mean queries keep."""
-        return min(1.0, self.cosine * self.length)
+        return min(1.0, max(self.cosine, 0.0) * self.length)
 
 
 class Folded(NamedTuple):

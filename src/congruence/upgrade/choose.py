@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_choice
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
-from congruence.linalg.moments import CrossMoments
+from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
 from congruence.linalg.shrinkage import SHRINKAGES, choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
@@ -90,24 +91,25 @@ class FittedPairs:
     """The pairs that candidates are fitted on; what several candidates need is computed once."""
 
     def __init__(self, pairs: CandidatePairs, which: np.ndarray, moments: CrossMoments | None) -> None:
-        self._pairs, self._which = pairs, which
-        self.moments = moments
-        self.means = (
-            (moments.source_mean, moments.target_mean)
-            if moments is not None
-            else (self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64))
-        )
+        self._pairs, self._which, self.moments = pairs, which, moments
         self._solved: dict[bool, tuple[CrossSVD, float]] = {}
 
-    @property
+    @cached_property
     def X(self) -> np.ndarray:
         """The source rows, shape (n, d_source): a copy, made only if rows themselves are needed."""
         return np.asarray(self._pairs.X[self._which])
 
-    @property
+    @cached_property
     def Y(self) -> np.ndarray:
         """The target rows, shape (n, d_target)."""
         return np.asarray(self._pairs.Y[self._which])
+
+    @cached_property
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The means of both sides, in float64."""
+        if self.moments is not None:
+            return self.moments.source_mean, self.moments.target_mean
+        return self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64)
 
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
         """Return the SVD of the mean cross-covariance, singular values padded with zeros, and its alignment."""
@@ -137,15 +139,9 @@ class FittedPairs:
 
     def _whole(self, center: bool) -> tuple[CrossSVD, float]:
         """Return ``solved`` from the moments."""
-        m = self.moments
-        assert m is not None
-        cross = (m.cross if center else m.uncentered_cross()) / m.weight
-        svd = half_svd(cross)
-        source, target = m.source_scatter, m.target_scatter
-        if not center:
-            source += m.weight * float(m.source_mean @ m.source_mean)
-            target += m.weight * float(m.target_mean @ m.target_mean)
-        size = float(np.sqrt(source * target)) / m.weight
+        assert self.moments is not None
+        svd = half_svd(pooled_cross([self.moments], center=center))
+        size = pooled_size([self.moments], center=center)
         return svd, float(svd.s.sum() / size) if size else 0.0
 
 
@@ -333,8 +329,9 @@ class _LeftOut:
         self.quality, self.rows = Quality(), np.zeros(0, np.intp)
         if parted:
             self.rows, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
-            cosine, length, slope = np.mean(found, axis=0).T.tolist()
-            self.quality = Quality(tuple(cosine), tuple(length), slope[0], len(self.rows))
+            there, back = (Measured(*means) for means in np.mean(found, axis=0).tolist())
+            cosines = max(there.cosine, 0.0), max(back.cosine, 0.0)
+            self.quality = Quality(cosines, (there.length, back.length), there.slope, len(self.rows))
 
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
