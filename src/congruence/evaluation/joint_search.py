@@ -37,7 +37,8 @@ def search(
     if hubness == "csls" or (hubness == "auto" and mapping.facts_.get("hubness") == "csls"):
         if mapping.banks_ is None:
             raise ParameterError(
-                "Got `hubness='csls'` for a map without banks.", "Fit a SelfTrainedMap, or pass `hubness='none'`."
+                "Got `hubness='csls'` for a map without rows to compute densities.",
+                "Fit a SelfTrainedMap, or pass `hubness='none'`.",
             )
         bank = mapping.banks_[asked].astype(G.dtype)
         Q, G = CSLS().of(bank, G).as_inner_products(Q, G)

@@ -68,7 +68,8 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got `threshold={threshold:g}`.", f"Pass `threshold=…` from {old[0]:.4f} to {old[-1]:.4f}."
+                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
+                "Pass `threshold=…` in it.",
             )
         at = [float(np.interp(threshold, old, row)) for row in self.table]
         fpr = at[2], at[3], at[4], (at[5], at[6])
@@ -155,7 +156,9 @@ def fit_thresholds(
     order = rng.permutation(len(new[0]))[:MOST_QUERIES]
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
-        raise TooFewAnchorsError(f"Got {len(order)} queries for {folds} folds.", "Pass more queries, or `folds=2`.")
+        raise TooFewAnchorsError(
+            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.", "Pass more, or `folds=2`."
+        )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)
     if len(order) * size > MOST_PAIRS:
