@@ -69,7 +69,7 @@ class Thresholds:
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
                 f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
-                "Pass `threshold=…` in it.",
+                "Pass a `threshold=…` of this range.",
             )
         at = [float(np.interp(threshold, old, row)) for row in self.table]
         fpr = at[2], at[3], at[4], (at[5], at[6])
