@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import congruence
-from congruence import CCAMap, Embeddings, HeadsMap, Space
+from congruence import CCAMap, Embeddings, Space
 from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.evaluation import evaluate
@@ -301,21 +301,6 @@ def test_sides_of_one_width_have_to_be_named(data, tmp_path):
         transform_file(one_sided, source, tmp_path / "no.npz", side="target")
 
 
-def test_trained_heads_are_measured_and_carried_alike(data, mapping):
-    layers = {
-        side: [
-            {"kind": "normalize"},
-            {"kind": "center", "mean": getattr(mapping, f"{side}_mean_")},
-            {"kind": "linear", "weight": getattr(mapping, f"{side}_weights_")},
-        ]
-        for side in ("source", "target")
-    }
-    heads = HeadsMap.from_layers(**layers, source_space=mapping.source_space_, target_space=mapping.target_space_)
-    ours, theirs = (evaluate(m, {"image": data.images}, {"text": data.texts}).rows for m in (heads, mapping))
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.after == pytest.approx(other.after)
-
-
 @pytest.fixture
 def files(data, tmp_path):
     np.savez(tmp_path / "i.npz", v=data.images.vectors, ids=data.ids, label=data.class_names[data.of_class])
@@ -342,18 +327,7 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     assert (m.n_components, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
-    measure = [
-        "lab",
-        "evaluate",
-        "map",
-        "--ids",
-        "ids",
-        "--held-out",
-        "--json",
-        "--old-image",
-        "i.npz:v",
-        "--new-text",
-    ]
+    measure = ["lab", "evaluate", "map", "--ids", "ids", "--held-out", "--json", "--old-image", "i.npz:v", "--new-text"]
     result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
     assert by_key["cosine", "aligned source image"]["n"] == 60

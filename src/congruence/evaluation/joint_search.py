@@ -15,13 +15,7 @@ from congruence.metrics.search import nearest
 
 
 def search(
-    mapping: HeadsMap,
-    queries: RowsLike,
-    gallery: RowsLike,
-    k: int = 10,
-    *,
-    side: str = "source",
-    hubness: str = "auto",
+    mapping: HeadsMap, queries: RowsLike, gallery: RowsLike, k: int = 10, *, side: str = "source", hubness: str = "auto"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the row numbers (m, k) of the k nearest gallery rows of each query, and their similarities, nearest first.
     ``queries`` and ``gallery`` are unmapped rows of the two models, ``side`` the model of the queries. "csls" subtracts

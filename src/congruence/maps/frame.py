@@ -280,8 +280,7 @@ class CanonicalFrame:
         most = sum(used) - sum(n > 0 for n in used) * self.center
         if sum(used) < 2 or most < 1:
             raise TooFewAnchorsError(
-                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have.",
-                "Pass more.",
+                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have.", "Pass more."
             )
         shrinkage = self._shrinkage()
         svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
@@ -585,8 +584,7 @@ class SharedItems:
                 f"{len(side)} rows of {name!r} with{'' if side.has_ids else 'out'} ids" for name, side in sides.items()
             )
             raise (IdError if named else ShapeError)(
-                f"Got {sizes}; expected as many rows of each, or ids to match them by.",
-                "Pass `ids=…` for every model.",
+                f"Got {sizes}; expected as many rows of each, or ids to match them by.", "Pass `ids=…` for every model."
             )
         ids = id_texts(next(iter(sides.values())).ids)
         for side in list(sides.values())[1:]:

@@ -390,12 +390,7 @@ def _records(candidates: Sequence[Candidate], table: np.ndarray, best: int, labe
 
 
 def _cross_validate(
-    X: np.ndarray,
-    Y: np.ndarray,
-    candidates: Sequence[Candidate],
-    groups: np.ndarray,
-    repeats: int,
-    random_state: int,
+    X: np.ndarray, Y: np.ndarray, candidates: Sequence[Candidate], groups: np.ndarray, repeats: int, random_state: int
 ) -> _CandidateScores:
     """Score each candidate on the pairs of each fold after fitting it without the fold."""
     pairs = CandidatePairs(X, Y)

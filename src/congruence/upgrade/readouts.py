@@ -16,10 +16,7 @@ from congruence.upgrade.choose import Candidate, Quality, measure_quality
 
 
 def choose_readout(
-    model: AffineMap,
-    quality: Quality,
-    queries: tuple[str, ...],
-    sides: Sequence[Mapping[Any, np.ndarray]],
+    model: AffineMap, quality: Quality, queries: tuple[str, ...], sides: Sequence[Mapping[Any, np.ndarray]]
 ) -> Readout:
     """Return the read-out of a map for queries; ``sides`` holds rows of other modalities in the old and new model."""
     fitted = names = {model.source_space_.modality or ""}
