@@ -331,7 +331,7 @@ def test_what_cannot_be_a_frame_is_refused():
     ):
         with pytest.raises(error, match=words):
             CanonicalFrame().fit(bad)
-    with pytest.raises(errors.ModalityError, match="to agree"):
+    with pytest.raises(errors.ModalityError, match="as image"):
         CanonicalFrame().fit({"a": text, "b": b}, modality="image")
     with pytest.raises(errors.ParameterError, match="shrinkage"):
         CanonicalFrame(shrinkage="cv").fit(models)

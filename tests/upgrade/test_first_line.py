@@ -168,7 +168,7 @@ def test_a_map_of_two_modalities_asks_which(both, tmp_path):
             with pytest.raises(ModalityError, match="image and text"):
                 use(A)
         for use in (asks.as_layers, lambda asks=asks: asks.score(A, A)):
-            with pytest.raises(ModalityError, match="embeddings that declare it"):
+            with pytest.raises(ModalityError, match="nothing says which"):
                 use()
         with pytest.raises(ModalityError, match="audio"):
             asks.transform(A, modality="audio")
@@ -198,14 +198,9 @@ def test_score_is_retrieval_on_the_rows_given():
     assert cross_val_score(OrthogonalMap(), A, B, cv=4).mean() > 0.9
 
 
-def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
+def test_what_is_shown_says_what_was_chosen():
     lines = repr(congruence.fit(A, B, holdout=10)).splitlines()
     shown = {line.split()[0]: line for line in lines[1:] if line.strip()}
     assert {"chosen", "fitted", "stored", "held"} <= set(shown)
     assert "rotation about the means" in shown["chosen"]
     assert "distinct things" in shown["fitted"]
-    page = both._repr_html_()
-    assert page.count("<rect") == len(both.scores_["choice"]["tried"])
-    with pytest.warns(DegenerateWarning):
-        few = congruence.fit(A[:4], B[:4])
-    assert few._repr_html_().count("<rect") == 1
