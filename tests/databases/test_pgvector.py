@@ -270,7 +270,8 @@ def test_an_application_goes_on_writing_behind_the_switch(shop):
 
 
 @pytest.mark.parametrize(
-    "step", ["switch", *(pytest.param(one, marks=pytest.mark.long) for one in ("prepare", "rollback", "drop_old"))]
+    "step",
+    ["switch", *(pytest.param(one, marks=pytest.mark.long) for one in ("prepare", "rollback", "drop_old", "discard"))],
 )
 def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
     where, connection = shop()
