@@ -12,7 +12,6 @@ from test_migrate import D, E, N, bits, mapping, pairs, table, unit  # noqa: F40
 import congruence.databases
 from congruence import OrthogonalMap, fit
 from congruence.cli.migrate import ACTIONS
-from congruence.cli.migrate._step import shell_command
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.io import open_sink
@@ -233,10 +232,6 @@ def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa:
     assert "s3cret" not in kept.read_text()
 
 
-def test_the_next_step_is_quoted():
-    assert shlex.split(shell_command("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
-
-
 def test_json_is_all_that_is_printed(run, made):
     plan = json.loads(run("plan", "--map", "map", "--json").out)
     assert {"rows", "checks", "minutes", "bytes_new", "next"} <= set(plan)
@@ -289,13 +284,6 @@ def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
     done = run("verify", "--heldout", "new.npz").ends(1)
     assert "no better than chance" in done.out
     run("switch").refused("congruence migrate memory verify")
-
-
-def test_thresholds_are_translated(run, made):
-    run("run", "--map", "map", "--yes").ends(0)
-    done = run("verify", "--threshold", 0.9, "--set", "among=image", "--json").ends(0)
-    (value,) = json.loads(done.out)["thresholds"]["values"]
-    assert value["threshold"] == 0.9
 
 
 def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_path):  # noqa: F811

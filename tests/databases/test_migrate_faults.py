@@ -1,10 +1,8 @@
 """Faults of a whole migration on files: a full disk, repeated ids, an interrupted switch, edited journals."""
 
-import random
 import resource
 import sys
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow as pa
@@ -169,26 +167,3 @@ def test_a_sample_of_other_ids_is_said(damaged):
     for step in (Migration.verify, Migration.fit_thresholds):
         with pytest.raises(CorruptFileError, match="sample has other ids"):
             step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
-
-
-def test_some_of_the_damage_that_the_benchmark_does(damaged):
-    import fuzz_migrate
-
-    table, folder = damaged
-    raw, outcomes = (folder / "journal.json").read_bytes(), set()
-    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for number in range(60):
-        (folder / "journal.json").write_bytes(fuzz_migrate.hostile_journal(random.Random(number), raw))
-        outcomes.add(fuzz_migrate.judge(fuzz_migrate.copied(table), folder))
-        for path, content in files.items():
-            path.write_bytes(content)
-    assert outcomes == {"refused", "read", "read, then refused"} or outcomes == {"refused", "read, then refused"}
-
-
-def test_the_steps_at_which_the_benchmark_kills_exist():
-    import fault_databases
-
-    names = [name for kind in fault_databases.KINDS.values() for name in kind.inner if name.startswith("congruence.")]
-    assert len(names) >= 4
-    for name in names:
-        assert callable(resolve_name(name)), name

@@ -162,51 +162,6 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     assert again.history_[0].to_dict() == first.history_[0].to_dict()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
-@pytest.mark.parametrize("nth", [0, 3])
-def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, monkeypatch):
-    made, before = switched, bits(switched.new)
-    model = Model(truth)
-    monkeypatch.setattr(stages, "CHUNK", 8)
-
-    count = 0
-
-    def fail(name):
-        nonlocal count
-        if name == step:
-            count += 1
-            if count > nth:
-                raise Killed
-
-    def watched(name, call):
-        def run(*arguments, **options):
-            found = call(*arguments, **options)
-            fail(name)  # after it was done, and before anybody is told
-            return found
-
-        return run
-
-    with monkeypatch.context() as patch, begin(made, mapping, tmp_path, fail) as migration:
-        patch.setattr(stages, "save_plan", watched("save", stages.save_plan))
-        patch.setattr(type(migration.journal), "write", watched("journal", type(migration.journal).write))
-        encode = watched("encode", lambda ids: model(ids))
-        try:
-            reembed(migration, encode, among="image", size=20, budget=60)
-        except Killed:
-            pass
-    asked = len(model.asked)
-    with begin(made, mapping, tmp_path) as migration:
-        plan = reembed(migration, model, among="image", size=20, budget=60)
-        check(made, plan, truth, before)
-        assert migration.verify().passed
-    assert plan.meter().n_embedded == 60
-    twice = len(model.asked) - len(set(model.asked))
-    assert twice <= (8 if step == "encode" else 0)  # what the model had given and nobody had taken
-    assert asked or step == "save"
-    assert not (tmp_path / "journal" / "encoded").exists()
-
-
 def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "CHUNK", 8)
     model = Model(truth, fail=32)
