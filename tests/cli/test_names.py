@@ -18,8 +18,8 @@ from congruence.compare.layers import compare_layers
 from congruence.embed.run import write_failures
 from congruence.errors import CongruenceWarning
 from congruence.report import write_layers
+from congruence.report.pictures import to_document
 from congruence.report.rendering import fill, templates
-from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 from congruence_papers.figure import draw_experiment
 from congruence_papers.negatives import write_negatives

@@ -177,8 +177,9 @@ def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) 
     for modality, rows_of_one in parts.items():
         found = judge(mapper.map, np.concatenate(rows_of_one), modality)
         fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
-        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
-        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
+        doubt = found.outcome in ("unrelated", "unlike")
+        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if doubt else "."
+        outcome = "unknown" if doubt and allow_unknown else "bad" if doubt or found.outcome == "ask" else found.outcome
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
         yield {**check, "detail": found.detail, "fix": fix}
         if mapper.modality is None and modality is None and found.modality and outcome != "bad":

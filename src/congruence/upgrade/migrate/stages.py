@@ -285,16 +285,19 @@ class _Table:
         return found
 
     def repair(self) -> bool:
-        """Write all rows that differ from the plan, after a kill or the first map; return whether there were any."""
-        migration, marks, changed = self.migration, self.migration.marks, False
-        for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
-            found = replace(migration.passes, engine=None).repair(marks=marks)
+        """Write all rows that differ from the plan, if they fit the map; return whether there were any."""
+        migration, marks = self.migration, self.migration.marks
+        passes = replace(migration.passes, engine=None)
+        found = passes.repair(marks=marks, write=False)
+        changed = bool(found["written"])
+        if changed:
+            migration._judge(found["sample"])
+            found = passes.repair(marks=marks)
             if marks is not None:
-                marks.add(found["marks"])
-                marks.write(migration.folder)
-            if not found["written"]:
-                break
-            changed = True
+                found = passes.repair(marks=marks)  # reads back what was written
+        if marks is not None:
+            marks.add(found["marks"])
+            marks.write(migration.folder)
         return changed
 
 
