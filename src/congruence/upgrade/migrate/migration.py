@@ -135,19 +135,18 @@ class Migration:
 
     def _check_journal(self, kept: Journal) -> None:
         """Raise an error if the journal is that of another map, database or condition."""
+        place, rows = self.info.place, self.database.condition
         if kept.map_digest != self._digest:
             raise errors.SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.",
-                "Leave the map out, or run `discard` first.",
+                f"The migration in {self.folder} was begun with another map.", "Leave it out, or run `discard` first."
             )
-        if kept.place != self.info.place:
+        if kept.place != place:
             raise errors.MigrationError(
-                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
+                f"{self.folder} is the journal of {kept.place}, not of {place}.", "Pass its own `journal=…`."
             )
-        if kept.condition != self.database.condition:
+        if kept.condition != rows:
             raise errors.MigrationError(
-                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not "
-                f"{self.database.condition!r}.",
+                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {rows!r}.",
                 "Open the database with the same condition (`rows=…`).",
             )
 
