@@ -117,6 +117,19 @@ def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_p
     assert not list((tmp_path / "journal").glob("*.tmp"))
 
 
+def test_a_connection_lost_while_the_old_vectors_are_read_is_tried_again(switched, mapping, truth, tmp_path):
+    lost = ["scan old"]
+
+    def busy(step):
+        if step in lost:
+            lost.remove(step)
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    with begin(switched, mapping, tmp_path, busy) as migration:
+        plan = reembed(migration, Model(truth), among="image", size=20, budget=20)
+    assert (lost, plan.meter().n_embedded) == ([], 20)
+
+
 def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_path):
     """Between two batches each row holds what the map that wrote it gives: the next call has nothing to repair."""
     made = switched
