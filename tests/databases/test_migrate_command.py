@@ -145,17 +145,6 @@ def test_an_action_in_place_of_the_address_says_what_to_type(here, action):
     assert "Example: congruence migrate library/photos.lance" in here("migrate", action, "--help").ends(0).out
 
 
-def test_two_migrations_of_one_database_are_told_apart(run, made, tmp_path):
-    run("run", "--map", "map", "--table", "a", "--journal", "a", "--yes").ends(0)
-    made.made = None
-    made.new.clear()
-    run("run", "--map", "map", "--table", "b", "--journal", "my b", "--yes").ends(0)
-    run("status").refused("2 migrations", "a, my b", "--journal a")
-    done = run("verify", "--journal", "my b").ends(0)
-    assert made.opened[-1]["table"] == "b"
-    assert next_command(done) == ["switch", "--journal", "my b"]
-
-
 def test_every_printed_command_finds_its_journal_among_others(here, mapping, tmp_path):  # noqa: F811
     """Two columns of one table, each with its own default journal."""
     duckdb = pytest.importorskip("duckdb")
