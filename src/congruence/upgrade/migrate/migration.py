@@ -356,16 +356,16 @@ class Migration:
             self.retry(database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
-            checksum = self.passes.checksum()
+            rows, checksum = self.passes.checksum()
             known = journal.passes[-1]["old"] if journal.passes else None
             status = {
-                "rows": checksum.rows,
-                "identical": known == str(checksum) if known else None,
-                "checksum": str(checksum),
+                "rows": rows,
+                "identical": known == checksum if known else None,
+                "checksum": checksum,
                 "rows_without": self.retry(database.info).rows_without,
                 **found.counts(),
             }
-            self._record(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
+            self._record(f"rolled back: {rows:,} rows, identical: {status['identical']}")
         return status
 
     def drop_old(self) -> None:
