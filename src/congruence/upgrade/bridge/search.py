@@ -189,13 +189,6 @@ def rerank_rows(
 
 def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function of distinct ids that returns their vectors, a row of NaN for those that have none."""
-    if isinstance(rerank, Embeddings) and rerank.has_ids:
-
-        def by_id(names: np.ndarray) -> np.ndarray:
-            rows = id_rows(id_texts(rerank.ids), id_texts(names))
-            return np.where((rows >= 0)[:, None], rerank.vectors[rows], np.nan)
-
-        return by_id
     if callable(rerank) and not hasattr(rerank, "__array__"):
 
         def by_call(names: np.ndarray) -> np.ndarray:
@@ -224,13 +217,15 @@ def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.
             "row of the index.",
             "Pass a matrix, embeddings with ids, or a function of ids.",
         )
+    ids = id_texts(rerank.ids) if isinstance(rerank, Embeddings) and rerank.has_ids else None
 
     def by_row(names: np.ndarray) -> np.ndarray:
-        if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
+        rows = names if ids is None else id_rows(ids, id_texts(names))
+        if rows.dtype.kind not in "iu" or (len(rows) and (rows.max() >= len(table) or rows.min() < -1)):
             raise InputError(
                 f"The index's ids are not row numbers of rerank, which has {len(table)} rows.",
                 "Pass `rerank=…` as embeddings with the index's ids.",
             )
-        return np.where((names >= 0)[:, None], table[names], np.nan)
+        return np.where((rows >= 0)[:, None], table[rows], np.nan)
 
     return by_row
