@@ -269,7 +269,7 @@ def test_an_outcome_draws_each_of_its_panels():
     last = outcome.plot(axes(), panel=len(shown) - 1)
     assert last.get_title(loc="left") or last.get_legend().get_title().get_text() == shown[-1]["title"]
     for panel in (-1, len(shown)):
-        with pytest.raises(ParameterError, match=f"expected 0 to {len(shown) - 1}"):
+        with pytest.raises(ParameterError, match=f"panel {panel}"):
             outcome.plot(panel=panel)
 
 
