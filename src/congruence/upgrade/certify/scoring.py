@@ -164,6 +164,7 @@ def compare_lists(
         return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
 
     scores = graded(worth[:, :k], best[:, k - 1])
+    easier = graded(worth[:, :k], best[:, k])
     pulls = np.zeros((2, n))
     place = np.arange(k)
     for at in range(k):
@@ -174,7 +175,6 @@ def compare_lists(
         # A row that is in the right list alone: the list under test stays, unless the row is the next in line.
         missed = right[:, at]
         alone = ~(found[:, :k] == missed[:, None]).any(axis=1)
-        easier = graded(worth[:, :k], best[:, k])
         for which in (0, 1):
             for row, change, here in (
                 (gone, after[which] - scores[which], slice(None)),
