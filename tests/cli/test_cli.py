@@ -335,10 +335,6 @@ def test_demo_claims(here, tmp_path):
     assert lines["text → its text, at 1"]["unseen"]["chance"] == pytest.approx(1 / 995)
     subgroup = lines["image → another image of its subgroup, at 1"]["unseen"]
     assert 0.01 < subgroup["chance"] < subgroup["before"] + 0.02 < subgroup["after"]
-    ways = {line["path"]: line for line in data["round_trip"]}
-    assert ways["its inverse"]["image"] > ways["two maps that share no anchor"]["image"] > 0.6
-    assert 0.3 > ways["constant"]["image"] > ways["random rotation"]["image"] > 0
-    assert ways["its inverse"]["text_retrieval"] > 0.9
     means = data["few_anchors"]["curves"][0]["mean"]
     assert means[0] < means[-1]
 

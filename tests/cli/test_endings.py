@@ -358,8 +358,8 @@ def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, bro
     place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
     text = place.read_text()
     assert "Traceback (most recent call last)" in text
-    assert f"Python {sys.version.split()[0]}" in text
-    assert f"numpy {np.__version__}" in text
+    assert sys.version.split()[0] in text
+    assert np.__version__ in text
     assert "'fit' 'a.npz' 'b.npz'" in text
     assert "hf_abcdefghijk" not in text
     assert os.stat(place).st_mode & 0o077 == 0

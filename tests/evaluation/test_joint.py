@@ -394,7 +394,7 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         ((*FIT, "--force", "--method", "procrustes", "--set", "ridge=1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
+        (("fit", "i.npz:v", "t.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "second"), "Pass --side first"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "first or second"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
