@@ -197,7 +197,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
 
     from congruence.databases import open_database
     from congruence.metrics import recall_at_k
-    from congruence.report.examples import data_uri
+    from congruence.report.summary import data_uri
     from congruence.upgrade.migrate import Migration
 
     old, new, captions = sample.source, sample.target, sample.texts["text"]

@@ -268,7 +268,7 @@ def _examples(
     """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
-    from congruence.report.examples import data_uri
+    from congruence.report.summary import data_uri
 
     classes = sample.classes["image"]
     sizes = Counter(classes.values())

@@ -10,8 +10,7 @@ from congruence.cli._output import check_out, checkpoint_folder, number, print_f
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
-    from congruence.recipe import Recipe
-    from congruence.recipe.run import Run
+    from congruence.recipe import Recipe, Run
 
 
 #: Names of the selection criteria.

@@ -149,7 +149,7 @@ def opened(
     retry = Retry()
     retry.log = say_error
     with closing(open_asking(url, **{name: values.get(name) for name in FINDING})) as database:
-        info = retry(database, database.info)
+        info = retry.of(database)(database.info)
         if folder is None:
             folder = default_folder(info.place)
             kept = _read_kept(folder)
