@@ -1,5 +1,6 @@
-"""The examples of all help texts run, on the files that `congruence demo --files library` writes; with `--json`, standard
-output is one JSON document and nothing else.
+"""The examples of all help texts run, on the files that `congruence demo --files library` writes.
+
+With `--json`, standard output is one JSON document and nothing else.
 """
 
 import json

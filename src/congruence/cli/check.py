@@ -328,20 +328,19 @@ def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.upgrade.certify import ACTIONS
 
-    verdict, task, controls = certificate.verdict, certificate.task, certificate.controls
-    say(f"Verdict: {verdict.headline}")
-    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
-    if not verdict.settled:
-        print(
-            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more "
-            "items to narrow it down."
-        )
-    facts = certificate.facts
-    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
-    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
+    verdict, task, controls, facts = certificate.verdict, certificate.task, certificate.controls, certificate.facts
+    shares = ", ".join(f"{ACTIONS[action]} {share:.0%}" for action, share in verdict.confidence.items())
+    undecided = "No action has 90% of the draws: encode more items to narrow it down."
+    for line in (
+        f"Verdict: {verdict.headline}",
+        f"{verdict.reason[:1].upper()}{verdict.reason[1:]}",
+        f"Share of draws: {shares}",
+        *([] if verdict.settled else [undecided]),
+        f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}",
+        f"Map: {certificate.choice['name']}; {certificate.how_to_fit}",
+    ):
+        say(line)
     print()
-
     rows = []
     for name, scores in certificate.strategies.items():
         cells = [_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")]
@@ -354,19 +353,19 @@ def print_certificate(certificate: Certificate) -> None:
         rows,
     )
     _print_costs(certificate)
-    rows = [[f"{name.replace('/', ' ÷ ')}, {task}", _cell(e)] for name, e in certificate.retention.items()]
+    shown = {f"{name.replace('/', ' ÷ ')}, {task}": _cell(e) for name, e in certificate.retention.items()}
     for modality, e in certificate.cosines.items():
-        of_cosine = controls.get(f"cosine/{modality}", {})
-        rows += [
-            [f"cosine of mapped {modality} and target {modality}", _cell(e)],
-            [f"  control: every {modality} at the target's mean", number(of_cosine.get("constant"))],
-            ["  control: a random rotation about the correct means", number(of_cosine.get("random_rotation"))],
-        ]
-    rows += [[f"{m} variance in directions the anchors cover", f"{c:.1%}"] for m, c in certificate.covered.items()]
-    rows += [[f"distinct things the {m} anchors show", f"about {n:.0f}"] for m, n in certificate.distinct.items()]
+        shown[f"cosine of mapped {modality} and target {modality}"] = _cell(e)
+        for control, meaning in (
+            ("constant", "every row at the target's mean"),
+            ("random_rotation", "random rotation"),
+        ):
+            shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
+    shown |= {f"{m} variance in directions the anchors cover": f"{c:.1%}" for m, c in certificate.covered.items()}
+    shown |= {f"distinct things the {m} anchors show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
     ways = {"stored": "map the store", "queries": "map the queries"}
-    rows += [[f"mapped rows of {ways[way]} are read as", role] for way, role in certificate.roles.items()]
-    print_table("", ["", "value"], rows)
+    shown |= {f"mapped rows of {ways[way]} are read as": role for way, role in certificate.roles.items()}
+    print_table("", ["", "value"], [[name, value] for name, value in shown.items()])
     gained = ("score", "score_at_most", "cosine", "cosine_at_most")
     print_table(
         f"More anchors (now {certificate.n_anchors})",
@@ -387,12 +386,11 @@ def _print_costs(certificate: Certificate) -> None:
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
     for cost in certificate.costs:
-        share, items, minutes, price = cost["share"], cost["items"], cost["minutes"], cost["price"]
+        share, items, price = cost["share"], cost["items"], cost["price"]
         name = names.get(cost["strategy"], "re-embed").format(share=share)
         encoded = f"{share:.0%} of the store" if items is None else f"{items:,}"
-        rows.append(
-            [name, _cell(cost["score"]), encoded, number(minutes, 1), "–" if price is None else f"{price:,.2f}"]
-        )
+        paid = "–" if price is None else f"{price:,.2f}"
+        rows.append([name, _cell(cost["score"]), encoded, number(cost["minutes"], 1), paid])
     print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
     if certificate.progressive.get("sentence"):
         say(certificate.progressive["sentence"])
