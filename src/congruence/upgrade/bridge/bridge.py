@@ -637,10 +637,9 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
 
 def wrong_direction(got: str, mapping: Map) -> DirectionError:
     """Return the error for vectors of the index's model passed as queries."""
-    remedy = "Bridge(mapping.inverse())" if hasattr(mapping, "inverse") else "Bridge(fit(new, old))"
     return DirectionError(
         f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}.",
-        f"Encode them with the new model, or use a map in the other direction: {remedy}.",
+        "Encode them with the new model, or fit the map in the other direction, from the new model to the old one.",
     )
 
 
