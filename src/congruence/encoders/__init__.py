@@ -13,7 +13,6 @@ from congruence.errors import ParameterError
 __all__ = [
     "ADAPTERS",
     "ENCODED",
-    "PAIRS",
     "POOLINGS",
     "Encoder",
     "EncoderOptions",
@@ -29,16 +28,6 @@ ADAPTERS = {
     "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
     "timm": ("congruence.encoders.timm", "TimmEncoder"),
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
-}
-
-#: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
-#: it uses; the base model has the 768 dimensions that its experiments with equal widths need.
-PAIRS = {
-    "openai-b32-laion-b32": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-32/laion400m_e31"),
-    "openai-l14-siglip": ("open_clip:ViT-L-14/openai", "hf:google/siglip-base-patch16-224"),
-    "openai-l14-flava": ("open_clip:ViT-L-14/openai", "hf:facebook/flava-full"),
-    "openai-b32-openai-b16": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-16/openai"),
-    "openai-b32-openai-l14": ("open_clip:ViT-B-32/openai", "open_clip:ViT-L-14/openai"),
 }
 
 

@@ -131,19 +131,18 @@ def plan_rows(
     machines: Machines,
     dtype: str = "float32",
     payload: float = 8.0,
-    columns: int = 2,
     fragment_bytes: int = FRAGMENT_BYTES,
 ) -> dict[str, Any]:
     """Estimate the work, time and cost of mapping a number of rows, as plain data.
 
-    ``payload``: bytes per row in addition to its vector; ``columns``: number of columns, including that of the vectors;
-    ``fragment_bytes``: size of a fragment before it is mapped. ``bound`` says what limits the speed, "cores" or
-    "network"; ``checks`` has the ``share`` that the job takes of each limit, the largest first, and what to do above 1.
+    ``payload``: bytes per row in addition to its vector; ``fragment_bytes``: size of a fragment before it is mapped.
+    ``bound`` says what limits the speed, "cores" or "network"; ``checks`` has the ``share`` that the job takes of each
+    limit, the largest first, and what to do above 1.
 
     Notes
     -----
     Work: N / rate · (1 + lost) core-hours, distributed evenly. Requests: for each fragment, two reads for the footer,
-    one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of output, and two to
+    one for each 16 MB of the vectors and one for the ids; one write for each 10 MB of output, and two to
     begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for
     each 1,000 files. Index: a graph with 32 links of 4 bytes per row, in memory with the float32 vectors.
     """
@@ -156,7 +155,7 @@ def plan_rows(
     by_network = (bytes_in + bytes_out) * again * 8 / (machines.count * machines.network * 1e9) / 3600
     hours = max(by_cores, by_network)
     per_in, per_out = bytes_in / fragments, bytes_out / fragments
-    gets = math.ceil(fragments * again * (2 + columns - 1 + math.ceil(per_in / READ_BYTES)))
+    gets = math.ceil(fragments * again * (3 + math.ceil(per_in / READ_BYTES)))
     segments = max(math.ceil(fragments / MOST_RECEIPTS), min(fragments, math.ceil(hours * 3600 / SECONDS)))
     puts = math.ceil(fragments * again * (2 + math.ceil(per_out / PART_BYTES))) + segments + 2
     lists = 2 * math.ceil(fragments / 1000)
