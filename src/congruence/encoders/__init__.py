@@ -13,6 +13,7 @@ from congruence.errors import ParameterError
 __all__ = [
     "ADAPTERS",
     "ENCODED",
+    "PAIRS",
     "POOLINGS",
     "Encoder",
     "EncoderOptions",
@@ -28,6 +29,16 @@ ADAPTERS = {
     "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
     "timm": ("congruence.encoders.timm", "TimmEncoder"),
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
+}
+
+#: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
+#: it uses; the base model has the 768 dimensions that its experiments with equal widths need.
+PAIRS = {
+    "openai-b32-laion-b32": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-32/laion400m_e31"),
+    "openai-l14-siglip": ("open_clip:ViT-L-14/openai", "hf:google/siglip-base-patch16-224"),
+    "openai-l14-flava": ("open_clip:ViT-L-14/openai", "hf:facebook/flava-full"),
+    "openai-b32-openai-b16": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-16/openai"),
+    "openai-b32-openai-l14": ("open_clip:ViT-B-32/openai", "open_clip:ViT-L-14/openai"),
 }
 
 
@@ -86,8 +97,9 @@ def load_encoder(
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         known = ", ".join(f"{prefix}:…" for prefix in ADAPTERS)
-        problem = f"Got encoder {name!r}; expected one of {known}."
-        raise ParameterError(problem, "Pass a name with one of these prefixes.")
+        raise ParameterError(
+            f"Got encoder {name!r}; expected one of {known}.", "Pass a name with one of these prefixes."
+        )
     if modality is not None:
         check_choice(modality, ENCODED, "modality")
     module, kind = ADAPTERS[prefix]
