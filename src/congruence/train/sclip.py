@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
@@ -54,7 +54,7 @@ def pseudo_label_loss(
     def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
         with torch.no_grad():
             if plan is not None:
-                P = plan(part)
+                P: Any = plan(part)
                 targets = P / P.sum(1, keepdim=True).clamp_min(torch.finfo(P.dtype).tiny)
             else:
                 targets = _assign(queries[part] @ keys.T / temperature, assignment)
