@@ -70,14 +70,7 @@ def main() -> None:
         fit, test = order[:fitted], order[fitted:]
         tested = text[test], None if image is None else image[test], target[test]
         truth = OrthogonalMap().fit(text[fit], target[fit])
-        results.append(
-            {
-                "split": split,
-                "pool": f"{fitted} pairs",
-                "pairs": fitted,
-                "before": scores(truth, *tested),
-            }
-        )
+        results.append({"split": split, "pool": f"{fitted} pairs", "pairs": fitted, "before": scores(truth, *tested)})
         for pool, (size, share) in pools.items():
             for n in sizes:
                 pairs, others = fit[:n], fit[n:]

@@ -28,10 +28,7 @@ from congruence.train.retrieval import left_out_ranks, mean_recall
 from congruence.train.self_trained import unit
 from machine_output import add_json, write_json
 
-ENCODERS = {
-    "photos": ("image_effnet_lite0", "image_mobilenet_v2"),
-    "texts": ("text_mpnet", "text_minilm_l6"),
-}
+ENCODERS = {"photos": ("image_effnet_lite0", "image_mobilenet_v2"), "texts": ("text_mpnet", "text_minilm_l6")}
 SHORT = {"max_steps": 300, "n_components": 128, "folds": 3, "validate_every": 50}
 RATES = [{"learning_rate": rate} for rate in (1e-4, 1e-3, 1e-2)]
 #: The grid of each method: parameters that its paper searches over, or the learning rate.

@@ -34,13 +34,7 @@ WAYS: tuple[tuple[float | None, bool], ...] = ((None, True), (None, False), *((r
 
 
 def fit(
-    split: Split,
-    teacher: Any,
-    start: str,
-    overlap: float,
-    rho: float | None,
-    steps: int | None,
-    short: bool = False,
+    split: Split, teacher: Any, start: str, overlap: float, rho: float | None, steps: int | None, short: bool = False
 ) -> Any:
     given = {
         **TRAINING,

@@ -82,10 +82,7 @@ def main() -> None:
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    measure = {
-        "sample": sample,
-        "lvis": lambda seed: lvis(given.file, seed),
-    }[given.data]
+    measure = {"sample": sample, "lvis": lambda seed: lvis(given.file, seed)}[given.data]
     runs = [measure(seed) for seed in range(given.splits)]
     lines = []
     for name in runs[0]:

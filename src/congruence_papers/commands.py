@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,42 +89,22 @@ def reproduce(
     known = {"metrics": [], **paper.parameters(experiment, {})}
     parameters = _parsed(changed or (), known)
 
-    def measured() -> Any:
-        return run(
-            name,
-            models=models,
-            data=[part.strip() for part in data.split(",")] if data else None,
-            file=file,
-            root=root,
-            cache=cache,
-            seeds=seeds,
-            quick=quick,
-            parameters=parameters,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            log=say_error,
-        )
-
-    written = ""
-    if out is None:
-        if png or pdf or html:
-            raise ParameterError("There is no folder for the figure and the page.", "Pass `out=FOLDER`.")
-        outcome = measured()
-    else:
-        # The folder is created first: embedding may take hours, and an output that cannot be written is refused at
-        # once.
-        with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
-            outcome = measured()
-            write_files(folder, outcome, png=png, pdf=pdf, html=html)
-        figures = [f"figure.{kind}" for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)) if wanted]
-        written = f"Written to {out}: results.json, results.csv, {', '.join([*figures, *['report.html'] * html])}"
+    source = {"models": models, "file": file, "root": root, "cache": cache, "seeds": seeds, "quick": quick}
+    encoder = {"device": device, "dtype": dtype, "batch_size": batch_size}
+    names = [part.strip() for part in data.split(",")] if data else None
+    if out is None and (png or pdf or html):
+        raise ParameterError("There is no folder for the figure and the page.", "Pass `out=FOLDER`.")
+    # The folder is created first: embedding may take hours, and an output that cannot be written is refused at once.
+    place = nullcontext() if out is None else atomic_path(out, force=force, directory=True, foreign=why_no_experiment)
+    with place as folder:
+        outcome = run(name, data=names, parameters=parameters, log=say_error, **source, **encoder)  # type: ignore[arg-type]
+        written = [] if folder is None else write_files(folder, outcome, png=png, pdf=pdf, html=html)
     if as_json:
         print_json(outcome.results)
         return
     _print(outcome.results)
     if written:
-        say(written)
+        say(f"Written to {out}: {', '.join(written)}")
 
 
 def _parsed(changed: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +158,7 @@ def _list(as_json: bool) -> None:
 
 
 def _print(results: dict[str, Any]) -> None:
-    from congruence_papers.figure import claim_lines, data_lines, note_lines, shown_rows
+    from congruence_papers.figure import note_lines, shown_rows, summary_lines
 
     columns, rows = shown_rows(results)
     table = []
@@ -185,7 +166,7 @@ def _print(results: dict[str, Any]) -> None:
         cells = ["" if row[column] is None else str(row[column]) for column in columns]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])
     print_table(f"{results['experiment']}: {results['title']}", [*columns, "mean", "sd", "n"], table)
-    for line in [*claim_lines(results), *data_lines(results), *note_lines(results)]:
+    for line in [*summary_lines(results), *note_lines(results)]:
         say(line)
 
 
@@ -210,38 +191,31 @@ def datasets(
     if name is None:
         if download:
             raise ParameterError("Got --download without a data set.", "Write congruence lab datasets NAME --download.")
-        facts = [_facts(entry, root) for entry in DATASETS.values()]
+        known = [_facts(entry, root) for entry in DATASETS.values()]
         if as_json:
-            print_json({"root": root, "datasets": facts})
+            print_json({"root": root, "datasets": known})
             return
-        print_table(
-            f"image data sets, looked for in {root}",
-            ["name", "data set", "classes", "templates", "images by split", "download", "found"],
-            [_row(entry, own) for entry, own in zip(DATASETS.values(), facts, strict=True)],
-        )
+        columns = ["name", "data set", "classes", "templates", "images by split", "download", "found"]
+        print_table(f"image data sets, looked for in {root}", columns, list(map(_row, known)))
         return
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
-    written: list[str] = []
+    made: list[str] = []
     if download:
         with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as callback:
-            written = download_dataset(name, root, callback)
-    details = {**_facts(entry, root), "made": written}
+            made = download_dataset(name, root, callback)
+    facts = _facts(entry, root)
     if as_json:
-        print_json({"root": root, **details})
+        print_json({"root": root, **facts, "made": made})
         return
-    print_table(entry.title, ["", ""], [[key, text] for key, text in _description(entry, details) if text])
+    print_table(entry.title, ["", ""], [[key, text] for key, text in _description(facts, made) if text])
 
 
 def _facts(entry: Entry, root: str) -> dict[str, Any]:
     """Describe a data set as plain data."""
     folder = entry.locate(root) if entry.resources else None
     return {
-        "name": entry.name,
-        "title": entry.title,
-        "classes": entry.classes,
-        "templates": list(entry.templates),
-        "splits": dict(entry.splits),
-        "splits_from": entry.splits_from,
+        **{"name": entry.name, "title": entry.title, "classes": entry.classes, "templates": list(entry.templates)},
+        **{"splits": dict(entry.splits), "splits_from": entry.splits_from},
         "download": [
             {"url": r.url, "path": r.path, "bytes": r.size, "sha256": r.sha256, "md5": r.md5} for r in entry.resources
         ],
@@ -250,43 +224,33 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
     }
 
 
-def _named_splits(entry: Entry) -> list[str]:
-    """Return name and size of each split, except numbered ones: DTD's ten partitions would not fit on a line."""
-    return [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+def _named_splits(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in facts["splits"].items() if not split[-1].isdigit())
 
 
-def _row(entry: Entry, facts: dict[str, Any]) -> list[str]:
-    return [
-        entry.name,
-        entry.title,
-        "" if entry.classes is None else str(entry.classes),
-        str(len(entry.templates)),
-        ", ".join(_named_splits(entry)) or "any",
-        f"{facts['bytes'] / 1e6:,.0f} MB" if facts["bytes"] else "",
-        facts["found"] or ("no" if entry.resources else ""),
-    ]
+def _row(facts: dict[str, Any]) -> list[str]:
+    size = f"{facts['bytes'] / 1e6:,.0f} MB" if facts["bytes"] else ""
+    found = facts["found"] or ("no" if facts["download"] else "")
+    counts = [str(facts["classes"] or ""), str(len(facts["templates"]))]
+    return [facts["name"], facts["title"], *counts, _named_splits(facts) or "any", size, found]
 
 
-def _description(entry: Entry, details: dict[str, Any]) -> list[tuple[str, str]]:
-    numbered = [split for split in entry.splits if split[-1].isdigit()]
-    rows = [
-        ("name", entry.name),
-        ("classes", "" if entry.classes is None else str(entry.classes)),
-        ("splits", ", ".join(_named_splits(entry)) or "one per folder, or all"),
-        ("", f"{numbered[0]} … {numbered[-1]}, {entry.splits[numbered[0]]:,} each" if numbered else ""),
-        ("splits by", entry.splits_from),
-        ("first template", entry.templates[0]),
-        ("templates", str(len(entry.templates))),
-        ("found", details["found"] or ("no" if entry.resources else "")),
-        ("written", ", ".join(details["made"])),
-    ]
-    for source in details["download"]:
-        checksum = source["sha256"] or source["md5"]
+def _description(facts: dict[str, Any], written: list[str]) -> list[tuple[str, str]]:
+    name, _, classes, templates, splits, _, found = _row(facts)
+    numbered = [split for split in facts["splits"] if split[-1].isdigit()]
+    rows = [("name", name), ("classes", classes), ("splits", splits)]
+    if numbered:
+        rows.append(("", f"{numbered[0]} … {numbered[-1]}, {facts['splits'][numbered[0]]:,} each"))
+    rows += [("splits by", facts["splits_from"]), ("first template", facts["templates"][0]), ("templates", templates)]
+    rows += [("found", found), ("written", ", ".join(written))]
+    for source in facts["download"]:
+        checksum = source["sha256"] or source["md5"] or "not published; the checksum of the first download is recorded"
+        size = "not published" if source["bytes"] is None else str(source["bytes"])
         rows += [
             ("download", source["url"] or ""),
             ("  to", source["path"]),
-            ("  bytes", "not published" if source["bytes"] is None else str(source["bytes"])),
-            ("  checksum", checksum or "not published; the checksum of the first download is recorded"),
+            ("  bytes", size),
+            ("  checksum", checksum),
         ]
     return rows
 

@@ -36,22 +36,13 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     return value
 
 
-def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
+def check_number(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
     """Return a finite number that is positive, or with ``zero`` not negative."""
-    numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
     number: Any = value
+    numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
     if isinstance(value, bool) or not numeric or not 0 <= number < np.inf or (number == 0 and not zero):
         expected = f"{'a whole' if integer else 'a finite'} number {'≥' if zero else '>'} 0"
         raise ParameterError(argument=name, got=value, expected=expected, fix=f"Pass `{name}=10`, for example.")
-    return value
-
-
-def check_seed(value: int, name: str = "random_state") -> int:
-    """Return a whole number that NumPy takes as a seed."""
-    if check_positive(value, name, zero=True, integer=True) >= 2**63:
-        raise ParameterError(
-            argument=name, got=value, expected="a number below 2**63", fix=f"Pass `{name}=0`, for example."
-        )
     return value
 
 
@@ -138,9 +129,6 @@ def at_most(value: float, bound: float) -> Checked:
 class Values:
     """The measured means of one case, by metric; without rows it returns 1 and records what a claim asks for."""
 
-    #: Quantities that a metric stands for if none is named.
-    _OWN = ("after", "value", "count")
-
     def __init__(self, rows: Sequence[Row] | None, case: Mapping[str, object]) -> None:
         self._rows, self._case = rows, case
         self.metrics: set[str] = set()
@@ -155,7 +143,7 @@ class Values:
         self.selected |= {*keys}
         if self._rows is None:
             return 1.0
-        quantities = self._OWN if quantity is None else (quantity,)
+        quantities = ("after", "value", "count") if quantity is None else (quantity,)
         rows = [row for row in self._rows if row["metric"] == metric and row["quantity"] in quantities]
         self.complete |= any(all(row[key] == own for key, own in self._case.items()) for row in rows)
         for key in ("data", "pair", "part", "series"):
@@ -193,10 +181,9 @@ class Claim:
         asked = Values(None, {})
         self.check(asked)
         free = [key for key in ("data", "pair", "part", "x") if key not in asked.selected]
-        cases = dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in asked.metrics)
         held, checked = 0, 0
         failed: list[dict[str, Any]] = []
-        for own in cases:
+        for own in dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in asked.metrics):
             case = dict(zip(free, own, strict=True))
             values = Values(rows, case)
             try:
@@ -285,11 +272,11 @@ class Experiment:
 
     def facts(self) -> dict[str, Any]:
         """Return the description as plain data."""
-        lists = {name: list(getattr(self, name)) for name in ("models", "data", "sample_data", "metrics")}
-        plain = {
-            name: getattr(self, name) for name in ("name", "title", "section", "kind", "claim", "variant", "seeds")
-        }
-        return {**plain, **lists, "parameters": dict(self.parameters), "numbers": self.numbers}
+        facts = {name: value for name, value in vars(self).items() if name != "claims"}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+
+
+_LISTS = ("models", "data", "sample_data")
 
 
 def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experiment]:
@@ -299,19 +286,16 @@ def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experim
     """
 
     def make(name: str, title: str, section: str, kind: str, claim: str, *claims: Claim, **more: Any) -> Experiment:
-        kind = f"{prefix}_{kind}" if prefix else kind
+        name, kind = (f"{prefix}-{name}", f"{prefix}_{kind}") if prefix else (name, kind)
         values = {**defaults, **more}
-        for field_name in ("models", "data", "sample_data"):
-            if isinstance(values[field_name], str):
-                values[field_name] = tuple(values[field_name].split())
-        return Experiment(f"{prefix}-{name}" if prefix else name, title, section, kind, claim, claims, **values)
+        values |= {key: tuple(values[key].split()) for key in _LISTS if isinstance(values[key], str)}
+        return Experiment(name, title, section, kind, claim, claims, **values)
 
     return make
 
 
 @cache
 def _printed() -> dict[str, dict[str, Any]]:
-    """Return the numbers that the papers print, by experiment."""
     found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("printed.json").read_bytes())
     return found
 
@@ -346,44 +330,38 @@ class Paper:
 
     def parameters(self, experiment: Experiment, changed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters of an experiment with some changed, after checking these."""
-        known = {**self.kinds[experiment.kind].parameters, **experiment.parameters}
+        defaults = self.kinds[experiment.kind].parameters
         for name, value in changed.items():
-            if name not in known:
-                among = ", ".join(known) or "none"
+            if name not in defaults:
+                among = ", ".join(defaults) or "none"
                 raise ParameterError(f"{experiment.name} has no parameter {name}, but {among}.", "Pass one of these.")
-            self._check(name, value, self.kinds[experiment.kind].parameters[name])
-        return {**known, **changed}
+            words, right = self._check(name, value, defaults[name])
+            if not right:
+                raise ParameterError(f"Got {name} {value!r}; expected {words}.", "Pass such a value.")
+        return {**defaults, **experiment.parameters, **changed}
 
-    def _check(self, name: str, value: Any, default: Any) -> None:
-        """Refuse a value of another type than the default, a name that is no choice, and a number out of range."""
-        several = isinstance(default, list)
+    def _check(self, name: str, value: Any, default: Any) -> tuple[str, bool]:
+        """Return what is allowed, and whether a value is: a choice, in range, or of the same type as the default."""
         if name in self.ranges:
             words, allowed = self.ranges[name]
             try:
-                right = allowed(value)
+                return words, allowed(value)
             except TypeError:
-                right = False
-        elif several and not isinstance(value, list | tuple):
-            words, right = "a list", False
-        elif name in self.choices:
+                return words, False
+        several = isinstance(default, list)
+        if several and not isinstance(value, list | tuple):
+            return "a list", False
+        values = value if several else [value]
+        if name in self.choices:
             words = f"{'some' if several else 'one'} of {', '.join(self.choices[name])}"
-            right = all(one in self.choices[name] for one in (value if several else [value]))
-        elif several:
-            words = "a list of names" if name == "dual_encoders" else "a list of whole numbers from 2"
-            right = all(isinstance(one, str) if name == "dual_encoders" else _is_count(one, 2) for one in value)
-        elif type(default) is int:
-            words, right = "a whole number of at least 1", _is_count(value, 1)
-        else:
-            words, right = (
-                {bool: "true or false", str: "text", dict: "a mapping"}[type(default)],
-                type(value) is type(default),
-            )
-        if not right:
-            raise ParameterError(f"Got {name} {value!r}; expected {words}.", "Pass such a value.")
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+            return words, all(one in self.choices[name] for one in values)
+        if name == "dual_encoders":
+            return "a list of names", all(isinstance(one, str) for one in values)
+        if several or type(default) is int:
+            least = 2 if several else 1
+            words = "a list of whole numbers from 2" if several else "a whole number of at least 1"
+            return words, all(type(one) is int and one >= least for one in values)
+        return {bool: "true or false", str: "text", dict: "a mapping"}[type(default)], type(value) is type(default)
 
 
 @dataclass
@@ -393,7 +371,7 @@ class ExperimentJob(Generic[DataT]):
     ``extra`` is plain data for plots and records of tuning and training; ``notes`` are what a reader needs to know;
     ``resampled`` is what the draws resample, if not what the kind says; ``unchecked`` why the claim does not apply.
 
-    >>> job = Job(None, [], [0, 1], {})
+    >>> job = ExperimentJob(None, [], [0, 1], {})
     >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.5)
     >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.7)
     >>> row = job.rows()[0]
@@ -442,12 +420,6 @@ class ExperimentJob(Generic[DataT]):
     def add_listed(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
         """Add the values of those metrics that the experiment lists, in its order."""
         self.add_all(what, {metric: values[metric] for metric in self.metrics if metric in values}, quantity)
-
-    def add_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
-        """Add values that do not depend on the map, by metric and quantity."""
-        for metric, by_quantity in values.items():
-            for quantity, value in by_quantity.items():
-                self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def add_note(self, note: str) -> None:
         """Add a note, unless it is already there."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import itertools
 import json
+import string
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,43 +89,41 @@ def panels(results: Results) -> list[Panel]:
 
 def _clouds(title: str, points: Mapping[str, Any]) -> Panel:
     """Return a panel of clouds under the names that the plot expects; images of one model are joined to its texts."""
+    names: dict[str, str] = {}
     if {*points} == {"target image", "target text"}:
-        joined = {"source image": points["target image"], "target image": points["target text"]}
+        points = {"source image": points["target image"], "target image": points["target text"]}
         names = {"source image": "images", "target image": "texts"}
-        return {"kind": "clouds", "title": title, "points": joined, "names": names}
-    return {"kind": "clouds", "title": title, "points": dict(points), "names": {}}
+    return {"kind": "clouds", "title": title, "points": dict(points), "names": names}
 
 
 def _name(row: Row) -> str:
-    """Return the name of a bar or line."""
-    series = [word for word in (row["series"], row["part"]) if word]
-    if row["quantity"] in _OF_SERIES:
-        return ", ".join([*series, _OF_SERIES[row["quantity"]]])
-    if row["quantity"] != "after":
-        return _FIXED[row["quantity"]][1] if row["quantity"] in _FIXED else str(row["quantity"])
-    return ", ".join(series) or "after"
+    quantity, series = row["quantity"], ", ".join(word for word in (row["series"], row["part"]) if word)
+    if quantity in _OF_SERIES:
+        return ", ".join(filter(None, [series, _OF_SERIES[quantity]]))
+    if quantity == "after":
+        return series or quantity
+    return _FIXED[quantity][1] if quantity in _FIXED else quantity
 
 
-def _groups(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the combinations of data and pair of models."""
-    return list(dict.fromkeys((row["data"] or "", row["pair"] or "") for row in rows))
+def _group(row: Row) -> tuple[str, str]:
+    return row["data"] or "", row["pair"] or ""
 
 
 def _bars(title: str, rows: list[Row]) -> Panel:
-    groups = _groups(rows)
+    groups = list(dict.fromkeys(map(_group, rows)))
     several = len({data for data, _ in groups}) > 1
     ordered = sorted(rows, key=lambda row: _FIXED.get(row["quantity"], ("", "", 1))[2])
     series = []
     for name, color in _colors((_name(row), row["quantity"]) for row in ordered).items():
         own = [row for row in rows if _name(row) == name]
-        group = [groups.index((row["data"] or "", row["pair"] or "")) for row in own]
+        group = [groups.index(_group(row)) for row in own]
         series.append({"name": name, "color": color, "group": group, **_spread(own)})
     names = [", ".join(filter(None, [data if several or not pair else "", pair])) for data, pair in groups]
     return {"kind": "bars", "title": title, "groups": names, "series": series}
 
 
 def _lines(title: str, rows: list[Row], axis: str | None) -> Panel:
-    several = len(_groups(rows)) > 1
+    several = len({*map(_group, rows)}) > 1
 
     def name(row: Row) -> str:
         own = ", ".join(filter(None, [_name(row), row["part"] if row["quantity"] != "after" else ""]))
@@ -172,7 +172,6 @@ def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -
 
 
 def _draw_bars(panel: Panel, ax: Axes) -> None:
-    """Draw bars side by side for each group, with standard deviations over draws."""
     series, groups = panel["series"], panel["groups"]
     step = min(0.8 / len(series), _WIDEST)
     low, high = 0.0, 1e-9
@@ -205,7 +204,6 @@ def _wrap(name: str, letters: int) -> str:
 
 
 def _draw_lines(panel: Panel, ax: Axes) -> None:
-    """Draw means along a horizontal axis, with bands of a standard deviation over draws."""
     series = panel["series"]
     xs = sorted({x for line in series for x in line["x"]})
     low, high = 0.0, -np.inf
@@ -238,28 +236,28 @@ def draw_experiment(results: Results, pictures: Mapping[str, bytes] | None = Non
     columns = min(3, max(1, len(shown)))
     width = max(columns * (WIDTH + _GAP), 560)
     heading = textwrap.wrap(words(f"{results['experiment']}: {results['title']}", 1000), int(width / 8))
-    footer = [
-        part
-        for line in [*claim_lines(results), *data_lines(results)]
-        for part in textwrap.wrap(words(line, 10_000), int(width / _LETTER), subsequent_indent="    ")
-    ]
+    wrapped = (
+        textwrap.wrap(words(line, 10_000), int(width / _LETTER), subsequent_indent="    ")
+        for line in summary_lines(results)
+    )
+    footer = [part for parts in wrapped for part in parts]
     rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
     heights = [HEIGHT + 46 + _LINE * max(_legend_lines(panel) for panel in row) for row in rows]
-    examples = [
-        (example, max(16 + 74 * len(example["rows"]), 80) + _LINE) for example in results["extra"].get("examples", [])
-    ]
+    examples = results["extra"].get("examples", [])
+    tall = [max(16 + 74 * len(example["rows"]), 80) + _LINE for example in examples]
     top = 46 + 16 * len(heading)
     with style():
-        sheet = _Sheet(width, top + sum(heights) + sum(height for _, height in examples) + _LINE * len(footer) + 6)
+        sheet = _Sheet(width, top + sum(heights) + sum(tall) + _LINE * len(footer) + 6)
         for k, line in enumerate(heading):
             sheet.write(8, 20 + 16 * k, line, size=13, weight="bold")
         draws = f"{len(results['seeds'])} draws{' (quick run)' if results['quick'] else ''}"
         sheet.soft(8, top - 24, f"{draws}; claim and data are below the panels.")
-        for r, (row, height) in enumerate(zip(rows, heights, strict=True)):
+        letters = itertools.cycle(string.ascii_lowercase)
+        for row, height in zip(rows, heights, strict=True):
             for c, panel in enumerate(row):
-                sheet.panel(c * (WIDTH + _GAP) + 8, top, panel, chr(ord("a") + (r * columns + c) % 26))
+                sheet.panel(c * (WIDTH + _GAP) + 8, top, panel, next(letters))
             top += height
-        for example, height in examples:
+        for example, height in zip(examples, tall, strict=True):
             sheet.example(example, pictures or {}, top)
             top += height
         for k, line in enumerate(footer):
@@ -283,33 +281,27 @@ class _Sheet:
         self._width, self._height = width, height
 
     def write(self, x: float, y: float, text: str, **options: Any) -> None:
-        options = {"size": 10.5, "va": "baseline", **options}
-        self.figure.text(x / self._width, 1 - y / self._height, text, **options)
+        self.figure.text(x / self._width, 1 - y / self._height, text, **{"size": 10.5, "va": "baseline", **options})
 
     def soft(self, x: float, y: float, text: str) -> None:
         self.write(x, y, text, size=9.5, color=COLOR["soft"])
 
+    def axes(self, x: float, bottom: float, width: float, height: float) -> Axes:
+        size = width / self._width, height / self._height
+        return self.figure.add_axes((x / self._width, 1 - bottom / self._height, *size))
+
     def panel(self, left: float, top: float, panel: Panel, letter: str) -> None:
         self.write(left, top, f"({letter}) {words(panel['title'])}")
-        framed = panel["kind"] != "clouds"
-        margin = _LEFT if framed else 8
-        slanted = panel["kind"] == "bars" and len(panel["groups"]) > _CROWDED
-        bottom = (_BOTTOM + 30 * slanted) if framed else 8
-        x, y = (left + margin) / self._width, 1 - (top + 4 + HEIGHT - bottom) / self._height
-        size = (WIDTH - margin - _RIGHT) / self._width, (HEIGHT - bottom - _TOP) / self._height
-        ax = self.figure.add_axes((x, y, *size))
+        bars = panel["kind"] == "bars"
+        slanted = bars and len(panel["groups"]) > _CROWDED
+        margin, bottom = (8, 8) if panel["kind"] == "clouds" else (_LEFT, _BOTTOM + 30 * slanted)
+        ax = self.axes(left + margin, top + 4 + HEIGHT - bottom, WIDTH - margin - _RIGHT, HEIGHT - bottom - _TOP)
         draw_panel(panel, ax, annotate=False)
         # The legend is positioned on the figure, since the height of the axes varies.
-        handles, labels = ax.get_legend_handles_labels()
-        ax.legend(
-            handles,
-            labels,
-            loc="upper left",
-            bbox_to_anchor=((left + _LEFT) / self._width, 1 - (top + HEIGHT + 10) / self._height),
-            bbox_transform=self.figure.transFigure,
-            labelspacing=0.25,
-            **({"handlelength": 0.9, "handleheight": 0.8} if panel["kind"] == "bars" else {}),
-        )
+        place = (left + _LEFT) / self._width, 1 - (top + HEIGHT + 10) / self._height
+        squares = {"handlelength": 0.9, "handleheight": 0.8} if bars else {}
+        options: dict[str, Any] = {"bbox_to_anchor": place, "bbox_transform": self.figure.transFigure, **squares}
+        ax.legend(*ax.get_legend_handles_labels(), loc="upper left", labelspacing=0.25, **options)
 
     def example(self, example: Mapping[str, Any], pictures: Mapping[str, bytes], top: float) -> None:
         """Draw an image, the caption derived from it, and the images retrieved, in rows."""
@@ -330,8 +322,7 @@ class _Sheet:
         except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError):
             self.soft(x, y + 34, words(item["text"] or item["id"], 12))
             return
-        bounds = x / self._width, 1 - (y + _PICTURE) / self._height, _PICTURE / self._width, _PICTURE / self._height
-        ax = self.figure.add_axes(bounds)
+        ax = self.axes(x, y + _PICTURE, _PICTURE, _PICTURE)
         ax.imshow(picture, interpolation="none")
         ax.set_axis_off()
 
@@ -339,8 +330,8 @@ class _Sheet:
 # ------------------------------------------------------------------ text
 
 
-def claim_lines(results: Results) -> list[str]:
-    """Return the paper's claim, and whether it held here, as lines of text."""
+def summary_lines(results: Results) -> list[str]:
+    """Return the paper's claim, whether it held here, the data, the split and the seeds as lines of text."""
     held = results["held"]
     verdicts = {"yes": "yes, in every case checked", "no": "no, in no case checked", "partly": "partly"}
     verdict = verdicts.get(held["verdict"]) or f"not checked: {held.get('why')}"
@@ -348,12 +339,7 @@ def claim_lines(results: Results) -> list[str]:
     for claim in held["claims"]:
         count = f"{claim['held']} of {claim['of']}" if claim["of"] else "not measured"
         lines.append(f"  {count}: {claim['claim']}")
-    return lines
-
-
-def data_lines(results: Results) -> list[str]:
-    """Return the data, the numbers of rows, the split and the seeds as lines of text."""
-    lines = [f"Data: {data['title']} ({data['name']}), {data['count']}." for data in results["data"]]
+    lines += [f"Data: {data['title']} ({data['name']}), {data['count']}." for data in results["data"]]
     lines.append(f"Seeds: {', '.join(map(str, results['seeds']))}. Resampled: {results['resampled']}.")
     if replaced := results["stands_for"]:
         models, data = "; ".join(replaced["models"]), ", ".join(replaced["data"])
@@ -385,7 +371,7 @@ def render_experiment(results: Results, figure: str) -> str:
     return fill(
         templates().from_string(Path(__file__).with_name("experiment.html").read_text(encoding="utf-8")),
         s=results,
-        lines=[*claim_lines(results), *data_lines(results), *note_lines(results), ran],
+        lines=[*summary_lines(results), *note_lines(results), ran],
         figure=f"data:image/svg+xml;base64,{base64.b64encode(figure.encode()).decode()}",
         titles=[panel["title"] for panel in panels(results)],
         columns=columns,
@@ -418,20 +404,21 @@ def write_experiment(
         write_files(folder, outcome, png=png, pdf=pdf, html=html)
 
 
-def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = False, html: bool = False) -> None:
-    """Write the files of ``write_experiment`` into an existing folder."""
+def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = False, html: bool = False) -> list[str]:
+    """Write the files of ``write_experiment`` into an existing folder, and return their names."""
     results = outcome.results
+    figures = [f"figure.{kind}" for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)) if wanted]
     text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     (folder / "results.csv").write_text(to_csv(results["rows"]), encoding="utf-8")
     figure = draw_experiment(results, outcome.pictures)
     title = f"{results['experiment']}: {results['title']}"
-    for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)):
-        if wanted:
-            write_figure(folder / f"figure.{kind}", figure, title)
+    for name in figures:
+        write_figure(folder / name, figure, title)
     if html:
         svg = (folder / "figure.svg").read_text(encoding="utf-8")
         (folder / "report.html").write_text(render_experiment(results, svg), encoding="utf-8")
+    return ["results.json", "results.csv", *figures, *["report.html"] * html]
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -22,7 +22,7 @@ from congruence_papers.core import (
     ExperimentJob,
     Paper,
     check_choice,
-    check_positive,
+    check_number,
     judge,
 )
 
@@ -61,26 +61,19 @@ class Outcome:
         from congruence_papers.figure import draw_panel, panels
 
         shown = panels(self.results)
-        if not 0 <= panel < len(shown):
-            raise ParameterError(
-                argument="panel", got=panel, expected=f"0 to {len(shown) - 1}", fix="Pass one of these."
-            )
+        check_choice(panel, range(len(shown)), "panel")
         return draw_panel(shown[panel], ax, annotate=annotate)
 
 
 def find(experiment: str | Experiment) -> tuple[Paper, Experiment]:
     """Return an experiment by name, or one made in Python, with its paper."""
-    if isinstance(experiment, Experiment):
-        found = [paper for paper in PAPERS.values() if experiment.kind in paper.kinds]
-        if not found:
-            kinds = ", ".join(kind for paper in PAPERS.values() for kind in paper.kinds)
-            raise ParameterError(f"Got kind {experiment.kind!r}; expected one of {kinds}.", "Use one of these kinds.")
-        return found[0], experiment
-    if experiment not in EXPERIMENTS:
-        raise ParameterError(f"Got {experiment!r}; expected one of {', '.join(EXPERIMENTS)}.", "Pass one of these.")
-    return next(paper for paper in PAPERS.values() if EXPERIMENTS[experiment] in paper.experiments), EXPERIMENTS[
+    one = (
         experiment
-    ]
+        if isinstance(experiment, Experiment)
+        else EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
+    )
+    check_choice(one.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
+    return next(paper for paper in PAPERS.values() if one.kind in paper.kinds), one
 
 
 def run(
@@ -129,10 +122,8 @@ def run(
     collections : sequence of Data, optional
         Your own embeddings, instead of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the
         paper.
-    callback : callable, optional
-        Called with 1 after each draw.
-    log : callable, optional
-        Called with a description of what is being embedded.
+    callback, log : callable, optional
+        Called with 1 after each draw; called with a description of what is being embedded.
     **options
         ``device``, ``dtype``, ``batch_size`` of the encoders; for features the ``device`` to train on.
 
@@ -149,12 +140,13 @@ def run(
     experiment = replace(experiment, metrics=metrics, parameters=paper.parameters(experiment, changed))
     models = models or next(iter(experiment.sample_data), "sample")
     started = time.perf_counter()
-    draws = check_positive(experiment.seeds if seeds is None else seeds, "seeds", integer=True)
+    draws = check_number(experiment.seeds if seeds is None else seeds, "seeds", integer=True)
     draws = min(draws, QUICK_DRAWS) if quick else draws
     if collections is not None:
         opened = list(collections)
     elif models in paper.sample_data:
-        opened = [_open_sample(paper, experiment, models, data, file=file, cache=cache, log=log)]
+        _check_sample(experiment, models, data)
+        opened = [paper.open_sample(models, experiment.variant, file=file, cache=cache, log=log)]
     else:
         source = {"data": data, "file": file, "root": root, "cache": cache, "log": log, **options}
         opened = list(paper.open_models(experiment, models, **source))
@@ -171,11 +163,12 @@ def run(
     kind = paper.kinds[experiment.kind]
     kind.measure(job)
     rows = job.rows()
-    stand_ins = _stand_ins(opened)
+    names = ", ".join(dict.fromkeys(each.title or each.name for each in opened))
+    stand_ins = " and ".join(dict.fromkeys(each.stand_in for each in opened if each.stand_in))
     results = {
         "format": 1,
         "experiment": experiment.name,
-        "title": title_of(experiment, opened),
+        "title": f"{experiment.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else ""),
         "stand_in": stand_ins or None,
         "stands_for": {"models": list(experiment.models), "data": list(experiment.data)} if stand_ins else None,
         "claim": experiment.claim,
@@ -190,14 +183,13 @@ def run(
         "rows": rows,
         "words": {metric: paper.metrics[metric] for row in rows if (metric := row["metric"]) in paper.metrics},
         "extra": job.extra,
-        "versions": versions(),
+        "versions": _versions(),
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Outcome(results, _pictures(job))
 
 
-def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence[str] | None, **source: Any) -> Data:
-    """Open sample data; an option that does not apply to them is refused."""
+def _check_sample(experiment: Experiment, name: str, data: Sequence[str] | None) -> None:
     if experiment.parameters.get("captions"):
         raise ParameterError(f"{name} has no encoders for captions.", "Pass `models=…` by name, or no captions.")
     if data:
@@ -205,33 +197,16 @@ def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence
     if name not in experiment.sample_data:
         among = ", ".join(experiment.sample_data) or "none"
         raise ParameterError(f"{experiment.name} runs on {among}, not {name}.", "Pass one of these as `models=…`.")
-    return paper.open_sample(name, experiment.variant, **source)
-
-
-def title_of(experiment: Experiment, data: Sequence[Data]) -> str:
-    """Return ``"Few classes, on emoji [stand-in: two small models of emoji]"``: the data, and what replaces the paper's
-    models.
-    """
-    names = ", ".join(dict.fromkeys(each.title or each.name for each in data))
-    stand_ins = _stand_ins(data)
-    return f"{experiment.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
-
-
-def _stand_ins(data: Sequence[Data]) -> str:
-    return " and ".join(dict.fromkeys(each.stand_in for each in data if each.stand_in))
 
 
 def _pictures(job: ExperimentJob[Any]) -> dict[str, bytes]:
-    """Return the thumbnails of the examples' images, by id."""
-    ids = []
-    for example in job.extra.get("examples", []):
-        ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
-    found = {i: next((one for data in job.data if (one := data.thumbnail(i))), None) for i in dict.fromkeys(ids)}
+    examples = job.extra.get("examples", [])
+    items = [item for one in examples for row in ([one["query"]], *one["rows"].values()) for item in row]
+    found = {item["id"]: next(filter(None, (data.thumbnail(item["id"]) for data in job.data)), None) for item in items}
     return {i: picture for i, picture in found.items() if picture}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that results may depend on."""
+def _versions() -> dict[str, str]:
     out = {"congruence": congruence.__version__, "python": platform.python_version()}
     for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
         try:
@@ -241,7 +216,7 @@ def versions() -> dict[str, str]:
     return out
 
 
-def sort_key(name: str) -> tuple[str, str, int]:
+def _sort_key(name: str) -> tuple[str, str, int]:
     """Return the prefix, figure or table, and number of an experiment's name."""
     prefix, kind, number = re.match(r"(?:([a-z]+)-)?([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
     return prefix or "", kind, int(number or 0)
@@ -252,7 +227,7 @@ def listing() -> list[dict[str, Any]]:
     out = []
     for paper in PAPERS.values():
         same: dict[str, list[str]] = {}
-        for one in sorted(paper.experiments, key=lambda one: sort_key(one.name)):
+        for one in sorted(paper.experiments, key=lambda one: _sort_key(one.name)):
             same.setdefault(experiment_of(paper, one), []).append(one.name)
         rows = [
             {
@@ -266,7 +241,7 @@ def listing() -> list[dict[str, Any]]:
             for one in paper.experiments
         ]
         rows += [_entry(paper, name, why, section, "nothing to run") for name, (why, section) in paper.drawings.items()]
-        out += sorted(rows, key=lambda row: sort_key(row["name"]))
+        out += sorted(rows, key=lambda row: _sort_key(row["name"]))
     return out
 
 
@@ -277,19 +252,15 @@ def experiment_of(paper: Paper, experiment: Experiment) -> str:
 
 def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict[str, Any]:
     named = {"name": name, "paper": paper.name, "title": title, "section": section, "kind": kind, "parameters": {}}
-    lists: dict[str, list[str]] = {
-        key: [] for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")
-    }
+    lists = {key: list[str]() for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")}
     return {**named, **lists, "published_weights_run": False}
 
 
 def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
     """Return by paper the number of figures and tables that run on sample data, and of distinct experiments."""
     out: dict[str, dict[str, tuple[int, int]]] = {}
-    for paper in PAPERS:
-        for kind in ("fig", "table"):
-            own = [
-                row for row in rows if row["paper"] == paper and row["runs_here"] and sort_key(row["name"])[1] == kind
-            ]
-            out.setdefault(paper, {})[kind] = len(own), len({row["same_experiment_here"][0] for row in own})
+    for paper, kind in ((paper, kind) for paper in PAPERS for kind in ("fig", "table")):
+        run_here = [row for row in rows if row["paper"] == paper and row["runs_here"]]
+        own = [row for row in run_here if _sort_key(row["name"])[1] == kind]
+        out.setdefault(paper, {})[kind] = len(own), len({row["same_experiment_here"][0] for row in own})
     return out

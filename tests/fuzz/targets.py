@@ -25,7 +25,6 @@ from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
 from congruence.io import matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
 from congruence_papers import image_sets
-from congruence_papers.canonical import data as canonical_data
 from congruence_papers.image_sets.archives import extract
 
 #: Maximum length of a message, whatever the file contains.
@@ -220,22 +219,6 @@ def write_bundle(rng: random.Random, folder: Path) -> Path:
     return folder / "b.parquet"
 
 
-def read_captions(path: Path) -> None:
-    found = canonical_data.read_captions(path)
-    assert found
-    assert all(isinstance(name, str) and name and isinstance(text, str) and text for name, text in found)
-
-
-def write_captions(suffix: str, rng: random.Random, folder: Path) -> Path:
-    path = folder / f"captions{suffix}"
-    if suffix == ".json":
-        path.write_text(json.dumps({f"i{k}": rng.choice(("a cat", ["a cat", "a dog"])) for k in range(5)}))
-    else:
-        mark = "," if suffix == ".csv" else "\t"
-        path.write_text("".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")]))
-    return path
-
-
 def read_judgments(path: Path) -> None:
     found = read_qrels(path)
     assert found
@@ -319,7 +302,6 @@ TARGETS: dict[str, Target] = {
     **{f"items{s}": Target(partial(write_items, s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
     **{f"image{s}": Target(partial(write_image, s), read_image) for s in IMAGE_SUFFIXES},
     "bundle": Target(write_bundle, read_bundle),
-    **{f"captions{s}": Target(partial(write_captions, s), read_captions) for s in (".csv", ".tsv", ".json")},
     "qrels": Target(write_judgments, read_judgments),
     "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),
     **{

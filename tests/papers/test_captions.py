@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
 
-from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
+from congruence.errors import CongruenceError, FileError, InputError, ParameterError
 from congruence_papers import run
 from congruence_papers.canonical import edit_caption, open_models, open_sample
 from congruence_papers.canonical.data import edit_captions, read_captions, shared_words
@@ -31,35 +31,27 @@ def test_shared_words_leave_names_out():
     np.testing.assert_allclose(found, [3 / 4, np.nan])
 
 
-def test_captions_are_read_from_tables_and_mappings(tmp_path):
+def test_captions_are_read_from_tables(tmp_path):
     wanted = [("one.jpg", "a cat, asleep"), ("one.jpg", "a cat"), ("dog", "ein größerer Hund")]
-    for ending, text in (
-        ("csv", 'caption,id\n"a cat, asleep",one.jpg\na cat,one.jpg\nein größerer Hund,dog\n'),
-        ("tsv", "id\tcaption\none.jpg\ta cat, asleep\none.jpg\ta cat\ndog\tein größerer Hund\n"),
-        ("json", '{"one.jpg": ["a cat, asleep", "a cat"], "dog": "ein größerer Hund"}'),
-    ):
-        (tmp_path / f"c.{ending}").write_text(text, encoding="utf-8")
-        assert read_captions(tmp_path / f"c.{ending}") == wanted
+    text = 'caption,id\n"a cat, asleep",one.jpg\na cat,one.jpg\nein größerer Hund,dog\n'
+    (tmp_path / "c.csv").write_text(text, encoding="utf-8")
+    assert read_captions(tmp_path / "c.csv") == wanted
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "error", "message"),
+    ("text", "message"),
     [
-        ("c.csv", "name,caption\na,b\n", CorruptFileError, "Name them id and caption"),
-        ("c.csv", "id,caption\n", InputError, "No caption"),
-        ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
-        ("c.json", "[1]", CorruptFileError, "does not map"),
-        ("c.json", "{", CorruptFileError, "cannot be read"),
-        ("c.json", f'{{"a": {"1" * 5000}}}', CorruptFileError, "cannot be read"),
-        ("c.json", "[" * 10**5, CorruptFileError, "cannot be read"),
-        ("c.txt", "a", FileError, "csv, .tsv or .json"),
+        ("name,caption\na,b\n", "name"),
+        ("id,caption\n", "No "),
+        ("id,caption\na,\n", "caption"),
+        ("id,caption\n,b\n", "id"),
     ],
 )
-def test_files_that_hold_no_captions_are_refused(tmp_path, name, text, error, message):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(error, match=message):
-        read_captions(tmp_path / name)
-    with pytest.raises(FileError, match="Got no file"):
+def test_files_that_hold_no_captions_are_refused(tmp_path, text, message):
+    (tmp_path / "c.csv").write_text(text)
+    with pytest.raises(CongruenceError, match=message):
+        read_captions(tmp_path / "c.csv")
+    with pytest.raises(FileError):
         read_captions(tmp_path / "none.csv")
 
 

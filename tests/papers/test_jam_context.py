@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from congruence.errors import ParameterError, TooFewAnchorsError
+from congruence.errors import TooFewAnchorsError
 from congruence_papers import EXPERIMENTS, panels, run
-from congruence_papers.jam import open_sample
 from congruence_papers.jam.samples import CONTEXTS, synthetic_context
 
 pytestmark = pytest.mark.long
@@ -70,10 +69,3 @@ def test_bad_numbers_of_pairs(scenes):
     pytest.importorskip("torch")
     with pytest.raises(TooFewAnchorsError, match=r"Got 420 pairs of synthetic, not 500"):
         run(own([16, 500]), collections=[scenes], seeds=1)
-
-
-def test_only_made_up_scenes_have_contexts():
-    with pytest.raises(ParameterError, match="Got variant 'context' for imagenet1000; expected synthetic"):
-        open_sample("imagenet1000", None, "context")
-    config = EXPERIMENTS["jam-context"]
-    assert open_sample("synthetic", variant=config.variant).title == "made-up scenes, noisy texts"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.datasets import CATEGORIES
-from congruence.errors import FileError, InputError, MissingExtraError, ParameterError, ShapeError
+from congruence.errors import InputError, MissingExtraError, ParameterError, ShapeError
 from congruence_papers import JAMData
 from congruence_papers.jam import open_sample
 from congruence_papers.jam.figures import cases, measure_statistics
@@ -158,22 +158,6 @@ def test_measures_of_rotated_and_of_unrelated_rows():
     other = measure_statistics(X, rng.standard_normal((400, 10)), every)
     assert all(other[key] < 0.35 for key in every if key != "cca_kernel")
     assert set(measure_statistics(X, X, ["svcca"])) == {"svcca"}
-
-
-def test_sugarcrepe_needs_its_files(tmp_path):
-    with pytest.raises(ParameterError, match="Pass file="):
-        open_sample("sugarcrepe")
-    with pytest.raises(FileError):
-        open_sample("sugarcrepe", tmp_path / "nowhere")
-
-
-def test_openers_refuse_what_is_not_there(tmp_path):
-    with pytest.raises(ParameterError, match="expected one of 'synthetic', 'sugarcrepe'"):
-        open_sample("coco")
-    with pytest.raises(ParameterError, match="variant"):
-        open_sample("synthetic", variant="sources")
-    with pytest.raises(ParameterError, match="one layer of each encoder"):
-        open_sample("caltech101", tmp_path, "layers")
 
 
 def test_real_photos_with_class_names(shared):

@@ -32,14 +32,16 @@ def test_an_image_is_the_unit(draws, each):
     """More items of the same images, and the same images measured again, make nothing more certain."""
     found = compared(draws, each)
     pairs, metrics = (("Spread", "NegCon"), ("NegCon", "Con")), ("binary_recall", "five_way_recall")
-    assert [(one.first, one.second, one.metric) for one in found] == [(*p, metric) for p in pairs for metric in metrics]
+    assert [(one["first"], one["second"], one["metric"]) for one in found] == [
+        (*p, metric) for p in pairs for metric in metrics
+    ]
     one = found[0]
-    assert one.p_value == pytest.approx(binomtest(9, 11).pvalue)
-    assert one.adjusted_p_value == pytest.approx(min(1, 4 * one.p_value))
-    assert one.difference == pytest.approx(7 / 30)
-    assert (one.n, one.n_images, one.draws) == (30 * each * len(draws), 30, len(draws))
-    assert one.low == pytest.approx(compared((5,))[0].low, abs=0.05)
-    assert found[2].p_value == 1
+    assert one["p_value"] == pytest.approx(binomtest(9, 11).pvalue)
+    assert one["adjusted_p_value"] == pytest.approx(min(1, 4 * one["p_value"]))
+    assert one["difference"] == pytest.approx(7 / 30)
+    assert (one["n"], one["n_images"], one["draws"]) == (30 * each * len(draws), 30, len(draws))
+    assert one["low"] == pytest.approx(compared((5,))[0]["low"], abs=0.05)
+    assert found[2]["p_value"] == 1
 
 
 def test_draws_that_disagree_cancel():
@@ -48,7 +50,7 @@ def test_draws_that_disagree_cancel():
         for name, right in zip(("Spread", "NegCon"), sides, strict=True):
             pairs.add(("data", "add: text"), name, draw, items_of(30), np.column_stack([right, right]))
     one = pairs.tests()[0]
-    assert (one.difference, one.p_value) == (0, 1)
+    assert (one["difference"], one["p_value"]) == (0, 1)
 
 
 def test_losses_of_other_draws_are_not_compared():

@@ -230,7 +230,7 @@ def test_the_command_lists_and_speaks_json(here):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fig99", "-o", "out"], "expected one of fig1, fig2"),
+        (["fig99", "-o", "out"], "expected one of 'fig1', 'fig2'"),
         (["fig5", "--png"], "no folder for the figure"),
         (["fig5", "-o", "none/out"], "folder none"),
         (["fig5", "-o", "out", "--models", "lvis"], "Got no file for lvis"),

@@ -4,10 +4,8 @@ import base64
 import csv
 import io
 import json
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -15,77 +13,20 @@ from PIL import Image
 from scipy.linalg import orthogonal_procrustes
 
 from arrays import unit
-from congruence.errors import CorruptFileError, FileError, InputError, OutputExistsError, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, InputError, OutputExistsError, ParameterError, ShapeError
 from congruence.metrics import cca
-from congruence.report.svg import to_document
+from congruence.report.pictures import to_document
 from congruence.synthetic import random_rotation
-from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run
+from congruence_papers import EXPERIMENTS, Collection, Model, Outcome, run
 from congruence_papers.canonical import contrastive_heads, open_sample
 from congruence_papers.canonical.figures import Case
 from congruence_papers.canonical.maps import EvaluationRows, controls
-from congruence_papers.core import COLUMNS, ExperimentJob, judge
+from congruence_papers.core import ExperimentJob
 from congruence_papers.figure import draw_experiment, to_csv, write_experiment
-from congruence_papers.running import experiment_of
 
 pytestmark = pytest.mark.long
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-CANONICAL = {one.name: one for one in PAPERS["canonical"].experiments}
-
-
-def groups() -> dict[str, list[str]]:
-    """The figures by the first one of the same run on the sample: the paper's models, data and claims differ."""
-    first: dict[str, str] = {}
-    found: dict[str, list[str]] = {}
-    for name, config in CANONICAL.items():
-        key = repr((experiment_of(PAPERS["canonical"], config), config.metrics, config.sample_data, config.seeds))
-        found.setdefault(first.setdefault(key, name), []).append(name)
-    return found
-
-
-GROUPS = groups()
-
-
-@cache
-def quick(name: str) -> Outcome:
-    return run(name, quick=True)
-
-
-def test_figures_that_are_one_experiment_have_the_same_numbers():
-    names = next(names for names in GROUPS.values() if len(names) > 2)
-    one, other = (quick(name).results["rows"] for name in names[:2])
-    assert one == other
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_every_experiment_runs_on_the_sample(name, tmp_path):
-    outcome = quick(name)
-    write_experiment(tmp_path / "out", outcome)
-    results = json.loads((tmp_path / "out/results.json").read_text())
-    assert {"format", "experiment", "seeds", "resampled", "config", "data", "versions", "seconds"} <= set(results)
-    assert results["config"]["name"] == name
-    assert results["versions"]["numpy"] == np.__version__
-    assert results["rows"]
-    # Every rule speaks of something measured, but for what a quick run leaves out or the sample has not.
-    elsewhere = {"few_anchors", "statistics", "templates"}
-    if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
-        for figure in GROUPS[name]:
-            assert all(claim["of"] for claim in judge(EXPERIMENTS[figure].claims, results["rows"])["claims"])
-    for row in results["rows"]:
-        assert set(row) == {*COLUMNS, "mean", "sd", "n", "values"}
-        assert row["n"] == len(row["values"])
-        assert row["mean"] == pytest.approx(np.mean(row["values"]))
-        assert (row["sd"] is None) == (row["n"] == 1)
-    read = list(csv.DictReader(io.StringIO((tmp_path / "out/results.csv").read_text())))
-    assert [float(line["mean"]) for line in read] == [row["mean"] for row in results["rows"]]
-    figure = ET.parse(tmp_path / "out/figure.svg").getroot()
-    assert figure.tag == f"{SVG}svg"
-    metrics = {row["metric"] for row in results["rows"]}
-    titles = re.findall(r"\([a-z]\) ([^(]+)", " ".join(text.text or "" for text in figure.iter(f"{SVG}text")))
-    assert len(titles) >= len(metrics)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
 
 
 def tiny(seed: int = 0, n: int = 90, d: int = 6, noise: float = 0.0) -> Collection:
@@ -161,10 +102,6 @@ def test_a_map_of_one_half_serves_the_other_for_exact_models():
     rows = [row for row in results["rows"] if row["quantity"] == "after" and row["metric"] == "text_cosine"]
     assert len(rows) == 6
     assert all(row["mean"] == pytest.approx(1, abs=1e-9) for row in rows)
-
-
-def test_runs_repeat_to_the_bit():
-    assert quick("fig5").results["rows"] == run("fig5", quick=True).results["rows"]
 
 
 def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
@@ -256,11 +193,6 @@ def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
     assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
 
 
-def test_a_composition_needs_three_models():
-    with pytest.raises(InputError, match="three models, not 2"):
-        run("fig40", collections=[tiny()])
-
-
 def test_figures_that_need_images_of_both_models_say_so():
     blind = without_images(tiny(), "b")
     for name in ("fig3", "fig53", "fig55"):
@@ -269,13 +201,6 @@ def test_figures_that_need_images_of_both_models_say_so():
     results = run("fig11", collections=[blind]).results
     assert any("fitted on texts" in note for note in results["notes"])
     assert "image_cosine" not in {row["metric"] for row in results["rows"]}
-
-
-def test_a_metric_nobody_can_measure_is_an_error():
-    mute, config = without_images(tiny(), "a", "b"), EXPERIMENTS["fig11"]
-    assert run(config, collections=[mute]).results["rows"]
-    with pytest.raises(InputError, match="none of image_cosine"):
-        run(replace(config, metrics=("image_cosine",)), collections=[mute])
 
 
 def test_collections_refuse_what_does_not_fit():
@@ -293,25 +218,6 @@ def test_collections_refuse_what_does_not_fit():
     bad[3, 2] = np.nan
     with pytest.raises(InputError, match="images of a"):
         Collection("x", (Model("a", bad, None),), *parts)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "error", "message"),
-    [
-        ("fig4", {"models": "lvis"}, ParameterError, "Got no file for lvis.*lvis1203_clip.npz"),
-        ("fig4", {"models": "lvis", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
-        ("fig4", {"models": "openai-b32", "root": "."}, ParameterError, "Got models='openai-b32'"),
-        ("fig4", {"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
-        ("fig4", {"models": "paper"}, ParameterError, "No folder of pets"),
-        ("fig4", {"models": "sample", "data": ["pets"]}, ParameterError, "contains its own data"),
-        ("fig4", {"seeds": 0}, ParameterError, "seeds"),
-        ("fig4", {"collections": []}, InputError, "Got no data"),
-        ("fig53", {"models": "lvis", "file": "."}, ParameterError, "fig53 runs on sample, caltech101, not lvis"),
-    ],
-)
-def test_what_is_missing_is_named(name, options, error, message):
-    with pytest.raises(error, match=message):
-        run(name, **options)
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.errors import CorruptFileError, FileError, InputError, ShapeError
+from congruence.errors import InputError, ShapeError
+from congruence.io import read_column
 from congruence.metrics import ensemble_prompts
 from congruence_papers.core import Data, check_embedded
 
@@ -34,22 +35,10 @@ class CaptionBank:
     wanted: np.ndarray
     edited: tuple[np.ndarray, ...]
 
-    def __post_init__(self) -> None:
-        n, m = len(self.texts), len(self.edited_texts)
-        counts = (
-            {len(self.labels), *map(len, self.vectors)},
-            {len(self.origin), len(self.wanted), *map(len, self.edited)},
-        )
-        if counts != ({n}, {m}):
-            raise ShapeError(f"{n} captions, {m} edited ones, but {counts} labels or vectors.", "Pass one of each.")
-
     def relabel(self, classes: np.ndarray) -> CaptionBank:
         """Return the captions with class k renumbered to ``classes[k]``, −1 for one no longer available."""
-        return replace(
-            self,
-            labels=np.where(self.labels >= 0, classes[self.labels], -1),
-            wanted=np.where(self.wanted >= 0, classes[self.wanted], -1),
-        )
+        labels, wanted = (np.where(own >= 0, classes[own], -1) for own in (self.labels, self.wanted))
+        return replace(self, labels=labels, wanted=wanted)
 
 
 def edit_caption(caption: str, before: str, after: str) -> str | None:
@@ -72,20 +61,18 @@ def edit_captions(
 ) -> CaptionBank:
     """Return captions, and versions of them in which class names are replaced."""
     number = {normalize_name(name): k for k, name in enumerate(classes)}
-    labels = []
-    for i, caption in captions:
-        label = label_of.get(i, number.get(normalize_name(i)))
-        if label is None:
-            raise InputError(
-                f"The caption {caption!r} is of {i!r}, no image or class.", "Use an image's id or a class's name."
-            )
-        labels.append(label)
+    labels = [label_of.get(i, number.get(normalize_name(i))) for i, _ in captions]
+    if None in labels:
+        i, caption = captions[labels.index(None)]
+        raise InputError(
+            f"The caption {caption!r} is of {i!r}, no image or class.", "Use an image's id or a class's name."
+        )
     for name in (*edits, *edits.values()):
         if normalize_name(name) not in number:
             raise InputError(
                 f"{name!r} is no class ({', '.join(list(classes)[:5])}, …).", "Pass `edits=…` with names of classes."
             )
-    texts = [caption for _, caption in captions]
+    texts = tuple(caption for _, caption in captions)
     versions = [
         (k, new, number[normalize_name(after)])
         for before, after in edits.items()
@@ -96,50 +83,22 @@ def edit_captions(
         named = " or ".join(edits) or "a class to replace"
         raise InputError(f"None of the {len(texts)} captions contains {named}.", "Pass `edits=…` with a name in them.")
     origin, edited, wanted = zip(*versions, strict=True)
-    return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
+    return CaptionBank(texts, np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Return the captions in a file, each with the id of its image or the name of its class."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected captions (.csv, .tsv or .json).", "Check the path.")
-    readers = {".csv": _table, ".tsv": _table, ".json": _mapping}
-    if path.suffix.lower() not in readers:
-        raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json.", "Save them as one of these.")
-    try:
-        captions = readers[path.suffix.lower()](path)
-    # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
-    except (ValueError, RecursionError, csv.Error) as error:
-        raise CorruptFileError(f"{path} cannot be read ({error}).", "Save the captions in UTF-8.") from error
-    captions = [(i.strip(), caption.strip()) for i, caption in captions]
+    """Return the captions in a table, such as a ``.csv``, with the columns ``id``, that of the image or the name of
+    its class, and ``caption``.
+    """
+    columns = (read_column(f"{path}:{name}") for name in ("id", "caption"))
+    captions = [(str(i).strip(), str(caption).strip()) for i, caption in zip(*columns, strict=True)]
     if not captions:
         raise InputError(f"No caption in {path}.", "Check the file.")
     for i, caption in captions:
         if not i or not caption:
-            raise InputError(
-                f"An empty {'caption' if i else 'id'} in {path}, beside {(i or caption)[:80]!r}.", "Fill it in."
-            )
+            what = "caption" if i else "id"
+            raise InputError(f"An empty {what} in {path}, beside {(i or caption)[:80]!r}.", "Fill it in.")
     return captions
-
-
-def _table(path: Path) -> list[tuple[str, str]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        columns = reader.fieldnames or []
-        if not {"id", "caption"} <= set(columns):
-            raise CorruptFileError(f"{path} has the columns {', '.join(columns)[:80]}.", "Name them id and caption.")
-        return [(row["id"] or "", row["caption"] or "") for row in reader]
-
-
-def _mapping(path: Path) -> list[tuple[str, str]]:
-    data: object = json.loads(path.read_text(encoding="utf-8-sig"))
-    lists = {i: [own] if isinstance(own, str) else own for i, own in data.items()} if isinstance(data, dict) else None
-    if lists is None or not all(
-        isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
-    ):
-        raise CorruptFileError(f"{path} does not map ids to captions.", "Write {id: caption} or {id: [captions]}.")
-    return [(i, caption) for i, own in lists.items() for caption in own]
 
 
 def no_captions(data: str, figure: str) -> InputError:
@@ -163,12 +122,8 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
     def words(text: str) -> set[str]:
         return set(re.findall(r"\w+", class_name.sub(" ", normalize_name(text))))
 
-    out = np.full(len(captions), np.nan)
-    for k, (caption, other) in enumerate(zip(captions, others, strict=True)):
-        own = words(caption)
-        if own:
-            out[k] = len(own & words(other)) / len(own)
-    return out
+    pairs = [(words(caption), words(other)) for caption, other in zip(captions, others, strict=True)]
+    return np.array([len(own & other) / len(own) if own else np.nan for own, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -184,17 +139,13 @@ class Model:
     @classmethod
     def unit(cls, name: str, images: np.ndarray | None, prompts: np.ndarray | None) -> Model:
         """Return a model with its rows scaled to unit length, in float32."""
-        return cls(
-            name, *(None if rows is None else normalize_rows(rows, dtype=np.float32) for rows in (images, prompts))
-        )
+        sides = (None if rows is None else normalize_rows(rows, dtype=np.float32) for rows in (images, prompts))
+        return cls(name, *sides)
 
     def take(self, images: np.ndarray, prompts: np.ndarray) -> Model:
         """Return some of the images and of the prompts, selected by masks or row numbers."""
-        return Model(
-            self.name,
-            None if self.images is None else self.images[images],
-            None if self.prompts is None else self.prompts[prompts],
-        )
+        sides = (self.images, images), (self.prompts, prompts)
+        return Model(self.name, *(None if rows is None else rows[chosen] for rows, chosen in sides))
 
 
 @dataclass(frozen=True)
@@ -251,7 +202,7 @@ class Collection(Data):
             object.__setattr__(self, "text_fit", np.ones(p, bool))
         if len(self.heldout_classes) == 0:
             object.__setattr__(self, "heldout_classes", np.ones(k, bool))
-        if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
+        if not len(self.labels) == len(self.train) == n or not len(self.prompt_templates) == len(self.text_fit) == p:
             raise ShapeError(
                 f"Got {n} ids, {len(self.labels)} labels and {len(self.train)} marks, or other numbers of {p} prompts.",
                 "Pass a label and a mark for each id, and a template and a mark for each prompt.",
@@ -313,8 +264,8 @@ class Collection(Data):
         return {
             "models": {
                 model.name: {
-                    "images": None if model.images is None else list(model.images.shape),
-                    "prompts": None if model.prompts is None else list(model.prompts.shape),
+                    kind: None if rows is None else list(rows.shape)
+                    for kind, rows in (("images", model.images), ("prompts", model.prompts))
                 }
                 for model in self.models
             },
@@ -334,23 +285,16 @@ class Collection(Data):
         """Return the collection restricted to the classes of a mask, shape (k,), renumbered from 0."""
         new = np.cumsum(classes) - 1
         images, prompts = classes[self.labels], classes[self.prompt_labels]
-        return replace(
-            self,
-            name=name,
-            bank=None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
-            models=tuple(model.take(images, prompts) for model in self.models),
-            classes=tuple(np.array(self.classes, dtype=object)[classes]),
-            ids=self.ids[images],
-            labels=new[self.labels[images]],
-            train=self.train[images],
-            prompt_labels=new[self.prompt_labels[prompts]],
-            prompt_templates=self.prompt_templates[prompts],
-            text_fit=self.text_fit[prompts],
-            heldout_classes=self.heldout_classes[classes],
-            domain=None,
-            domains=(),
-            texts=tuple(np.array(self.texts, dtype=object)[prompts]) if self.texts else (),
-        )
+        own: dict[str, Any] = {
+            "models": tuple(model.take(images, prompts) for model in self.models),
+            "classes": tuple(compress(self.classes, classes)),
+            **{"ids": self.ids[images], "labels": new[self.labels[images]], "train": self.train[images]},
+            **{"prompt_labels": new[self.prompt_labels[prompts]], "text_fit": self.text_fit[prompts]},
+            **{"prompt_templates": self.prompt_templates[prompts], "texts": tuple(compress(self.texts, prompts))},
+            **{"heldout_classes": self.heldout_classes[classes], "domain": None, "domains": ()},
+            "bank": None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
+        }
+        return replace(self, name=name, **own)
 
     def split_domains(self) -> tuple[Collection, Collection]:
         """Return the two groups of classes as two collections."""

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,15 @@ from congruence import metrics
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError
 from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
+from congruence_papers.canonical import maps
 from congruence_papers.canonical.data import Collection, first_templates, no_captions, shared_words
-from congruence_papers.canonical.maps import (
-    EvaluationRows,
-    Mapped,
-    Means,
-    ModalityMap,
-    controls,
-    fit_modality_map,
-    measure,
-    references,
-)
+from congruence_papers.canonical.maps import EvaluationRows, Mapped, Means
 from congruence_papers.core import ExperimentJob
 
 #: Maximum number of anchors in a quick run.
 QUICK_ANCHORS = 600
 
-#: Description of what the draws resample, for fits on text.
-ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part is fixed"
+Job = ExperimentJob[Collection]
 
 
 def fitted_once(modality: str, method: str) -> bool:
@@ -43,13 +35,13 @@ def fitted_once(modality: str, method: str) -> bool:
 class Case:
     """Two models of a collection, and the modality that maps between them are fitted on."""
 
-    job: ExperimentJob[Collection]
+    job: Job
     data: Collection
     pair: tuple[int, int]
     modality: str
 
     @classmethod
-    def of(cls, job: ExperimentJob[Collection], data: Collection, pair: tuple[int, int]) -> Case:
+    def of(cls, job: Job, data: Collection, pair: tuple[int, int]) -> Case:
         """Return a case fitted on the configured modality if both models have it, otherwise on the other."""
         configured: str = job.parameters.get("fit", "image")
         for modality in (configured, "text" if configured == "image" else "image"):
@@ -82,7 +74,7 @@ class Case:
         """
         if self.modality == "image":
             return self._share(rng)
-        self.job.resampled = ALL_PROMPTS
+        self.job.resampled = "nothing for fits on text, which use every prompt; the test part is fixed"
         rows = self.data.anchors("text")
         if self.job.parameters.get("fit_templates") == "single":
             return rows[first_templates(self.data.prompt_labels[rows], self.data.prompt_templates[rows])]
@@ -115,26 +107,25 @@ class Case:
         if classes is None:
             # With one text per class, not even the mean of the test classes' texts may be used.
             classes = np.flatnonzero(~data.heldout_classes | data.heldout_classes.all())
-        other = "text" if self.modality == "image" else "image"
-        if other == "text":
+        source, target = data.both(pair, self.modality)
+        out: dict[str, Means] = {self.modality: (_mean(source, own), _mean(target, own))}
+        if self.modality == "image":
             a, b, rows = *(data.prototypes[k] for k in pair), classes
         else:
             a, b, rows = *(data.rows(k, "image") for k in pair), data.anchors("image", classes)
-        source, target = data.both(pair, self.modality)
-        out: dict[str, Means] = {self.modality: (_mean(source, own), _mean(target, own))}
         if a is not None and len(rows):
-            out[other] = (_mean(a, rows), None if b is None else _mean(b, rows))
+            out["text" if self.modality == "image" else "image"] = _mean(a, rows), None if b is None else _mean(b, rows)
         return out
 
     def fit(
         self, anchors: np.ndarray, method: str = "orthogonal", *, seed: int, centers: dict[str, Means] | None = None
-    ) -> ModalityMap:
+    ) -> Mapped:
         """Fit a map between the models on the given anchors; by default it exchanges their means."""
         source, target = self.data.both(self.pair, self.modality)
         centers = self.means(anchors) if centers is None else centers
-        return fit_modality_map(method, source[anchors], target[anchors], centers, seed=seed, quick=self.job.quick)
+        return maps.fit_modality_map(method, source[anchors], target[anchors], centers, seed=seed, quick=self.job.quick)
 
-    def fit_subset(self, pair: tuple[int, int], seed: int, number: int) -> ModalityMap:
+    def fit_subset(self, pair: tuple[int, int], seed: int, number: int) -> Mapped:
         """Fit the map of a pair with this number on its own random subset of the anchors."""
         own = replace(self, pair=pair)
         return own.fit(own.draw_subset(np.random.default_rng([seed, 17, number])), seed=seed)
@@ -159,9 +150,9 @@ class Case:
 
     def add(self, what: Mapping[str, Any], mapping: Mapped, view: EvaluationRows) -> None:
         """Add the scores of a map."""
-        self.job.add_all(what, measure(mapping, view, self.job.metrics))
+        self.job.add_all(what, maps.measure(mapping, view, self.job.metrics))
 
-    def add_fitted(self, anchors: np.ndarray, method: str = "orthogonal", *, seed: int, **what: Any) -> ModalityMap:
+    def add_fitted(self, anchors: np.ndarray, method: str = "orthogonal", *, seed: int, **what: Any) -> Mapped:
         """Fit a map, and add its scores on the test part."""
         centers = self.means(anchors)
         mapping = self.fit(anchors, method, seed=seed, centers=centers)
@@ -171,22 +162,25 @@ class Case:
     def add_references(self, view: EvaluationRows, what: Mapping[str, Any] | None = None) -> None:
         """Add the scores before mapping and of each model alone, and the controls where they apply."""
         what = self.what() if what is None else what
-        self.job.add_references(what, references(view, self.job.metrics))
         random = "random" not in self.job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
-        self.job.add_references(what, controls(view, self.job.metrics, random=random))
+        names = self.job.metrics
+        for scores in (maps.references(view, names), maps.controls(view, names, random=random)):
+            for metric, by_quantity in scores.items():
+                for quantity, value in by_quantity.items():
+                    self.job.add({**what, "metric": metric, "quantity": quantity}, value)
 
 
 def _mean(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.asarray(values[rows].mean(axis=0, dtype=np.float64))
 
 
-def cases(job: ExperimentJob[Collection]) -> Iterator[Case]:
+def cases(job: Job) -> Iterator[Case]:
     """Yield every pair of models of every collection."""
     for data in job.data:
         yield from (Case.of(job, data, pair) for pair in data.pairs)
 
 
-def usable(job: ExperimentJob[Collection]) -> list[Case]:
+def usable(job: Job) -> list[Case]:
     """Return the cases in which both models have images and texts."""
     out = []
     for data in job.data:
@@ -223,7 +217,7 @@ def example(data: Collection, query: str, read: str, mapped_to: str, **rows: Seq
 # ------------------------------------------------------------------ studies
 
 
-def main(job: ExperimentJob[Collection]) -> None:
+def main(job: Job) -> None:
     """Fit every method on random draws of the anchors, and evaluate on the test part."""
     methods = list(job["methods"])
     if "mlp" in methods and importlib.util.find_spec("torch") is None:
@@ -244,7 +238,7 @@ def main(job: ExperimentJob[Collection]) -> None:
             job.tick()
 
 
-def few_anchors(job: ExperimentJob[Collection]) -> None:
+def few_anchors(job: Job) -> None:
     """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
     for case in cases(job):
         data = case.data
@@ -269,7 +263,7 @@ def few_anchors(job: ExperimentJob[Collection]) -> None:
                 job.tick()
 
 
-def transfer(job: ExperimentJob[Collection]) -> None:
+def transfer(job: Job) -> None:
     """Fit on each data set and evaluate on both."""
     for couple in _couples(job.data):
         for pair in couple[0].pairs:
@@ -309,7 +303,7 @@ def _add_transferred(fitted: Case, evaluated: Case, anchors: np.ndarray, seed: i
         evaluated.add(what, mapping, evaluated.view(centers))
 
 
-def cycle(job: ExperimentJob[Collection]) -> None:
+def cycle(job: Job) -> None:
     """Map from A to B and back with two independently fitted maps, and compare the result with A."""
     for case in cases(job):
         a, b = case.pair
@@ -321,7 +315,7 @@ def cycle(job: ExperimentJob[Collection]) -> None:
             job.tick()
 
 
-def composition(job: ExperimentJob[Collection]) -> None:
+def composition(job: Job) -> None:
     """Compare the composed map A → B → C with the direct map A → C, for every chain of the data."""
     for collection in job.data:
         if len(collection.models) < 3:
@@ -340,12 +334,11 @@ def composition(job: ExperimentJob[Collection]) -> None:
                 job.tick()
 
 
-def _compose(first: ModalityMap, second: ModalityMap) -> Mapped:
-    """Return the map that applies one map after the other."""
+def _compose(first: Mapped, second: Mapped) -> Mapped:
     return lambda modality, rows: second(modality, first(modality, rows))
 
 
-def gap(job: ExperimentJob[Collection]) -> None:
+def gap(job: Job) -> None:
     """Measure the modality gap of each model, and the zero-shot accuracy while a translation closes it."""
     clouds: list[dict[str, Any]] = []
     for heldout in (collection.heldout for collection in job.data):
@@ -372,7 +365,7 @@ def gap(job: ExperimentJob[Collection]) -> None:
     job.extra["clouds"] = clouds
 
 
-def kernels(job: ExperimentJob[Collection]) -> None:
+def kernels(job: Job) -> None:
     """Compare the image–text similarity kernels of two models, and their image and text kernels."""
     kernels: list[dict[str, Any]] = []
     for case in usable(job):
@@ -405,7 +398,7 @@ def kernels(job: ExperimentJob[Collection]) -> None:
     job.extra["kernels"] = kernels
 
 
-def clouds(job: ExperimentJob[Collection]) -> None:
+def clouds(job: Job) -> None:
     """Project both models onto two principal directions before and after mapping, and measure the metrics."""
     clouds: list[dict[str, Any]] = []
     for case in cases(job):
@@ -431,7 +424,6 @@ def clouds(job: ExperimentJob[Collection]) -> None:
 
 
 def _project(sides: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:
-    """Project rows onto the two leading principal directions of all sides together."""
     rows = np.concatenate(list(sides.values())).astype(np.float64)
     center = rows.mean(axis=0)
     directions = np.linalg.svd(rows - center, full_matrices=False)[2][:2].T
@@ -443,7 +435,7 @@ def _sample(n: int, most: int, seed: int) -> np.ndarray:
     return np.arange(n) if n <= most else np.sort(np.random.default_rng([seed, 23]).choice(n, most, replace=False))
 
 
-def commuting(job: ExperimentJob[Collection]) -> None:
+def commuting(job: Job) -> None:
     """Compare mapping the image with the path through the nearest text, by the overlap of their top five images."""
     job.extra["examples"] = []
     for case in usable(job):
@@ -490,7 +482,9 @@ _AT_5 = "edited_class_image_at_5"
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts that are searched, and edited texts that are mapped."""
+    """Texts that are searched, with their words and classes; the images that are queries, with the text read from each;
+    and that text edited, with its words and the class that is wanted. Pairs are of source and target.
+    """
 
     gallery: tuple[np.ndarray, np.ndarray]
     gallery_words: tuple[str, ...]
@@ -510,14 +504,31 @@ class _Texts:
         found = nearest(self.gallery[model][text], images, 5)
         right = labels[found] == self.wanted[:, None]
         scores = {
-            "edited_class_text": np.mean(self.gallery_labels[text] == self.wanted),
-            "edited_class_image": np.mean(right[:, 0]),
-            _AT_5: np.mean(right.any(axis=1)),
+            "edited_class_text": float(np.mean(self.gallery_labels[text] == self.wanted)),
+            "edited_class_image": float(np.mean(right[:, 0])),
+            _AT_5: float(np.mean(right.any(axis=1))),
         }
-        return {metric: float(score) for metric, score in scores.items()}, text, found
+        return scores, text, found
+
+    def rest_kept(self, text: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
+        """Return how much of the text apart from the class is kept: the template, or a share of the other words."""
+        if self.templates is not None:
+            edited, gallery = self.templates
+            by_chance = [
+                np.mean(gallery[self.gallery_labels == w] == t) for w, t in zip(self.wanted, edited, strict=True)
+            ]
+            return {"after": float(np.mean(gallery[text] == edited)), "chance": float(np.mean(by_chance))}
+        words = self.gallery_words
+        kept = shared_words(self.edited_words, [words[k] for k in text], classes)
+        by_chance = []
+        for caption, wanted in zip(self.edited_words, self.wanted.tolist(), strict=True):
+            others = list(compress(words, self.gallery_labels == wanted))
+            by_chance.append(np.mean(shared_words([caption] * len(others), others, classes)) if others else np.nan)
+        out = {"after": kept, "chance": np.array(by_chance)}
+        return {quantity: float(np.nanmean(values)) for quantity, values in out.items() if not np.isnan(values).all()}
 
 
-def edits(job: ExperimentJob[Collection]) -> None:
+def edits(job: Job) -> None:
     """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
 
     The text is the caption nearest to an image in the source; without captions, the nearest class prompt, edited to the
@@ -541,9 +552,9 @@ def edits(job: ExperimentJob[Collection]) -> None:
             alone = texts.find(0, texts.edited[0], images[0], labels)[0]
             job.add_all({**what, "series": "source alone"}, {_AT_5: alone[_AT_5]})
             scores, other, _ = texts.find(1, unit(random("text", texts.edited[0])), images[1], labels)
-            control = {**scores, "rest_kept": _rest_kept(heldout, texts, other)["after"]}
-            job.add_all(what, control, "random_rotation")
-            for quantity, kept in _rest_kept(heldout, texts, text).items():
+            kept = texts.rest_kept(other, heldout.classes)["after"]
+            job.add_all(what, {**scores, "rest_kept": kept}, "random_rotation")
+            for quantity, kept in texts.rest_kept(text, heldout.classes).items():
                 line = {**what, "series": "mapped"} if quantity == "after" else what
                 job.add_all(line, {"rest_kept": kept}, quantity)
             job.tick()
@@ -553,16 +564,13 @@ def edits(job: ExperimentJob[Collection]) -> None:
             job.extra["examples"].append(example(heldout, ids[texts.queries[q]], read, mapped_to, found=ids[mapped[q]]))
 
 
-def _note_texts(job: ExperimentJob[Collection], heldout: Collection) -> None:
+def _note_texts(job: Job, heldout: Collection) -> None:
     """Add a note on the texts that are edited; refuse data in which an edit preserves nothing."""
     templates = len(np.unique(heldout.prompt_templates))
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
     if heldout.bank is not None:
-        count = len(heldout.bank.edited_texts)
-        job.add_note(
-            f"{heldout.name}: {len(heldout.bank.texts)} captions, {count} of them "
-            f"edited{f' ({named})' if named else ''}."
-        )
+        counts = f"{len(heldout.bank.texts)} captions, {len(heldout.bank.edited_texts)} of them edited"
+        job.add_note(f"{heldout.name}: {counts}{f' ({named})' if named else ''}.")
         return
     if templates < 2:
         raise no_captions(heldout.name, job.experiment.name)
@@ -576,25 +584,17 @@ def _prompts(
     heldout: Collection, pair: tuple[int, int], images: np.ndarray, most: int, rng: np.random.Generator
 ) -> _Texts:
     """Find the class prompt nearest to each image, and replace its class by a random one."""
-    source_texts, target_texts = heldout.both(pair, "text")
+    source, target = heldout.both(pair, "text")
+    labels, templates, words = heldout.prompt_labels, heldout.prompt_templates, heldout.texts
     queries = rng.choice(len(images), min(most, len(images)), replace=False)
-    read = nearest(images[queries], source_texts, 1)[:, 0]
-    edited = np.empty(len(read), dtype=int)
+    read = nearest(images[queries], source, 1)[:, 0]
+    edited = read.copy()
     for q, row in enumerate(read.tolist()):
-        same = heldout.prompt_templates == heldout.prompt_templates[row]
-        other = np.flatnonzero(same & (heldout.prompt_labels != heldout.prompt_labels[row]))
-        edited[q] = rng.choice(other) if len(other) else row
-    return _Texts(
-        (source_texts, target_texts),
-        heldout.texts,
-        heldout.prompt_labels,
-        queries,
-        read,
-        (source_texts[edited], target_texts[edited]),
-        [heldout.texts[k] for k in edited] if heldout.texts else [],
-        heldout.prompt_labels[edited],
-        (heldout.prompt_templates[edited], heldout.prompt_templates),
-    )
+        other = np.flatnonzero((templates == templates[row]) & (labels != labels[row]))
+        if len(other):
+            edited[q] = rng.choice(other)
+    both = (source[edited], target[edited]), [words[k] for k in edited] if words else []
+    return _Texts((source, target), words, labels, queries, read, *both, labels[edited], (templates[edited], templates))
 
 
 def _captions(
@@ -603,10 +603,10 @@ def _captions(
     """Find the caption nearest to each image, and keep the images whose caption has an edited version."""
     bank = heldout.bank
     assert bank is not None
-    source_texts, target_texts = (bank.vectors[k] for k in pair)
+    source, target = (bank.vectors[k] for k in pair)
     version = np.full(len(bank.texts), -1)
     version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edited version of each caption
-    read = nearest(images, source_texts, 1)[:, 0]
+    read = nearest(images, source, 1)[:, 0]
     editable = np.flatnonzero(version[read] >= 0)
     if not len(editable):
         raise InputError(
@@ -615,36 +615,12 @@ def _captions(
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
     edited = version[read[queries]]
-    return _Texts(
-        (source_texts, target_texts),
-        bank.texts,
-        bank.labels,
-        queries,
-        read[queries],
-        (bank.edited[pair[0]][edited], bank.edited[pair[1]][edited]),
-        [bank.edited_texts[k] for k in edited],
-        bank.wanted[edited],
-    )
+    a, b = (bank.edited[k][edited] for k in pair)
+    both = (a, b), [bank.edited_texts[k] for k in edited]
+    return _Texts((source, target), bank.texts, bank.labels, queries, read[queries], *both, bank.wanted[edited])
 
 
-def _rest_kept(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
-    """Return how much of the text apart from the class is kept: the template, or a share of the other words."""
-    if texts.templates is not None:
-        edited, gallery = texts.templates
-        labels = texts.gallery_labels
-        same = [np.mean(gallery[labels == w] == t) for w, t in zip(texts.wanted, edited, strict=True)]
-        return {"after": float(np.mean(gallery[text] == edited)), "chance": float(np.mean(same))}
-    words = texts.gallery_words
-    kept = shared_words(texts.edited_words, [words[k] for k in text], heldout.classes)
-    by_chance = []
-    for caption, wanted in zip(texts.edited_words, texts.wanted.tolist(), strict=True):
-        others = [words[k] for k in np.flatnonzero(texts.gallery_labels == wanted)]
-        by_chance.append(np.mean(shared_words([caption] * len(others), others, heldout.classes)) if others else np.nan)
-    out = {"after": kept, "chance": np.array(by_chance)}
-    return {quantity: float(np.nanmean(values)) for quantity, values in out.items() if not np.isnan(values).all()}
-
-
-def statistics(job: ExperimentJob[Collection]) -> None:
+def statistics(job: Job) -> None:
     """Count the classes, training images and test images."""
     for collection in job.data:
         counts = {
@@ -656,7 +632,7 @@ def statistics(job: ExperimentJob[Collection]) -> None:
         job.tick()
 
 
-def templates(job: ExperimentJob[Collection]) -> None:
+def templates(job: Job) -> None:
     """Count the templates, and list the prompts of the first class."""
     listed = {}
     for collection in job.data:

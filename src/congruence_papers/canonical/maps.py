@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from congruence.errors import CongruenceWarning, InputError
 from congruence.evaluation.controls import DRAWS, ControlRows
-from congruence.maps import Map, make_map
+from congruence.maps import make_map
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
 from congruence.synthetic import random_rotation
 
@@ -51,29 +53,28 @@ class EvaluationRows:
 
 def references(view: EvaluationRows, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return the scores that do not depend on a map: before mapping, of each model alone, of the target's rows."""
-    (ia, ib), (ta, tb) = view.images, view.texts
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
         scores: dict[str, float | None] = {}
         modality, _, measure = metric.partition("_")
-        if metric.startswith("aligned") or metric == "image_aligned_text":
+        if "aligned" in metric:
             centered = metric.endswith("centered")
-            scores["model_a"] = _classify(view, ia, ta, _center(view, 0, 0) if centered else None)
-            scores["model_b"] = _classify(view, ib, tb, _center(view, 1, 1) if centered else None)
-            if metric.startswith("aligned_image_text") and _same_width(ia, tb):
-                scores["before"] = _classify(view, ia, tb, _center(view, 0, 1) if centered else None)
-            elif metric == "image_aligned_text" and _same_width(ib, ta):
-                scores["before"] = _classify(view, ib, ta)
+            pairs = {"model_a": (0, 0), "model_b": (1, 1)}
+            if metric != "aligned_image_aligned_text":  # images of one model, texts of the other
+                pairs["before"] = (1, 0) if metric == "image_aligned_text" else (0, 1)
+            for name, (a, b) in pairs.items():
+                if name != "before" or _same_width(view.images[a], view.texts[b]):
+                    centers = _center(view, a, b) if centered else None
+                    scores[name] = _classify(view, view.images[a], view.texts[b], centers)
         else:
             source, target = view.images if modality == "image" else view.texts
             if source is None or target is None:
                 continue
             if _same_width(source, target):
                 scores["before"] = _within(view, modality, measure, source)
+            scores["oracle"] = 0.0 if measure == "distance" else 1.0
             if measure == "retrieval_other":
                 scores["oracle"] = _within(view, modality, measure, target)
-            else:
-                scores["oracle"] = 0.0 if measure == "distance" else 1.0
         out[metric] = {name: value for name, value in scores.items() if value is not None}
     return out
 
@@ -81,24 +82,22 @@ def references(view: EvaluationRows, metrics: Sequence[str]) -> dict[str, dict[s
 def measure(mapping: Mapped, view: EvaluationRows, metrics: Sequence[str]) -> dict[str, float]:
     """Return the scores of a map."""
     (ia, ib), (ta, tb) = view.images, view.texts
-    mapped: dict[str, np.ndarray | None] = {
-        "image": None if ia is None else mapping("image", ia),
-        "text": None if ta is None else mapping("text", ta),
-    }
+    images = None if ia is None else mapping("image", ia)
+    texts = None if ta is None else mapping("text", ta)
     out: dict[str, float | None] = {}
     for metric in metrics:
         modality, _, what = metric.partition("_")
-        if metric.startswith("aligned_image_text"):
+        if metric == "image_aligned_text":
+            out[metric] = _classify(view, ib, texts)
+        elif metric == "aligned_image_aligned_text":
+            out[metric] = _classify(view, images, texts)
+        elif modality == "aligned":
             centers = _center(view, 0, 1) if metric.endswith("centered") else None
             if centers is not None and ia is not None:
                 # The images are mapped, so their center is mapped, too.
                 centers = (mapping("image", centers[0][None].astype(ia.dtype))[0], centers[1])
-            out[metric] = _classify(view, mapped["image"], tb, centers)
-        elif metric == "image_aligned_text":
-            out[metric] = _classify(view, ib, mapped["text"])
-        elif metric == "aligned_image_aligned_text":
-            out[metric] = _classify(view, mapped["image"], mapped["text"])
-        elif (queries := mapped[modality]) is not None:
+            out[metric] = _classify(view, images, tb, centers)
+        elif (queries := images if modality == "image" else texts) is not None:
             out[metric] = _within(view, modality, what, queries)
     measured = {metric: value for metric, value in out.items() if value is not None}
     if not measured:
@@ -107,7 +106,6 @@ def measure(mapping: Mapped, view: EvaluationRows, metrics: Sequence[str]) -> di
 
 
 def _same_width(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    """Return whether both arrays exist and have the same width."""
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
@@ -132,16 +130,12 @@ def _classify(
 def _within(view: EvaluationRows, modality: str, what: str, queries: np.ndarray) -> float | None:
     """Return a metric of one modality, of rows compared with those of the target; None if there are too few."""
     target = (view.images if modality == "image" else view.texts)[1]
-    if target is None:
-        return None
     rows = view.rows if modality == "image" else view.classes
-    labels = view.labels if modality == "image" else np.arange(len(target))
-    if len(rows) < (2 if what == "retrieval_other" else 1):
+    if target is None or len(rows) < (2 if what == "retrieval_other" else 1):
         return None
-    if what == "cosine":
-        return paired_cosine(queries[rows], target[rows])
-    if what == "distance":
-        return paired_distance(queries[rows], target[rows])
+    labels = view.labels if modality == "image" else np.arange(len(target))
+    if what in ("cosine", "distance"):
+        return (paired_cosine if what == "cosine" else paired_distance)(queries[rows], target[rows])
     if what == "retrieval_other":
         return class_retrieval(queries[rows], target[rows], labels[rows], exclude_self=True)
     return class_retrieval(queries[rows], target, labels[rows], labels)
@@ -160,42 +154,10 @@ BASELINES: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-class RandomRotation:
-    """A control: a random rotation about the correct means."""
-
-    def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
-        self._own = own
-        self._rotation = random_rotation(len(own[0]), len(own[1]), random_state=seed)
-
-    def transform(self, rows: np.ndarray) -> np.ndarray:
-        """Rotate rows about the source's mean and move them to the target's mean."""
-        return ((rows - self._own[0]) @ self._rotation + self._own[1]).astype(rows.dtype)
-
-
-class ModalityMap:
-    """A fitted map combined with the means of both modalities: ``(modality, rows) -> mapped rows``.
-
-    Every map, including linear and non-linear ones, exchanges the means of the modality it maps,
-    ``z ↦ ψ(z − μ_A + μ_A,fit) − μ_B,fit + μ_B``, which for the rotation is the paper's ``Q(z − μ_A) + μ_B``. If a mean
-    of the modality is unknown, the rows are mapped as they are, without exchanging means.
-    """
-
-    def __init__(
-        self,
-        fitted: Map | RandomRotation,
-        own: tuple[np.ndarray, np.ndarray],
-        means: Mapping[str, Means],
-        exchange: bool,
-    ):
-        self._map, self._own, self._means, self._exchange = fitted, own, means, exchange
-
-    def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
-        """Map rows of one modality."""
-        source, target = self._means.get(modality, (None, None))
-        if not self._exchange or source is None or target is None:
-            return self._map.transform(rows)
-        shift = (self._own[0] - source).astype(rows.dtype)
-        return self._map.transform(rows + shift) + (target - self._own[1]).astype(rows.dtype)
+def rotate_randomly(own: tuple[np.ndarray, np.ndarray], seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a control: a random rotation about the source's mean, moved to the target's mean."""
+    rotation = random_rotation(len(own[0]), len(own[1]), random_state=seed)
+    return lambda rows: ((rows - own[0]) @ rotation + own[1]).astype(rows.dtype)
 
 
 def fit_modality_map(
@@ -206,19 +168,32 @@ def fit_modality_map(
     *,
     seed: int = 0,
     quick: bool = False,
-) -> ModalityMap:
-    """Fit a map on paired rows, shape (n, d), of one modality."""
+) -> Mapped:
+    """Return a map fitted on paired rows, shape (n, d), of one modality.
+
+    Every map, including linear and non-linear ones, exchanges the means of the modality it maps,
+    ``z ↦ ψ(z − μ_A + μ_A,fit) − μ_B,fit + μ_B``, which for the rotation is the paper's ``Q(z − μ_A) + μ_B``. If a mean
+    of the modality is unknown, the rows are mapped as they are, without exchanging means.
+    """
     kind, parameters = BASELINES[method]
     own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
     if kind == "random":
-        return ModalityMap(RandomRotation(own, seed), own, means, exchange=True)
-    if kind == "mlp":
-        parameters = {**parameters, "random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
-    with warnings.catch_warnings():
-        # Some figures deliberately use few anchors, or targets narrower than the source.
-        warnings.simplefilter("ignore", CongruenceWarning)
-        fitted = make_map(kind, **parameters).fit(source, target)
-    return ModalityMap(fitted, own, means, exchange=method != "uncentered")
+        transform = rotate_randomly(own, seed)
+    else:
+        if kind == "mlp":
+            parameters = {**parameters, "random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
+        with warnings.catch_warnings():
+            # Some figures deliberately use few anchors, or targets narrower than the source.
+            warnings.simplefilter("ignore", CongruenceWarning)
+            transform = make_map(kind, **parameters).fit(source, target).transform
+
+    def mapped(modality: str, rows: np.ndarray) -> np.ndarray:
+        a, b = means.get(modality, (None, None))
+        if method == "uncentered" or a is None or b is None:
+            return transform(rows)
+        return transform(rows + (own[0] - a).astype(rows.dtype)) + (b - own[1]).astype(rows.dtype)
+
+    return mapped
 
 
 #: Metrics of paired rows, which have both controls. Retrieval and classification have the random rotation only:
@@ -243,20 +218,23 @@ _MOST = 2_000
 def controls(
     view: EvaluationRows, metrics: Sequence[str], *, random: bool = True, draws: int = DRAWS
 ) -> dict[str, dict[str, float]]:
-    """Measure the constant and the random-rotation control."""
+    """Measure the constant and the random-rotation control of the metrics that have query rows."""
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
         if metric in PAIRED:
-            out[metric] = _paired(view, metric, draws)
-            if not random:
-                out[metric].pop("random_rotation", None)
-    if random:
-        out |= _rotated(view, [metric for metric in metrics if metric in _MAPPED], draws)
+            with suppress(InputError):  # there are no query rows
+                out[metric] = _paired(view, metric, draws)
+                if not random:
+                    out[metric].pop("random_rotation", None)
+    means = {name: (own[0], own[1]) for name, own in view.centers.items() if own[1] is not None}
+    others = [metric for metric in metrics if metric in _MAPPED and _MAPPED[metric] <= {*means}]
+    if random and others:
+        with suppress(InputError):
+            out |= _rotated(view, others, means, draws)
     return out
 
 
 def _paired(view: EvaluationRows, metric: str, draws: int) -> dict[str, float]:
-    """Measure both controls of a metric of paired rows."""
     modality = metric.partition("_")[0]
     source, target = view.images if modality == "image" else view.texts
     source_mean, target_mean = view.centers.get(modality, (None, None))
@@ -264,32 +242,22 @@ def _paired(view: EvaluationRows, metric: str, draws: int) -> dict[str, float]:
         return {}
     lengths = np.linalg.norm(source - source_mean, axis=1)
     rows = ControlRows(np.asarray(target_mean), lengths, max(source.shape[1], target.shape[1]), in_sample=False)
-    try:
-        scores = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
-    except InputError:  # there are no query rows
-        return {}
+    scores = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
     named = {"constant": scores.constant, "random_rotation": scores.random_rotation}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _rotated(view: EvaluationRows, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
+def _rotated(
+    view: EvaluationRows, metrics: Sequence[str], means: Mapping[str, tuple[np.ndarray, np.ndarray]], draws: int
+) -> dict[str, dict[str, float]]:
     """Measure with the same random rotation for both modalities, about the means of each."""
-    means = {name: own for name, own in view.centers.items() if own[1] is not None}
-    measurable = [metric for metric in metrics if _MAPPED[metric] <= {*means}]
-    if not measurable:
-        return {}
-    values: dict[str, list[float]] = {}
+    drawn = []
     for seed in range(draws if len(view.rows) <= _MOST else 1):
-        rotations = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
+        rotations = {name: rotate_randomly(own, seed) for name, own in means.items()}
 
-        def rotate(modality: str, rows: np.ndarray, rotations: dict[str, RandomRotation] = rotations) -> np.ndarray:
+        def rotate(modality: str, rows: np.ndarray, rotations: Any = rotations) -> np.ndarray:
             # Rows of other modalities are not used by the measurable metrics.
-            return rotations[modality].transform(rows) if modality in rotations else rows
+            return rotations[modality](rows) if modality in rotations else rows
 
-        try:
-            scores = measure(rotate, view, measurable)
-        except InputError:  # there are no query rows
-            return {}
-        for metric, value in scores.items():
-            values.setdefault(metric, []).append(value)
-    return {metric: {"random_rotation": float(np.mean(draws_of))} for metric, draws_of in values.items()}
+        drawn.append(measure(rotate, view, metrics))
+    return {metric: {"random_rotation": float(np.mean([scores[metric] for scores in drawn]))} for metric in drawn[0]}

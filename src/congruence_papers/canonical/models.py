@@ -21,6 +21,7 @@ from congruence_papers.features import embed_rows
 from congruence_papers.image_sets import DATASETS
 
 if TYPE_CHECKING:
+    from congruence.encoders import Encoder
     from congruence_papers.image_sets import ImageDataset
 
 
@@ -39,8 +40,6 @@ MODELS = {
 def resolve_models(spec: str) -> list[tuple[str, str]]:
     """Return the short and full names of the models in a specification.
 
-    Examples
-    --------
     >>> resolve_models("openai-b32/openai-b16")[1]
     ('openai-b16', 'open_clip:ViT-B-16/openai')
     """
@@ -81,59 +80,51 @@ def open_models(
 ) -> Collection:
     """Embed a data set with two or more models."""
     models = resolve_models(spec)
-    load = load_encoder or encoders.load_encoder
-    open_ = open_dataset or image_sets.open_dataset
+    load, cache = load_encoder or encoders.load_encoder, Path(cache)
     folder = Path(root).expanduser()
     folder = folder / data if (folder / data).is_dir() else folder
-    parts = [open_(data, root=folder, split=split) for split in ("train", "test")]
-    prompts = list(parts[0].prompts())
-    label_of = {str(i): int(k) for part in parts for i, k in zip(part.ids, part.labels, strict=True)}
+    parts = [(open_dataset or image_sets.open_dataset)(data, root=folder, split=split) for split in ("train", "test")]
+    classes, prompts = parts[0].classes, list(parts[0].prompts())
+    images = [(part, k) for part in parts for k in range(len(part))]
+    ids = [str(part.ids[k]) for part, k in images]
+    labels = np.array([part.labels[k] for part, k in images], int)
     bank = None
     if captions:
-        bank = edit_captions(read_captions(captions), edits or {}, parts[0].classes, label_of)
+        bank = edit_captions(
+            read_captions(captions), edits or {}, classes, dict(zip(ids, labels.tolist(), strict=True))
+        )
     embedded = []
     for short, full in models:
-        sides = {}
-        for modality in ("image", "text"):
-            encoder = load(full, modality=modality, device=device, dtype=dtype)
+
+        def encoder(modality: str, short: str = short, full: str = full) -> Encoder:
+            loaded = load(full, modality=modality, device=device, dtype=dtype)
             if log:
                 log(f"{short}: {modality}s of {data}")
-            if modality == "text":
-                words = [text for _, _, text in prompts]
-                sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
-                if bank is not None:
-                    rows, edited = (
-                        normalize_rows(
-                            embed_rows(encoder, list(texts), texts, Path(cache), batch_size), dtype=np.float32
-                        )
-                        for texts in (bank.texts, bank.edited_texts)
-                    )
-                    bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
-            else:
-                splits = [
-                    embed_rows(
-                        encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
-                    )
-                    for part in parts
-                ]
-                sides[modality] = np.concatenate(splits)
-        embedded.append(Model.unit(short, sides["image"], sides["text"]))
-    ids = [str(i) for part in parts for i in part.ids]
-    positions = dict(zip(ids, ((part, k) for part in parts for k in range(len(part))), strict=True))
+            return loaded
+
+        eye = encoder("image")
+        named = [(_Images(part), [f"{data}/{part.split}/{i}" for i in part.ids]) for part in parts]
+        rows = np.concatenate([embed_rows(eye, items, names, cache, batch_size) for items, names in named])
+        reader = encoder("text")
+        texts = [[text for _, _, text in prompts], *([list(bank.texts), list(bank.edited_texts)] if bank else [])]
+        words, *captioned = (embed_rows(reader, text, text, cache, batch_size) for text in texts)
+        embedded.append(Model.unit(short, rows, words))
+        if bank:
+            own, edited = (normalize_rows(side, dtype=np.float32) for side in captioned)
+            bank = replace(bank, vectors=(*bank.vectors, own), edited=(*bank.edited, edited))
+    position = dict(zip(ids, images, strict=True))
     return Collection(
         data,
         tuple(embedded),
-        tuple(parts[0].classes),
+        tuple(classes),
         np.array(ids),
-        np.concatenate([np.asarray(part.labels, int) for part in parts]),
+        labels,
         np.repeat([True, False], [len(part) for part in parts]),
         np.array([c for c, _, _ in prompts]),
         np.array([t for _, t, _ in prompts]),
         texts=tuple(text for _, _, text in prompts),
-        captions={
-            i: parts[0].classes[k] for part in parts for i, k in zip(map(str, part.ids), part.labels, strict=True)
-        },
-        picture=lambda i: _thumbnail(*positions[i]),
+        captions={i: classes[k] for i, k in zip(ids, labels.tolist(), strict=True)},
+        picture=lambda i: _thumbnail(*position[i]),
         title=DATASETS[data].title if data in DATASETS and data != "folder" else data,
         bank=bank,
     )
@@ -155,7 +146,6 @@ class _Images(Sequence[object]):
 
 
 def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
-    """Return image k as a small PNG."""
     picture = data.image(k).convert("RGB")
     picture.thumbnail((96, 96))
     buffer = io.BytesIO()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,24 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
 SAMPLE_DATA = ("sample", "lvis", "caltech101")
 VARIANTS = ("items", "narrow", "third", "same_data")
 
-#: Descriptions of the data and of what replaces the paper's models, for titles.
-_TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
-_STAND_IN = {
-    "sample": "stand-in: two small models of emoji",
-    "lvis": "stand-in: texts of three CLIPs, images of one",
-    "caltech101": "stand-in: linear heads on unimodal encoders",
-}
-
 #: Kinds of pairs in the variant ``same_data``.
 SAME_DATA, OTHER_DATA = "same training data", "other training data"
 
-#: Chains of three models in which each model is in the middle once.
+#: Pairs of three models, and the chains (the default of ``Collection``) of which they are the ends.
+_PAIRS_OF_THREE = ((0, 1), (1, 2), (0, 2))
 _CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
+
+
+def _titles(name: str) -> dict[str, Any]:
+    """Return what the titles say of data and of what replaces the paper's models, and the chains of models."""
+    title, stand_in = {
+        "sample": ("emoji", "stand-in: two small models of emoji"),
+        "lvis": ("LVIS class names", "stand-in: texts of three CLIPs, images of one"),
+        "caltech101": ("Caltech-101 photos", "stand-in: linear heads on unimodal encoders"),
+    }[name]
+    return {"title": title, "stand_in": stand_in, "chains": _CHAINS}
 
 
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
@@ -109,108 +113,90 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
 
 
 @cache
-def _sample_arrays() -> dict[str, Any]:
-    """Return the arrays of the emoji sample, read once."""
+def _emoji() -> tuple[Any, tuple[Model, ...], np.ndarray, np.ndarray]:
+    """Return the emoji sample, its two models, and the emoji and the template of each prompt."""
     sample = load_sample("emoji")
-    models = {}
-    for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
-        rows = getattr(sample, side)
-        models[name] = {kind: normalize_rows(rows[kind].vectors, dtype=np.float32) for kind in ("image", "prompt")}
+    models = tuple(
+        Model.unit(name, side["image"].vectors, side["prompt"].vectors)
+        for name, side in (("emoji-a", sample.source), ("emoji-b", sample.target))
+    )
     prompts = sample.source["prompt"].ids
-    owner = sample.class_of("prompt", prompts)
     row = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
-    return {
-        "sample": sample,
-        "models": models,
-        "ids": sample.source["image"].ids,
-        "groups": np.array([sample.labels[i] for i in sample.source["image"].ids.tolist()]),
-        "owner": np.array([row[i] for i in owner.tolist()]),
-        "template": np.array([int(i.rsplit("#", 1)[1]) for i in prompts.tolist()]),
-        "texts": [sample.texts["prompt"][i] for i in prompts.tolist()],
-    }
+    owner = np.array([row[i] for i in sample.class_of("prompt", prompts).tolist()])
+    return sample, models, owner, np.array([int(i.rsplit("#", 1)[1]) for i in prompts.tolist()])
 
 
 def _sample(variant: str | None) -> Collection:
-    data = _sample_arrays()
-    sample, ids, owner, template = data["sample"], data["ids"], data["owner"], data["template"]
-    models = tuple(Model(name, rows["image"], rows["prompt"]) for name, rows in data["models"].items())
-    notes = []
-    common: dict[str, Any] = {
-        "captions": sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
-        "picture": sample.thumbnails.get,
-    }
+    sample, models, owner, template = _emoji()
+    ids = sample.source["image"].ids
+    whole = Collection(
+        "sample",
+        models,
+        tuple(sample.texts["text"].get(i, i) for i in ids.tolist()),
+        ids,
+        np.arange(len(ids)),
+        np.random.default_rng(0).permutation(len(ids)) < 800,
+        owner,
+        template,
+        texts=tuple(sample.texts["prompt"][i] for i in sample.source["prompt"].ids.tolist()),
+        captions=sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
+        picture=sample.thumbnails.get,
+        **_titles("sample"),
+    )
     if variant == "items":
-        train = np.random.default_rng(0).permutation(len(ids)) < 800
-        return Collection(
-            "sample",
-            models,
-            tuple(sample.texts["text"].get(i, i) for i in ids.tolist()),
-            ids,
-            np.arange(len(ids)),
-            train,
-            owner,
-            template,
-            text_fit=train[owner],
-            heldout_classes=~train,
-            texts=tuple(data["texts"]),
-            title=_TITLES["sample"],
-            stand_in=_STAND_IN["sample"],
-            notes=("A class is one emoji; fitted on 800 emoji, measured on the others.",),
-            **common,
-        )
-    names, counts = np.unique(data["groups"], return_counts=True)
+        note = "A class is one emoji; fitted on 800 emoji, measured on the others."
+        return replace(whole, text_fit=whole.train[owner], heldout_classes=~whole.train, notes=(note,))
+    groups = np.array([sample.labels[i] for i in ids.tolist()])
+    names, counts = np.unique(groups, return_counts=True)
     names = names[counts >= 8]
-    kept = np.isin(data["groups"], names)
-    labels = np.searchsorted(names, data["groups"][kept])
-    kept_prompts = kept[owner]
-    item = (np.cumsum(kept) - 1)[owner[kept_prompts]]  # the kept item that each kept prompt describes
-    models = tuple(model.take(kept, kept_prompts) for model in models)
-    notes.append(
+    kept = np.isin(groups, names)
+    prompts = kept[owner]
+    labels = np.searchsorted(names, groups[kept])
+    item = (np.cumsum(kept) - 1)[owner[prompts]]  # the kept item that each kept prompt describes
+    models = tuple(model.take(kept, prompts) for model in models)
+    notes = [
         f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of "
         "its emoji."
-    )
+    ]
     train = random_half_mask(labels)
-    prompt_labels = labels[item]
-    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     if variant == "narrow":
         models = _narrow((models[0], models[1]), 32)
         notes.append("The narrow source is emoji-a in its 32 leading principal directions.")
     elif variant == "third":
-        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][kept_prompts]
-        models = (*models, _third_model(images, texts, train, item, template[kept_prompts]))
+        models = (*models, _third_model(models, train, item, template[prompts]))
         notes.append(
             "The third model is not independent: closed-form contrastive heads join the images of emoji-a and the "
             "texts of emoji-b, fitted on the training images and their captions."
         )
-        pairs = ((0, 1), (1, 2), (0, 2))
     elif variant == "same_data":
         notes.append("The sample has no two models trained on the same data: this is its ordinary pair.")
     people = np.array([name.startswith(("face", "person", "hand", "cat-face", "emotion", "body")) for name in names])
-    return Collection(
-        "sample",
-        models,
-        tuple(names.tolist()),
-        ids[kept],
-        labels,
-        train,
-        prompt_labels,
-        template[kept_prompts],
-        pairs=pairs,
-        chains=_CHAINS,
+    return replace(
+        whole,
+        models=models,
+        classes=tuple(names.tolist()),
+        ids=ids[kept],
+        labels=labels,
+        train=train,
+        prompt_labels=labels[item],
+        prompt_templates=template[prompts],
+        pairs=_PAIRS_OF_THREE if variant == "third" else ((0, 1),),
+        text_fit=np.zeros(0, bool),  # all
+        heldout_classes=np.zeros(0, bool),
         domain=np.where(people, 0, 1),
         domains=("people", "things"),
-        texts=tuple(np.array(data["texts"], dtype=object)[kept_prompts]),
-        title=_TITLES["sample"],
-        stand_in=_STAND_IN["sample"],
+        texts=tuple(compress(whole.texts, prompts)),
         notes=tuple(notes),
-        **common,
     )
 
 
-def _third_model(
-    images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
-) -> Model:
-    """Return a model of heads on images and prompts of two others, fitted on each training image's first prompt."""
+def _third_model(models: tuple[Model, ...], train: np.ndarray, owner: np.ndarray, template: np.ndarray) -> Model:
+    """Return heads on the images of one model and the prompts of another, fitted on each training image's first
+    prompt.
+    """
+    images, prompts = models[0].images, models[1].prompts
+    assert images is not None
+    assert prompts is not None
     first = template == 0
     caption = np.empty(len(train), dtype=int)
     caption[owner[first]] = np.flatnonzero(first)
@@ -232,7 +218,6 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         )
     )
     heldout = np.random.default_rng(0).permutation(len(names)) >= 900
-    pairs: tuple[tuple[int, int], ...] = ((0, 1), (0, 2))
     notes = [
         "Fitted on texts: only OpenAI B/32 has images here. One text and one image (a mean of five) a class; fitted on "
         "900 classes, measured on the other 303.",
@@ -241,22 +226,20 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
     if variant == "narrow":
         models = (*_narrow((models[0], models[1]), 256), models[2])
         notes.append("The narrow source is OpenAI B/32 in the 256 leading principal directions of its texts.")
-    elif variant == "third":
-        pairs = ((0, 1), (1, 2), (0, 2))
     elif variant == "same_data":
         notes.append("B/32 and B/16 of OpenAI were trained on the same data; EVA-02 was not.")
     initial = np.array([name[:1].lower() for name in names.tolist()])
+    every = np.arange(len(names))
     return Collection(
         "lvis",
         models,
         tuple(names.tolist()),
         names.astype(str),
-        np.arange(len(names)),
+        every,
         ~heldout,
-        np.arange(len(names)),
+        every,
         np.zeros(len(names), int),
-        pairs=pairs,
-        chains=_CHAINS,
+        pairs=_PAIRS_OF_THREE if variant == "third" else ((0, 1), (0, 2)),
         text_fit=~heldout,
         heldout_classes=heldout,
         domain=np.where(initial < "m", 0, 1),
@@ -265,9 +248,8 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         captions={name: name for name in names.tolist()},
         notes=tuple(notes),
         steps=_STEPS,
-        title=_TITLES["lvis"],
-        stand_in=_STAND_IN["lvis"],
         kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
+        **_titles("lvis"),
     )
 
 
@@ -289,7 +271,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         "MobileNet + MPNet": ("image_mobilenet_v2", "text_mpnet"),
     }
     (a, b, c) = towers
-    built = [(a, 0, _WIDTH), (b, 1, _WIDTH)]  # towers, part of the photos, width
+    built = [(a, 0, _WIDTH // 2 if variant == "narrow" else _WIDTH), (b, 1, _WIDTH)]  # towers, part of photos, width
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     notes = [
         f"Dual encoders made here: linear heads of width {_WIDTH} in closed form (spectral contrastive loss) on frozen "
@@ -298,67 +280,41 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
     ]
     if variant == "items":
         notes.append("A class has many photos here, and the class is what is edited or retrieved.")
-    elif variant == "narrow":
-        built[0] = (a, 0, _WIDTH // 2)
     elif variant == "third":
         built.append((c, 2, _WIDTH))
-        pairs = ((0, 1), (1, 2), (0, 2))
+        pairs = _PAIRS_OF_THREE
     elif variant == "same_data":
         built.append((b, 0, _WIDTH))
         pairs = ((0, 1), (0, 2))
         notes.append("The third model is the second, its heads fitted on the same photos as the first's.")
     models = []
     for seed, (name, part, width) in enumerate(built):
-        image, text = towers[name]
-        label = name if width == _WIDTH else f"{name} ({width}-d)"
-        label += " (same photos)" if variant == "same_data" and seed == 2 else ""
-        models.append(_head_model(label, arrays[image], arrays[text], labels, parts[part], remaining, width, seed))
-    templates = arrays["templates"].tolist()
-    classes = arrays["classes"].tolist()
+        images, texts = (arrays[key] for key in towers[name])
+        template = np.random.default_rng(seed).integers(texts.shape[1], size=len(parts[part]))
+        given = images[parts[part]], texts[labels[parts[part]], template]  # a random prompt for each photo
+        X, Y = (normalize_rows(rows, dtype=np.float32) for rows in given)
+        heads = contrastive_heads(X, Y, width, seed=seed)
+        shown = images[remaining], texts.reshape(-1, texts.shape[2])
+        photos, prompts = (normalize_rows(rows, dtype=np.float32) for rows in shown)
+        name += f" ({width}-d)" * (width != _WIDTH) + " (same photos)" * (variant == "same_data" and seed == 2)
+        models.append(Model(name, heads.images(photos), heads.texts(prompts)))
+    templates, classes = arrays["templates"].tolist(), arrays["classes"].tolist()
+    files = arrays["image_file"][remaining]
     return Collection(
         "caltech101-heads",  # "caltech101" is the data set itself, embedded by real dual encoders
         tuple(models),
         tuple(classes),
-        arrays["image_file"][remaining].astype(str),
+        files.astype(str),
         labels[remaining],
         random_half_mask(labels[remaining]),
         np.repeat(np.arange(len(classes)), len(templates)),
         np.tile(np.arange(len(templates)), len(classes)),
         pairs=pairs,
-        chains=_CHAINS,
         domain=np.arange(len(classes)) % 2,
         domains=("even classes", "odd classes"),
         texts=tuple(t.format(c) for c in classes for t in templates),
-        captions={
-            i: classes[k] for i, k in zip(arrays["image_file"][remaining].tolist(), labels[remaining], strict=True)
-        },
+        captions={i: classes[k] for i, k in zip(files.tolist(), labels[remaining], strict=True)},
         notes=tuple(notes),
-        title=_TITLES["caltech101"],
-        stand_in=_STAND_IN["caltech101"],
         kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
-    )
-
-
-def _head_model(
-    name: str,
-    images: np.ndarray,
-    texts: np.ndarray,
-    labels: np.ndarray,
-    fit_rows: np.ndarray,
-    rows: np.ndarray,
-    width: int,
-    seed: int,
-) -> Model:
-    """Return embeddings of the photos ``rows`` and all prompts by heads fitted on ``fit_rows`` and random prompts."""
-    rng = np.random.default_rng(seed)
-    template = rng.integers(texts.shape[1], size=len(fit_rows))
-    captions = texts[labels[fit_rows], template]
-    heads = contrastive_heads(
-        normalize_rows(images[fit_rows], dtype=np.float32), normalize_rows(captions, dtype=np.float32), width, seed=seed
-    )
-    prompts = texts.reshape(-1, texts.shape[2])
-    return Model(
-        name,
-        heads.images(normalize_rows(images[rows], dtype=np.float32)),
-        heads.texts(normalize_rows(prompts, dtype=np.float32)),
+        **_titles("caltech101"),
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence_papers.core import check_choice
-from congruence_papers.image_sets.base import Entry, ImageDataset
-from congruence_papers.image_sets.download import Resource, install
-from congruence_papers.image_sets.sets import DATASETS
+from congruence_papers.image_sets.download import Callback, Resource, install
+from congruence_papers.image_sets.sets import DATASETS, Entry, ImageDataset
 
 __all__ = ["DATASETS", "Entry", "ImageDataset", "download_dataset", "open_dataset"]
 
@@ -22,13 +20,8 @@ def open_dataset(
 
     Splits are ``train``, ``val`` (if there is one) and ``test``, and those that ``congruence lab datasets NAME`` lists;
     for ``folder`` a folder in the root, or ``all``. ``complete`` requires the published number of images and classes.
-
-    Raises
-    ------
-    FileError
-        If the data set is not found; the message says which files to put where.
-    CorruptFileError
-        If a file is damaged, or the split is incomplete.
+    Raises FileError if the data set is not found (the message says which files to put where), and CorruptFileError if
+    a file is damaged, or the split is incomplete.
 
     Examples
     --------
@@ -39,13 +32,16 @@ def open_dataset(
     ('a photo of a {}, a type of pet.',)
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
-    entry.check_split(split)
+    if entry.splits:
+        check_choice(split, entry.splits, "split")
     if download:
         download_dataset(name, root)
     folder = entry.locate(root)
     if folder is None:
         raise FileError(_missing(entry, Path(root)))
-    data = entry.open(folder, split)
+    classes, ids, labels, source = entry.read(folder, split)
+    names = [one.replace("_", " ") for one in classes]
+    data = ImageDataset(name, split, names, entry.templates, ids, labels, source)
     published = (entry.splits.get(split), entry.classes)
     if complete and entry.splits and (len(data), len(data.classes)) != published:
         raise CorruptFileError(
@@ -56,7 +52,7 @@ def open_dataset(
     return data
 
 
-def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
+def download_dataset(name: str, root: str | Path, callback: Callback = None) -> list[str]:
     """Download, verify and unpack the missing files of a data set; return the files and folders that were created.
 
     An interrupted download is resumed; an archive in its place is verified and unpacked without a network. ``callback``

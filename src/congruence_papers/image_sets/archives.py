@@ -20,24 +20,20 @@ from typing import IO
 
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 from congruence.persist import find_left_over, temporary_path
-from congruence_papers.core import check_positive
+from congruence_papers.core import check_number
 
-#: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about
-#: 9,000.
+#: Limits well above the known archives: the largest unpacks to 3.1 GB, the one with most files to about 9,000.
 MAX_BYTES = 16 * 2**30
 MAX_FILES = 200_000
 
 _DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    FileExistsError,  # two members whose paths conflict, as a file and a folder or on a case-insensitive file system
-    NotADirectoryError,
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError),
+    # Two members whose paths conflict, as a file and a folder or on a case-insensitive file system.
+    *(FileExistsError, NotADirectoryError),
 )
+
+#: Name, size and a function that opens it (None for a folder).
+_Member = tuple[str, int, Callable[[], "IO[bytes] | None"] | None]
 
 
 def extract(
@@ -52,35 +48,31 @@ def extract(
     and are moved once all are complete. Existing files are replaced.
     """
     archive, into = Path(archive), Path(into)
-    check_positive(max_bytes, "max_bytes", integer=True)
-    check_positive(max_files, "max_files", integer=True)
-    for path, exists in ((archive, archive.is_file()), (into, into.is_dir())):
-        if not exists:
-            raise FileError(f"Nothing at {path}, the archive or the folder to unpack it into.", "Check the path.")
-    written = total = 0
-    seen: set[str] = set()
+    check_number(max_bytes, "max_bytes", integer=True)
+    check_number(max_files, "max_files", integer=True)
+    if not archive.is_file() or not into.is_dir():
+        raise FileError(f"There is no archive {archive}, or no folder {into}.", "Check the path.")
+    written: set[str] = set()
+    total = 0
     try:
         with _temporary_in(into) as temporary:
             with _members(archive) as members:
                 for count, (name, size, source) in enumerate(members, start=1):
                     total += size
                     if total > max_bytes or count > max_files:
-                        what = f"Got more than {max_bytes} bytes or {max_files} members in {archive}"
-                        raise _suspect(f"{what}; expected fewer in a data set.")
+                        raise _suspect(archive, f"more than {max_bytes} bytes or {max_files} members")
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
-                    if place in seen:
-                        raise _suspect(f"Got {name} twice in {archive}; expected each file once.")
-                    seen.add(place)
+                    if place in written:
+                        raise _suspect(archive, f"{name} twice")
+                    written.add(place)
                     target = temporary / place
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with source() as stream, open(target, "xb") as out:
+                    with source() as stream, open(target, "xb") as out:  # type: ignore[union-attr]
                         shutil.copyfileobj(stream, out, 2**20)
                     if target.stat().st_size != size:
-                        what = f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}"
-                        raise CorruptFileError(f"{what}; expected all of them.", "Download it again.")
-                    written += 1
+                        raise CorruptFileError(f"Got not all of {name} in {archive}.", "Download it again.")
             _merge(temporary, into)
     except CongruenceError:
         raise
@@ -91,7 +83,7 @@ def extract(
         raise StorageError(
             f"Got an error from the disk while unpacking {archive} ({error.strerror}).", "Free space; nothing was left."
         ) from error
-    return written
+    return len(written)
 
 
 def remove_left_over(folder: Path) -> None:
@@ -112,13 +104,8 @@ def _temporary_in(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-#: Name, size and a function that opens it (None for a folder).
-_Member = tuple[str, int, Callable[[], IO[bytes]] | None]
-
-
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[_Member]]:
-    """Open an archive and yield an iterator over its members."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield _zip_members(zipped, archive)
@@ -128,45 +115,36 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
             if tarred.fileobj is not None:  # read to the end, since gzip verifies its checksum there
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
-                        raise _suspect(f"No end of {archive}.")
+                        raise _suspect(archive, "no end")
 
 
 def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:
     for member in zipped.infolist():
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _special(member.filename, archive)
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _suspect(archive, f"the link or device {member.filename!r}")
         yield member.filename, member.file_size, None if member.is_dir() else partial(zipped.open, member)
 
 
 def _tar_members(tarred: tarfile.TarFile, archive: Path) -> Iterator[_Member]:
     for member in tarred:
         if not (member.isreg() or member.isdir()):
-            raise _special(member.name, archive)
+            raise _suspect(archive, f"the link or device {member.name!r}")
         if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on; the checks below are stricter
             tarfile.data_filter(member, str(archive.parent))
-        yield member.name, member.size, None if member.isdir() else partial(_read, tarred, member)
+        yield member.name, member.size, None if member.isdir() else partial(tarred.extractfile, member)
 
 
-def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    stream = tarred.extractfile(member)
-    assert stream is not None  # None only for links and folders, which are excluded above
-    return stream
-
-
-def _suspect(what: str) -> CorruptFileError:
-    return CorruptFileError(what, "Do not use this archive: download it from its official source.")
-
-
-def _special(name: str, archive: Path) -> CorruptFileError:
-    return _suspect(f"Got the link or device {name!r} in {archive}; expected plain files and folders.")
+def _suspect(archive: Path, what: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"Got {what} in {archive}.", "Do not use this archive: download it from its official source."
+    )
 
 
 def _place(name: str, archive: Path) -> str:
     """Return the relative path of a member. Raises CorruptFileError for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
-        raise _suspect(f"Got the path {name!r} in {archive}; expected paths inside the archive's folder.")
+        raise _suspect(archive, f"the path {name!r}, which leads out of its folder,")
     return "/".join(parts)
 
 

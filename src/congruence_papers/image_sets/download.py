@@ -14,10 +14,11 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 from congruence.persist import atomic_path
@@ -33,6 +34,8 @@ TIMEOUT = 60.0
 SMALL = 32 * 2**20
 
 _BLOCK = 2**18
+
+Callback = Callable[[int], object] | None
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,12 @@ class Resource:
     inner: Resource | None = None
 
     @property
-    def published(self) -> bool:
-        """Whether a checksum was published."""
-        return self.md5 is not None or self.sha256 is not None
+    def checksums(self) -> dict[str, str]:
+        """The published checksums, by kind."""
+        return {kind: value for kind, value in (("sha256", self.sha256), ("md5", self.md5)) if value}
 
 
-def install(resource: Resource, root: str | Path, callback: Callable[[int], object] | None = None) -> bool:
+def install(resource: Resource, root: str | Path, callback: Callback = None) -> bool:
     """Download a resource and unpack it, unless this was already done."""
     root = Path(root).expanduser()
     if resource.into is not None and (root / resource.into).is_dir():
@@ -64,12 +67,8 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     if (root / resource.creates).exists():
         return False
     target = root / resource.path
-    try:
+    with _disk(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"Got no folder {target.parent} ({error.strerror}); expected to create it.", "Pass another `root=…`."
-        ) from error
     if resource.inner is None or not (root / resource.inner.path).exists():
         fetch(resource, target, callback)
         if resource.into is not None:
@@ -81,61 +80,47 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     return True
 
 
-def fetch(resource: Resource, target: str | Path, callback: Callable[[int], object] | None = None) -> None:
+def fetch(resource: Resource, target: str | Path, callback: Callback = None) -> None:
     """Download a file to ``target``, or verify an existing one.
 
     Data are written to ``<target>.part`` until the download is complete, so that the next attempt can resume it.
     """
     target = Path(target)
-    if not target.exists():
-        if resource.url is None:
-            raise FileError(f"Got no file at {target}.", "Delete the unpacked files, and download the archive again.")
-        part = target.with_name(target.name + ".part")
-        resumed = part.exists() and part.stat().st_size > 0
-        # An existing partial file may belong to another version: if it fails the check, download once more from the
-        # start.
-        for last in (False, True) if resumed else (True,):
-            try:
-                _receive(resource, target, part, callback)
-                _verify(resource, part)
-                break
-            except CorruptFileError:
-                part.unlink(missing_ok=True)
-                if last:
-                    raise
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, target)
-        if not resource.published:
-            record(target)
-    else:
+    if target.exists():
         _verify(resource, target)
-
-
-def by_hand(resource: Resource, target: Path) -> str:
-    """Return instructions on what to download and where to put it, for users without a network."""
-    facts = [f"{resource.size} bytes"] if resource.size is not None else []
-    facts += [f"{kind} {value}" for kind, value in (("sha256", resource.sha256), ("md5", resource.md5)) if value]
-    known = f" ({', '.join(facts)})" if facts else ""
-    return f"fetch {resource.url}{known} elsewhere, put it at {target} and run this again"
-
-
-def record(path: Path) -> None:
-    """Write the SHA-256 of a file next to it, in the format of ``sha256sum``."""
-    with atomic_path(_record_of(path), force=True) as temporary:
-        temporary.write_text(f"{_digest(path, 'sha256')}  {path.name}\n", encoding="utf-8")
+        return
+    if resource.url is None:
+        raise FileError(f"Got no file at {target}.", "Delete the unpacked files, and download the archive again.")
+    part = target.with_name(target.name + ".part")
+    resumed = part.exists() and part.stat().st_size > 0
+    # An existing partial file may belong to another version: if it fails the check, download once more from the start.
+    for last in (False, True) if resumed else (True,):
+        try:
+            _receive(resource, resource.url, target, part, callback)
+            _verify(resource, part)
+            break
+        except CorruptFileError:
+            part.unlink(missing_ok=True)
+            if last:
+                raise
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(part, target)
+    if not resource.checksums:  # trust on first use: keep its checksum, in the format of ``sha256sum``
+        with atomic_path(_record_of(target), force=True) as temporary:
+            temporary.write_text(f"{_digest(target, 'sha256')}  {target.name}\n", encoding="utf-8")
 
 
 def check_recorded(path: Path) -> None:
-    """Check that a file has not changed since ``record``; a file without a record passes."""
+    """Check that a file has not changed since its download; a file without a recorded checksum passes."""
     recorded = _record_of(path)
-    if recorded.is_file() and recorded.read_text(encoding="utf-8", errors="replace").split()[:1] != [
-        _digest(path, "sha256")
-    ]:
-        raise CorruptFileError(
-            f"Got {path}, which has changed since it was downloaded; expected the checksum in {recorded.name}.",
-            f"Download it again, or delete {recorded.name} if you changed it on purpose.",
-        )
+    if recorded.is_file():
+        expected = recorded.read_text(encoding="utf-8", errors="replace").split()[:1]
+        if expected != [_digest(path, "sha256")]:
+            raise CorruptFileError(
+                f"Got {path}, which has changed since it was downloaded; expected the checksum in {recorded.name}.",
+                f"Download it again, or delete {recorded.name} if you changed it on purpose.",
+            )
 
 
 def _record_of(path: Path) -> Path:
@@ -153,8 +138,8 @@ def _verify(resource: Resource, path: Path) -> None:
         raise CorruptFileError(
             f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}.", "Download it again."
         )
-    for kind, expected in (("md5", resource.md5), ("sha256", resource.sha256)):
-        if expected is not None and (got := _digest(path, kind)) != expected:
+    for kind, expected in resource.checksums.items():
+        if (got := _digest(path, kind)) != expected:
             raise CorruptFileError(
                 f"Got {path} with {kind} {got} from {resource.url}; expected {expected}.", "Do not use the file."
             )
@@ -165,28 +150,20 @@ def _verify(resource: Resource, path: Path) -> None:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow redirects, but only to allowed schemes."""
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check_scheme(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _check_scheme(url: str) -> None:
-    scheme = urllib.parse.urlsplit(url).scheme.lower()
-    if scheme not in SCHEMES:
+    if urllib.parse.urlsplit(url).scheme.lower() not in SCHEMES:
         raise FileError(f"Got the address {url}; expected {' or '.join(SCHEMES)}.", "Use an https address.")
 
 
-def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[int], object] | None) -> None:
-    """Download the rest of the file into ``part``."""
-    url = resource.url or ""
+def _receive(resource: Resource, url: str, target: Path, part: Path, callback: Callback) -> None:
+    facts = [f"{resource.size} bytes"] if resource.size is not None else []
+    facts += [f"{kind} {value}" for kind, value in resource.checksums.items()]
+    by_hand = f"fetch {url} ({', '.join(facts) or 'of unknown size'}) elsewhere, put it at {target} and run this again"
     limit = SMALL if resource.size is None else resource.size
     _check_scheme(url)
     have = part.stat().st_size if part.exists() else 0
@@ -203,31 +180,31 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
         with opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
             begin, total = _range(answer, have)
             if total is not None and (total > limit or (resource.size is not None and total != resource.size)):
+                expected = f"at most {limit}" if resource.size is None else str(limit)
                 raise CorruptFileError(
-                    f"Got a file of {total} bytes at {url}; expected "
-                    f"{'at most ' if resource.size is None else ''}{limit}.",
-                    f"Check the address, or {by_hand(resource, target)}.",
+                    f"Got a file of {total} bytes at {url}; expected {expected}.", f"Check the address, or {by_hand}."
                 )
             done = _write(answer, part, begin, limit, url, callback)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # the partial file is complete or belongs to another version: start again
             part.unlink()
-            _receive(resource, target, part, callback)
+            _receive(resource, url, target, part, callback)
             return
         raise FileError(
-            f"Got HTTP status {error.code} ({error.reason}) from {url}.", f"Check it, or {by_hand(resource, target)}."
+            f"Got HTTP status {error.code} ({error.reason}) from {url}.", f"Check it, or {by_hand}."
         ) from error
     except CongruenceError:
         raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise FileError(
-            f"Got no answer from {url} ({reason}).",
-            f"Run this again (it resumes where it stopped), or {by_hand(resource, target)}.",
+            f"Got no answer from {url} ({reason}).", f"Run this again (it resumes where it stopped), or {by_hand}."
         ) from error
-    expected = resource.size if total is None else total
-    if expected is not None and done < expected:
-        raise FileError(f"Got {done} of {expected} bytes from {url}.", "Run this again: it resumes where it stopped.")
+    expected_size = resource.size if total is None else total
+    if expected_size is not None and done < expected_size:
+        raise FileError(
+            f"Got {done} of {expected_size} bytes from {url}.", "Run this again: it resumes where it stopped."
+        )
 
 
 def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
@@ -235,26 +212,16 @@ def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None
     length = answer.headers.get("Content-Length", "")
     if answer.status == 206:
         span = answer.headers.get("Content-Range", "")  # bytes 100-199/200
-        begin, _, total = span.removeprefix("bytes ").partition("/")
-        if begin.split("-")[0] == str(have):
-            return have, int(total) if total.isdigit() else None
-        raise http.client.HTTPException(f"a range that was not requested: {span!r}")
-    return 0, int(length) if length.isdigit() else None
+        begin, _, length = span.removeprefix("bytes ").partition("/")
+        if begin.split("-")[0] != str(have):
+            raise http.client.HTTPException(f"a range that was not requested: {span!r}")
+    return have if answer.status == 206 else 0, int(length) if length.isdigit() else None
 
 
-def _write(
-    answer: http.client.HTTPResponse,
-    part: Path,
-    begin: int,
-    limit: int,
-    url: str,
-    callback: Callable[[int], object] | None,
-) -> int:
+def _write(answer: Any, part: Path, begin: int, limit: int, url: str, callback: Callback) -> int:
     """Write the body of a response after the first ``begin`` bytes; return the total length."""
-    try:
+    with _disk(part):
         file = open(part, "r+b" if begin else "wb")
-    except OSError as error:
-        raise _refused(part, error) from error
     with file:
         file.seek(begin)
         done = begin
@@ -266,17 +233,19 @@ def _write(
                 raise CorruptFileError(
                     f"Got more than {limit} bytes from {url}.", "Check the address; do not use the file."
                 )
-            try:
+            with _disk(part):
                 file.write(block)
                 file.flush()  # otherwise a full disk would raise later, where it would look like a network error
-            except OSError as error:
-                raise _refused(part, error) from error
             if callback is not None:
                 callback(len(block))
     return done
 
 
-def _refused(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"Got an error from the disk while writing {path} ({error.strerror}).", "Free space, or pass another `root=…`."
-    )
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """Raise errors of the disk as StorageError, to tell them from those of the network."""
+    try:
+        yield
+    except OSError as error:
+        words = f"Got an error from the disk while writing {path} ({error.strerror})."
+        raise StorageError(words, "Free space, or pass another `root=…`.") from error

@@ -76,25 +76,25 @@ class JAMData(Data):
         n, m = len(self.items), len(self.items.images)
         if not self.encoders:
             object.__setattr__(self, "encoders", tuple((i, t) for i in self.images for t in self.captions))
-        for pair in self.encoders:
-            for encoder, known in zip(pair, (self.images, self.captions), strict=True):
-                check_choice(encoder, known, "encoder")
+        for image, text in self.encoders:
+            check_choice(image, self.images, "encoder")
+            check_choice(text, self.captions, "encoder")
         if not self.encoders and not self.dual:
             raise InputError("Got no encoders of images or of texts.", "Pass the embeddings of both.")
-        if {name: set(layers) for name, layers in self.captions.items()} != {
-            name: set(layers) for name, layers in self.negatives.items()
+        if {name: {*own} for name, own in self.captions.items()} != {
+            name: {*own} for name, own in self.negatives.items()
         }:
             raise InputError(f"Wrong captions of {self.name} have other encoders or layers.", "Embed them alike.")
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
-                if "late" not in layers or not set(layers) <= set(LAYERS):
+                if "late" not in layers or not {*layers} <= {*LAYERS}:
                     raise ParameterError(
                         f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early and mid."
                     )
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
-        for encoder, (V, P, N) in self.dual.items():
-            for array, rows in ((V, m), (P, n), (N, n)):
+        for encoder, sides in self.dual.items():
+            for array, rows in zip(sides, (m, n, n), strict=True):
                 check_embedded(array, f"rows of {encoder}", rows)
         for encoder, array in self.unrelated.items():
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
@@ -105,8 +105,7 @@ class JAMData(Data):
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks that have items."""
-        present = set(self.task_of.tolist())
-        return tuple(task for task in TASKS if task in present)
+        return tuple(task for task in TASKS if task in self.task_of)
 
     @property
     def task_of(self) -> np.ndarray:
@@ -149,8 +148,8 @@ class JAMData(Data):
         """
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
-        parts = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]
-        return self._parts(parts, np.random.default_rng([seed, 31]), encoders, layer, most)
+        division = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]
+        return self._parts(division, np.random.default_rng([seed, 31]), encoders, layer, most or {})
 
     def split_tasks(
         self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
@@ -160,14 +159,14 @@ class JAMData(Data):
         number of training items.
         """
         division = split_by_group(self.items.filenames, random_state=seed)
-        rng = np.random.default_rng([seed, 31])
+        rng, most = np.random.default_rng([seed, 31]), most or {}
         task_of, out = self.task_of, {}
         for task in self.tasks:
             own = [part[task_of[part] == task] for part in division]
             out[task] = self._parts(own, rng, encoders, "late", most)
         if len(out) > 1:
             n_train = int(np.median([len(parts.train) for parts in out.values()]))
-            out["all"] = self._parts(division, rng, encoders, "late", {**(most or {}), "train": n_train})
+            out["all"] = self._parts(division, rng, encoders, "late", {**most, "train": n_train})
         return out
 
     def _parts(
@@ -176,24 +175,22 @@ class JAMData(Data):
         rng: np.random.Generator,
         encoders: tuple[str, str] | None,
         layer: str | tuple[str, str],
-        most: Mapping[str, int] | None,
+        most: Mapping[str, int],
     ) -> JAMParts:
-        """Return a split, given the indices of the training, validation and test items."""
         image, text = encoders or self.encoders[0]
         image_layer, text_layer = (layer, layer) if isinstance(layer, str) else layer
         check_choice(image_layer, self.images[image], "layer")
         check_choice(text_layer, self.captions[text], "layer")
-        parts = []
-        for name, part in zip(("train", "validation", "test"), division, strict=True):
-            limit = (most or {}).get(name) or len(part)
-            parts.append(np.sort(rng.permutation(part)[:limit]))
-        V, P, N = self.images[image][image_layer], self.captions[text][text_layer], self.negatives[text][text_layer]
-        V = V[self.image_of]  # one row per item
-        groups = self.items.filenames if self.labels is None else self.labels
-        train, validation, test = parts
+        names = zip(("train", "validation", "test"), division, strict=True)
+        train, held, test = (np.sort(rng.permutation(part)[: most.get(name) or len(part)]) for name, part in names)
+        V = self.images[image][image_layer][self.image_of]  # one row per item
+        P, N = self.captions[text][text_layer], self.negatives[text][text_layer]
+        validation = V[held], P[held], N[held], self.items.filenames[held]
+        if self.labels is not None:
+            validation = V[held], P[held], None, self.labels[held]
         return JAMParts(
             Captions(V[train], P[train], N[train][:, None], self.items.filenames[train]),
-            (V[validation], P[validation], N[validation] if self.labels is None else None, groups[validation]),
+            validation,
             self.items.take(test),
             (V[test], P[test], N[test]),
             test,
@@ -204,8 +201,6 @@ class JAMData(Data):
 def layer_numbers(blocks: int) -> dict[str, int]:
     """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all.
 
-    Examples
-    --------
     >>> layer_numbers(26)
     {'early': 7, 'mid': 13, 'late': 26}
     """
@@ -229,31 +224,26 @@ def open_features(
         raise ParameterError(f"No folder of {', '.join(models)}, or of SugarCrepe.", "Pass `file=…` and `root=…`.")
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
     pairs = encoder_pairs(models)
-    several = variant == "layers"
-    images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
-    texts = list(dict.fromkeys(t for _, t in pairs))
-    captions, negatives = (
-        {name: _layers(folder, name, kind, items, several) for name in texts} for kind in ("captions", "negatives")
+    depths = LAYERS if variant == "layers" else ("late",)
+    eyes, readers = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
+    images, captions, negatives = (
+        {name: _layers(folder, name, kind, items, depths) for name in names}
+        for kind, names in zip(_KINDS, (eyes, readers, readers), strict=True)
     )
     dual, notes = {}, []
     for name in dual_encoders:
         if all(find_embeddings(folder / name, kind) for kind in _KINDS):
-            V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
+            V, P, N = (_layers(folder, name, kind, items, ("late",))["late"] for kind in _KINDS)
             dual[name] = (V, P, N)
         else:
             notes.append(f"{name} is left out: its images, captions or negatives are missing.")
     unrelated = {
-        name: np.asarray(_read(path, "late")["late"].vectors)
-        for name in (*images, *texts)
+        name: np.asarray(_read(path, ("late",))["late"].vectors)
+        for name in (*eyes, *readers)
         if (path := find_embeddings(folder / name, "unrelated"))
     }
     return JAMData(
-        "SugarCrepe",
-        items,
-        images,
-        captions,
-        negatives,
-        tuple(pairs),
+        *("SugarCrepe", items, images, captions, negatives, tuple(pairs)),
         dual=dual,
         unrelated=unrelated,
         sizes={"training": {"device": device}},
@@ -261,13 +251,12 @@ def open_features(
     )
 
 
-def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
+def _read(path: Path, depths: Sequence[str]) -> dict[str, Embeddings]:
     """Read the embeddings at a path, by depth; a single file, or a folder without layers, is the last layer."""
-    layers = {}
-    if path.is_dir():
-        layers = {name: spec for name, spec in matrices(path).items() if name.startswith("layer_")}
+    layers = matrices(path) if path.is_dir() else {}
+    layers = {name: spec for name, spec in layers.items() if name.startswith("layer_")}
     if not layers:
-        if set(depths) != {"late"}:
+        if {*depths} != {"late"}:
             raise ParameterError(
                 f"Got one layer at {path}; expected early, mid and late.", "Run congruence embed with --layer all."
             )
@@ -282,24 +271,22 @@ def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
 
 
-def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool) -> Mapping[str, np.ndarray]:
-    """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
+def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Sequence[str]) -> dict[str, np.ndarray]:
     path = find_embeddings(folder / name, kind)
     if path is None:
         raise FileError(
             f"Got no {kind} of {name} in {folder}.", f"Run congruence embed … --layer all -o {folder / name / kind}."
         )
-    ids = items.images if kind == "images" else items.ids
+    ids = (items.images if kind == "images" else items.ids).tolist()
     out = {}
-    for depth, rows in _read(path, *(("early", "mid", "late") if several else ("late",))).items():
-        names = [str(i) for i in rows.ids]
-        names = [i.rsplit("/", 1)[-1] for i in names] if kind == "images" else names
+    for depth, rows in _read(path, depths).items():
+        names = [str(i).rsplit("/", 1)[-1] if kind == "images" else str(i) for i in rows.ids]
         row = {i: k for k, i in enumerate(names)}
-        missing = [i for i in ids.tolist() if i not in row]
+        missing = [i for i in ids if i not in row]
         if missing:
             raise IdError(
                 f"No vector for {len(missing)} of {len(ids)} {kind} at {path} ({missing[0]}, …).",
                 f"Embed them under {'their file names' if kind == 'images' else 'the ids of SugarCrepe'}.",
             )
-        out[depth] = np.asarray(rows.vectors[[row[i] for i in ids.tolist()]], np.float32)
+        out[depth] = np.asarray(rows.vectors[[row[i] for i in ids]], np.float32)
     return out

@@ -164,7 +164,6 @@ def _open_models(
     device: str = "auto",
     **_: object,
 ) -> list[JAMData]:
-    """Open the embeddings that ``congruence embed`` wrote."""
     named = experiment.models if models == "paper" else [models]
     dual = experiment.parameters.get("dual_encoders", [])
     return [open_features(named, file, root, experiment.variant, dual_encoders=dual, device=device)]

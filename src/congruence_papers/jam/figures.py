@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,12 +28,11 @@ from congruence_papers.jam.methods import (
     measure_transfer,
 )
 
-if TYPE_CHECKING:
-    from typing import SupportsFloat
-
 #: Parameters of training and numbers of items that are replaced in a quick run.
 QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
 QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
+
+Job = ExperimentJob[JAMData]
 
 #: Seeds used in the paper; further seeds count up from the last.
 PAPER_SEEDS = (5, 42, 55)
@@ -47,12 +46,12 @@ def paper_seeds(draws: int) -> list[int]:
     return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
 
 
-def training(job: ExperimentJob[JAMData], data: JAMData) -> dict[str, Any]:
+def training(job: Job, data: JAMData) -> dict[str, Any]:
     """Return the parameters of JAM that differ from its defaults."""
     return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
 
 
-def tasks(job: ExperimentJob[JAMData], data: JAMData) -> list[str]:
+def tasks(job: Job, data: JAMData) -> list[str]:
     """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
     present = [task for task in job["tasks"] if task in data.tasks]
     if not present:
@@ -60,7 +59,7 @@ def tasks(job: ExperimentJob[JAMData], data: JAMData) -> list[str]:
     return present
 
 
-def limits(job: ExperimentJob[JAMData], data: JAMData) -> dict[str, int]:
+def limits(job: Job, data: JAMData) -> dict[str, int]:
     """Return the maximum number of items of each part of a split; 0 means no limit."""
     most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
     return {**QUICK_MOST, "test": most["test"]} if job.quick else most
@@ -75,7 +74,7 @@ def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
 class Cell:
     """What one fit runs on: a task of some data, the seed of a draw, and a pair of encoders."""
 
-    job: ExperimentJob[JAMData]
+    job: Job
     data: JAMData
     task: str
     seed: int
@@ -118,38 +117,35 @@ class Cell:
         at_best = {} if best is None else {"epoch_at_best": best / per_epoch}
         if "spread_mix_at_best" in facts:
             at_best["alpha_at_best"] = facts["spread_mix_at_best"]
+        line = self.line(series=series, pair=pair_name(self.data, self.encoders), task=self.task, seed=self.seed)
+        line |= {key: facts[key] for key in ("steps", "best_step", "reconstruction_error", "training")}
+        score = fitted.mapping.scores_.get("validation_source_to_target_recall_at_1")
         self.job.extra.setdefault("runs", []).append(
-            {
-                **self.line(series=series, pair=pair_name(self.data, self.encoders), task=self.task, seed=self.seed),
-                "pairs": facts["n_pairs"],
-                **{key: facts[key] for key in ("steps", "best_step", "reconstruction_error", "training")},
-                **at_best,
-                "validation": fitted.mapping.scores_.get("validation_source_to_target_recall_at_1"),
-            }
+            {**line, "pairs": facts["n_pairs"], **at_best, "validation": score}
         )
         return at_best
 
 
-def draws(job: ExperimentJob[JAMData]) -> Iterator[tuple[JAMData, str, int]]:
+def draws(job: Job) -> Iterator[tuple[JAMData, str, int]]:
     """Yield every combination of data, task and seed."""
     for data in job.data:
         yield from itertools.product([data], tasks(job, data), job.seeds)
 
 
-def cells(job: ExperimentJob[JAMData]) -> Iterator[Cell]:
+def cells(job: Job) -> Iterator[Cell]:
     """Yield every combination of data, task, seed and pair of encoders."""
     for data, task, seed in draws(job):
         yield from (Cell(job, data, task, seed, encoders) for encoders in data.encoders)
 
 
-def check_layers(job: ExperimentJob[JAMData]) -> None:
+def check_layers(job: Job) -> None:
     """Refuse data without early, middle and late layers of every encoder."""
     for data in job.data:
         if data.layers != LAYERS:
             raise InputError(f"{data.name} lacks early, mid or late of an encoder.", "Embed with --layer all.")
 
 
-def record_order(job: ExperimentJob[JAMData]) -> None:
+def record_order(job: Job) -> None:
     """Record for each data, pair, task and metric whether the means follow the paper's order of the losses."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in job.rows():
@@ -157,11 +153,11 @@ def record_order(job: ExperimentJob[JAMData]) -> None:
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
             found.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
     lines: list[dict[str, Any]] = []
-    for key, means in found.items():
+    for (data, pair, metric), means in found.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])
             holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
-            lines.append({**dict(zip(("data", "pair", "metric"), key, strict=True)), "order": order, "as_paper": holds})
+            lines.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
     if lines:
         job.extra["order"] = lines
         held = sum(line["as_paper"] for line in lines)
@@ -173,33 +169,12 @@ PERMUTATIONS = 9999
 DRAWS = 2000
 
 
-@dataclass(frozen=True)
-class ItemTest:
-    """A paired test of two losses on the same items."""
-
-    data: str
-    pair: str
-    metric: str
-    first: str
-    second: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    adjusted_p_value: float
-    n: int
-    n_images: int
-    draws: int
-
-
-@dataclass
 class ItemPairs:
-    """Per-item outcomes of the losses of one experiment."""
+    """Per-item outcomes of the losses of one experiment, and paired tests of two losses on the same items."""
 
-    _right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
-    )
-    _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
+    def __init__(self) -> None:
+        self._right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = defaultdict(lambda: defaultdict(dict))
+        self._images: dict[tuple[str, str], dict[int, np.ndarray]] = defaultdict(dict)
 
     def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray | None) -> None:
         """Add the per-item outcomes, shape (n, 2), of one fitted loss; None has no outcomes."""
@@ -207,48 +182,52 @@ class ItemPairs:
             self._right[where][name][draw] = right
             self._images[where][draw] = items.filenames
 
-    def tests(self, every: bool = False) -> list[ItemTest]:
+    def tests(self, every: bool = False) -> list[dict[str, Any]]:
         """Test adjacent losses in the paper's order, or every two, that were run on the same draws."""
         rng = np.random.default_rng(0)
-        tests: list[ItemTest] = []
-        for where, names in self._right.items():
+        tests: list[dict[str, Any]] = []
+        for (data, pair), names in self._right.items():
             for first, second in itertools.combinations(PAPER_ORDER, 2) if every else itertools.pairwise(PAPER_ORDER):
                 if first not in names or second not in names or names[first].keys() != names[second].keys():
                     continue
                 draws = list(names[first])
                 gaps = np.concatenate([names[first][draw] - names[second][draw] for draw in draws])
-                images = np.concatenate([self._images[where][draw] for draw in draws])
-                sums, sizes = group_sums(gaps, images)
+                sums, sizes = group_sums(gaps, np.concatenate([self._images[data, pair][draw] for draw in draws]))
                 ends = bootstrap_intervals(sums, sizes, LEVEL, DRAWS, rng, np.ones(2))
                 for k, metric in enumerate(("binary_recall", "five_way_recall")):
                     p = sign_flip(sums[:, k], PERMUTATIONS, rng)
-                    middle, low, high = float(gaps[:, k].mean()), float(ends[0, k]), float(ends[1, k])
-                    counts = (len(gaps), len(sizes), len(draws))
-                    tests.append(ItemTest(*where, metric, first, second, middle, low, high, p, p, *counts))
-        adjusted = holm(np.array([test.p_value for test in tests]))
-        return [replace(test, adjusted_p_value=float(p)) for test, p in zip(tests, adjusted, strict=True)]
+                    interval = {"low": float(ends[0, k]), "high": float(ends[1, k])}
+                    tests.append(
+                        {
+                            **{"data": data, "pair": pair, "metric": metric, "first": first, "second": second},
+                            **{"difference": float(gaps[:, k].mean()), **interval, "p_value": p},
+                            **{"adjusted_p_value": p, "n": len(gaps), "n_images": len(sizes), "draws": len(draws)},
+                        }
+                    )
+        adjusted = holm(np.array([test["p_value"] for test in tests]))
+        return [{**test, "adjusted_p_value": float(p)} for test, p in zip(tests, adjusted, strict=True)]
 
 
-def record_item_tests(job: ExperimentJob[JAMData], pairs: ItemPairs, every: bool = False) -> None:
+def record_item_tests(job: Job, pairs: ItemPairs, every: bool = False) -> None:
     """Store the tests in the results' ``item_tests``, and add notes on the significant differences."""
     tests = pairs.tests(every)
-    if not tests:
-        return
-    job.extra["item_tests"] = [asdict(test) for test in tests]
-    for first, second in dict.fromkeys((test.first, test.second) for test in tests):
-        lines = [test for test in tests if (test.first, test.second) == (first, second)]
-        significant = [test for test in lines if test.adjusted_p_value < 1 - LEVEL]
-        above, below = (sum(sign * test.difference > 0 for test in significant) for sign in (1, -1))
+    if tests:
+        job.extra["item_tests"] = tests
+    for first, second in dict.fromkeys((test["first"], test["second"]) for test in tests):
+        lines = [test for test in tests if (test["first"], test["second"]) == (first, second)]
+        significant = [test for test in lines if test["adjusted_p_value"] < 1 - LEVEL]
+        above, below = (sum(sign * test["difference"] > 0 for test in significant) for sign in (1, -1))
         job.add_note(
             f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of "
             f"{len(lines)} tasks and measures, below in {below}, and not significantly different in "
             f"{len(lines) - above - below}."
         )
         for test in significant:
+            metric = test["metric"].removesuffix("_recall").replace("_", "-")
             job.add_note(
-                f"{test.data}, {test.pair}, {test.metric.removesuffix('_recall').replace('_', '-')}: {first} − "
-                f"{second} {test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), p = "
-                f"{test.adjusted_p_value:.2g}, {test.n_images} images."
+                f"{test['data']}, {test['pair']}, {metric}: {first} − {second} {test['difference']:+.3f} "
+                f"({test['low']:+.3f} to {test['high']:+.3f}), p = {test['adjusted_p_value']:.2g}, "
+                f"{test['n_images']} images."
             )
 
 
@@ -261,12 +240,12 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
         raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
         raise NotFiniteError("Got NaN or infinity among the points.", "Leave out points that failed.")
-    no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
-    better = (costs[:, None] < costs) | (gains[:, None] > gains)
-    return np.asarray(~(no_worse & better).any(axis=0))
+    no_worse = (costs[:, None] >= costs) & (gains[:, None] <= gains)  # of point j, compared with point i
+    better = (costs[:, None] > costs) | (gains[:, None] < gains)
+    return np.asarray(~(no_worse & better).any(axis=1))
 
 
-def losses(job: ExperimentJob[JAMData]) -> None:
+def losses(job: Job) -> None:
     """Train with every loss on every task, and measure dual encoders for comparison (tables 2 and 3)."""
     tested = ItemPairs()
     for data, task, seed in draws(job):
@@ -284,7 +263,7 @@ def losses(job: ExperimentJob[JAMData]) -> None:
     record_item_tests(job, tested)
 
 
-def pairs(job: ExperimentJob[JAMData]) -> None:
+def pairs(job: Job) -> None:
     """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
     tested = ItemPairs()
     for cell in cells(job):
@@ -307,7 +286,7 @@ def pairs(job: ExperimentJob[JAMData]) -> None:
     record_item_tests(job, tested, every=True)
 
 
-def layers(job: ExperimentJob[JAMData]) -> None:
+def layers(job: Job) -> None:
     """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
     check_layers(job)
     for cell, layer in itertools.product(list(cells(job)), LAYERS):
@@ -317,7 +296,7 @@ def layers(job: ExperimentJob[JAMData]) -> None:
         job.tick()
 
 
-def _add_dual_encoders(job: ExperimentJob[JAMData], data: JAMData, task: str, seed: int) -> None:
+def _add_dual_encoders(job: Job, data: JAMData, task: str, seed: int) -> None:
     """Measure dual encoders on the same test items, untrained, and JAM on the embeddings of their towers."""
     for name in data.dual:
         cell = Cell(job, dual_as_encoders(data, name), task, seed, (name, name))
@@ -328,7 +307,7 @@ def _add_dual_encoders(job: ExperimentJob[JAMData], data: JAMData, task: str, se
             cell.add(cell.fit(method, parts), parts, pair="dual encoders", series=series)
 
 
-def controls(job: ExperimentJob[JAMData]) -> None:
+def controls(job: Job) -> None:
     """Fit and evaluate on the data and on each control, with everything else equal."""
     for data, control in itertools.product(job.data, job["controls"]):
         if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
@@ -346,7 +325,7 @@ def controls(job: ExperimentJob[JAMData]) -> None:
                 job.tick()
 
 
-def transfer(job: ExperimentJob[JAMData]) -> None:
+def transfer(job: Job) -> None:
     """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
     for data in job.data:
         options = {"training": training(job, data), "most": limits(job, data)}
@@ -360,34 +339,33 @@ def transfer(job: ExperimentJob[JAMData]) -> None:
             job.tick()
 
 
-#: Metric that is traded off against the reconstruction error.
-_GAIN = "five_way_recall"
-
 #: Reconstruction weight in the first step and in the last.
 Span = tuple[float, float]
 
 
-def reconstruction(job: ExperimentJob[JAMData]) -> None:
+def reconstruction(job: Job) -> None:
     """Train with each reconstruction weight, and mark those on the Pareto front of error and recall."""
     draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
     for cell in cells(job):
         parts = cell.split()
-        for method, weight in itertools.product(job["methods"], map(_span, job["weights"])):
-            fitted = cell.fit(method, parts, reconstruction=weight)
+        for method, weight in itertools.product(job["methods"], job["weights"]):
+            first, last = weight if isinstance(weight, list | tuple) else (weight, weight)
+            span = float(first), float(last)
+            fitted = cell.fit(method, parts, reconstruction=span)
             values = fitted.measure(parts.items, parts.test, cell.seed)[cell.task]
             values |= reconstruction_errors(fitted.mapping, parts)
             # A schedule is a series of its own, placed at its mean weight: no constant weight is equivalent to it.
-            schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
-            job.add_listed(cell.line(series=BASELINES[method] + schedule, x=sum(weight) / 2), values)
+            schedule = f", λ {_named(span)}" * (first != last)
+            job.add_listed(cell.line(series=BASELINES[method] + schedule, x=sum(span) / 2), values)
             error = (values["image_error"] + values["text_error"]) / 2
             by_weight = draws.setdefault((cell.data.name, cell.pair, BASELINES[method]), {})
-            by_weight.setdefault(weight, []).append([error, values[_GAIN]])
+            by_weight.setdefault(span, []).append([error, values["five_way_recall"]])
         job.tick()
     job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
     job.extra["curves"] = [_pareto(job, key, points) for key, points in draws.items()]
 
 
-def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
+def reconstruction_errors(mapping: Any, parts: JAMParts) -> dict[str, float]:
     """Return the squared error of reconstructed test rows, divided by that of the training mean."""
     if not hasattr(mapping, "reconstruct"):
         raise InputError(f"{type(mapping).__name__} cannot reconstruct.", "Pass one that JAM trained.")
@@ -395,42 +373,27 @@ def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
     out = {}
     for name, reconstructed, rows, train in (
         ("image_error", mapping.reconstruct(V), V, parts.train.source),
-        ("text_error", mapping.reconstruct_target(P), P, parts.train.target),  # type: ignore[attr-defined]
+        ("text_error", mapping.reconstruct_target(P), P, parts.train.target),
     ):
         A = np.asarray(rows, np.float64)
         out[name] = float(np.sum((reconstructed - A) ** 2) / np.sum((A - train.mean(axis=0, dtype=np.float64)) ** 2))
     return out
 
 
-def _span(weight: float | list[float]) -> Span:
-    """Return the weight in the first step and in the last, equal for a constant weight."""
-    first, last = weight if isinstance(weight, list | tuple) else (weight, weight)
-    return float(first), float(last)
-
-
 def _named(weight: Span) -> str:
-    """Format a constant weight, or the start and end of a schedule."""
     return f"{weight[0]:g}" if weight[0] == weight[1] else f"{weight[0]:g} → {weight[1]:g}"
 
 
-def _pareto(
-    job: ExperimentJob[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]
-) -> dict[str, Any]:
+def _pareto(job: Job, key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> dict[str, Any]:
     """Return a panel of recall against reconstruction error, and record which weights are on the Pareto front."""
     values = np.array(list(points.values()))  # (weights, draws, error and recall)
     mean = values.mean(axis=1)
     sd = values[:, :, 1].std(axis=1, ddof=1).tolist() if values.shape[1] > 1 else [None] * len(values)
     front = pareto_front(mean[:, 0], mean[:, 1])
-    job.extra.setdefault("fronts", []).append(
-        {
-            "of": " | ".join(key),
-            "weights": [first if first == last else [first, last] for first, last in points],
-            "error": mean[:, 0].tolist(),
-            "recall": mean[:, 1].tolist(),
-            "on_front": front.tolist(),
-        }
-    )
-    on_front = ", ".join(_named(weight) for weight, on in zip(points, front, strict=True) if on)
+    weights = [first if first == last else [first, last] for first, last in points]
+    found = {"error": mean[:, 0].tolist(), "recall": mean[:, 1].tolist(), "on_front": front.tolist()}
+    job.extra.setdefault("fronts", []).append({"of": " | ".join(key), "weights": weights, **found})
+    on_front = ", ".join(map(_named, itertools.compress(points, front)))
     job.add_note(f"{key[1]}, {key[2]}: λ = {on_front} on the Pareto front of reconstruction error and 5-way recall.")
     series: list[dict[str, Any]] = []
     for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
@@ -438,15 +401,11 @@ def _pareto(
         x, recall = mean[order].T.tolist()
         if order:
             series.append({"name": name, "color": color, "x": x, "mean": recall, "sd": [sd[k] for k in order]})
-    return {
-        "kind": "lines",
-        "title": f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall",
-        "label": "reconstruction error",
-        "series": series,
-    }
+    title = f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall"
+    return {"kind": "lines", "title": title, "label": "reconstruction error", "series": series}
 
 
-def layer_pairs(job: ExperimentJob[JAMData]) -> None:
+def layer_pairs(job: Job) -> None:
     """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
     check_layers(job)
     for cell in cells(job):
@@ -465,7 +424,7 @@ CCA_RANK, RANK, NEIGHBORS = 50, 10, 10
 _QUICK_ROWS = 120
 
 
-def statistics(job: ExperimentJob[JAMData]) -> None:
+def statistics(job: Job) -> None:
     """Measure matching pairs, hard non-matches and easy non-matches (figure 1, tables 6 to 8)."""
     for cell in cells(job):
         for case, (V, T) in cases(job, cell.data, cell.encoders, cell.task, cell.seed).items():
@@ -474,7 +433,7 @@ def statistics(job: ExperimentJob[JAMData]) -> None:
 
 
 def cases(
-    job: ExperimentJob[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
+    job: Job, data: JAMData, encoders: tuple[str, str], task: str, seed: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return paired images and texts for each case of matches and non-matches, with one random item per image."""
     rng = np.random.default_rng([seed, 37])
@@ -497,7 +456,7 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, metrics: Sequence[str]) -> 
     """Return the requested similarity measures of paired rows, computed as in the paper."""
     V, T = (rows.astype(np.float64) for rows in (V, T))
     A, B = _leading(V), _leading(T)
-    measures: dict[str, Callable[[], SupportsFloat]] = {
+    measures: dict[str, Any] = {
         "cca_linear": lambda: cca(V, T, components="first", rank=CCA_RANK),
         "cca_kernel": lambda: cca(V, T, components="first", rank=CCA_RANK, reduce="kernel"),
         "cka_linear": lambda: linear_cka(A, B, estimator="biased"),
@@ -509,13 +468,11 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, metrics: Sequence[str]) -> 
 
 
 def _leading(rows: np.ndarray) -> np.ndarray:
-    """Return the scores on the leading principal components."""
-    centered = rows - rows.mean(axis=0)
-    U, s, _ = np.linalg.svd(centered, full_matrices=False)
+    U, s, _ = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     return np.asarray(U[:, :RANK] * s[:RANK])
 
 
-def sizes(job: ExperimentJob[JAMData]) -> None:
+def sizes(job: Job) -> None:
     """Count parameters and operations of an autoencoder for the width of each backbone and encoder (table 12)."""
     rng = np.random.default_rng(0)
     widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}

@@ -14,7 +14,7 @@ from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.captions import Captions
-from congruence_papers.core import check_choice, check_seed
+from congruence_papers.core import check_choice
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
 #: Every metric, with its description.
@@ -67,11 +67,9 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         jam = JAM(method, random_state=seed, **options)
         heldout = parts.validation
         mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=heldout, verbose=False)
-    for side, model in zip(("source", "target"), parts.encoders, strict=True):
-        space = getattr(mapping, f"{side}_space_")
-        setattr(
-            mapping, f"{side}_space_", replace(space, model=model, modality={"source": "image", "target": "text"}[side])
-        )
+    image, text = parts.encoders
+    mapping.source_space_ = replace(mapping.source_space_, model=image, modality="image")
+    mapping.target_space_ = replace(mapping.target_space_, model=text, modality="text")
     return mapping
 
 
@@ -83,9 +81,8 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     method trained on wrong captions can reach this score without learning anything about images.
     """
     try:
-        from sklearn.base import clone
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import GridSearchCV, GroupKFold
+        from sklearn.model_selection import GroupKFold
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ModuleNotFoundError as error:
@@ -94,26 +91,25 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     def flat(rows: np.ndarray) -> np.ndarray:
         return np.asarray(rows, np.float64).reshape(-1, np.shape(rows)[-1])
 
+    def fit(inverse: float, texts: np.ndarray, labels: np.ndarray) -> Any:
+        return make_pipeline(StandardScaler(), LogisticRegression(C=inverse, max_iter=2000)).fit(texts, labels)
+
     assert parts.train.negatives is not None  # always given for JAM's data
     correct, wrong = flat(parts.train.target), flat(parts.train.negatives)
     texts, labels = np.vstack([correct, wrong]), np.repeat([1, 0], [len(correct), len(wrong)])
-    regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     _, caption, negatives, *_ = parts.validation
-    if negatives is None:
-        groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(correct))])
-        grid = {"logisticregression__C": _INVERSE_PENALTIES}
-        chosen = GridSearchCV(regression, grid, cv=GroupKFold(3)).fit(texts, labels, groups=groups).best_estimator_
-        return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
-    heldout = [flat(caption), flat(negatives)]
-    each = len(heldout[1]) // len(heldout[0])
-    best, chosen = -1.0, None
+    accuracies = []
     for inverse in _INVERSE_PENALTIES:
-        model = clone(regression).set_params(logisticregression__C=inverse).fit(texts, labels)
-        scores = [model.decision_function(rows) for rows in heldout]
-        accuracy = float(np.mean(scores[0][:, None] > scores[1].reshape(-1, each)))
-        if accuracy > best:
-            best, chosen = accuracy, model
-    assert chosen is not None
+        if negatives is None:
+            groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(correct))])
+            folds = GroupKFold(3).split(texts, labels, groups)
+            scores = [fit(inverse, texts[a], labels[a]).score(texts[b], labels[b]) for a, b in folds]
+            accuracies.append(float(np.mean(scores)))
+        else:
+            model, held = fit(inverse, texts, labels), flat(negatives)
+            right, other = (model.decision_function(rows) for rows in (flat(caption), held))
+            accuracies.append(float(np.mean(right[:, None] > other.reshape(len(right), -1))))
+    chosen = fit(_INVERSE_PENALTIES[int(np.argmax(accuracies))], texts, labels)
     return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
 
 
@@ -210,7 +206,6 @@ CONTROLS = {
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
     """Return white noise with the mean and deviation of each column of ``rows``, shape (n, d)."""
-    check_seed(random_state)
     A = np.asarray(rows, np.float64)
     drawn = np.random.default_rng([random_state, 41]).standard_normal(A.shape)
     return np.asarray(A.mean(axis=0) + A.std(axis=0) * drawn, np.float32)
@@ -219,7 +214,6 @@ def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
 def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     """Return a copy of the data in which images and texts carry no information about each other."""
     check_choice(control, CONTROLS, "control")
-    check_seed(random_state)
     if control == "none":
         return data
     name = f"{data.name}, {CONTROLS[control]}"

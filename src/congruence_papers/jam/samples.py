@@ -18,7 +18,7 @@ from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
 from congruence.errors import MissingExtraError, ParameterError
-from congruence_papers.core import check_choice, check_positive
+from congruence_papers.core import check_choice, check_number
 from congruence_papers.features import IMAGE_ENCODERS, TEXT_ENCODERS, embed_rows, open_npz
 from congruence_papers.jam.data import JAMData, layer_numbers
 from congruence_papers.negatives import sibling_negatives
@@ -43,8 +43,8 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
     >>> bool(1 > correlations[0, 1] > correlations[0, 2])
     True
     """
-    check_positive(dim, "dim", integer=True)
-    check_positive(noise, "noise", zero=True)
+    check_number(dim, "dim", integer=True)
+    check_number(noise, "noise", zero=True)
     if not len(texts) or not all(len(own) for own in texts):
         raise ParameterError("Got an image without a caption.", "Add a caption, or leave this image out.")
     counts = np.zeros((len(texts), BUCKETS), np.float32)
@@ -66,7 +66,6 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
 
 
 def _hash(token: str) -> tuple[int, int]:
-    """Return the hash bucket of a token and the sign it is counted with."""
     # The recorded tables of the JAM paper were measured on these features, so scikit-learn's HashingVectorizer cannot
     # replace them (it uses another hash, and weights a pair like a word), nor can its TfidfTransformer (it adds 1 to
     # every inverse document frequency).
@@ -82,7 +81,7 @@ def unrelated_sentences(most: int = 1000) -> list[str]:
     """Return sentences of Python's language reference, which differ slightly between versions of Python."""
     from pydoc_data.topics import topics
 
-    check_positive(most, "most", integer=True)
+    check_number(most, "most", integer=True)
     sentences: dict[str, None] = {}
     for _, text in sorted(topics.items()):
         for paragraph in re.split(r"\n\s*\n", text):
@@ -100,14 +99,13 @@ _LATENT = 12
 
 _SIZES: dict[str, object] = {
     "training": {
-        "hidden": (48, 48),
-        "latent": 24,
-        "max_epochs": 12,
-        "learning_rate": 3e-3,
-        "validate_every": 2,
-        "device": "cpu",
+        **{"hidden": (48, 48), "latent": 24, "max_epochs": 12},
+        **{"learning_rate": 3e-3, "validate_every": 2, "device": "cpu"},
     }
 }
+
+#: The one image encoder of made-up scenes.
+_EYE = "made-up images"
 
 #: Text encoders of ``synthetic_context``, named by what a wrong caption contains besides its error.
 CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
@@ -118,39 +116,37 @@ def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
     rng = np.random.default_rng(11)
     scenes = rng.standard_normal((images, _LATENT))
     rows: list[tuple[str, ...]] = []
-    correct, wrong = [], []
+    wrong = []
     for k, scene in enumerate(scenes):
         for category in ("replace_obj", "add_obj", "swap_obj"):
             changed = scene.copy()
+            words = (f"scene {k} {category}", f"scene {k} not {category}")
             if category == "swap_obj":
                 changed[[0, 1]] = changed[[1, 0]]
                 words = (f"one {k} beside two", f"two beside one {k}")
             else:
                 changed[rng.integers(_LATENT)] += 2.0 if category == "add_obj" else -2.0
-                words = (f"scene {k} {category}", f"scene {k} not {category}")
             rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
-            correct.append(scene)
             wrong.append(changed)
-    P, N = np.array(correct), np.array(wrong)
+    P, N = np.repeat(scenes, 3, axis=0), np.array(wrong)
     noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
     widths = {"made-up texts, small": 16, "made-up texts, large": 32}
-    pairs = tuple(("made-up images", text) for text in widths)
+    pairs = tuple((_EYE, text) for text in widths)
     space = np.random.default_rng(3).standard_normal((_LATENT, 24))
     blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
+    seeds: dict[str, tuple[int | list[int], int]] = {name: ([6, width], width) for name, width in widths.items()}
+    strange = {_EYE: (5, 40), **seeds}
     return JAMData(
         "synthetic",
         _items(rows),
-        {"made-up images": _embed(scenes, 40, 1, noise)},
+        {_EYE: _embed(scenes, 40, 1, noise)},
         {name: _embed(P, width, 2, noise) for name, width in widths.items()},
         {name: _embed(N, width, 3, noise) for name, width in widths.items()},
         encoders=pairs if variant == "sizes" else pairs[1:],
-        dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
+        dual={"made-up dual encoder": (blurred @ space, P @ space, N @ space)},
         unrelated={
-            "made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32),
-            **{
-                name: np.random.default_rng([6, width]).standard_normal((images, width)).astype(np.float32)
-                for name, width in widths.items()
-            },
+            name: np.random.default_rng(seed).standard_normal((images, width)).astype(np.float32)
+            for name, (seed, width) in strange.items()
         },
         title="made-up scenes",
         stand_in="stand-in: made up of one latent",
@@ -176,21 +172,13 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
     changed = scenes.copy()
     changed[np.arange(images), coordinate] += change * sign
     rows = [(f"replace_obj/{k}", "replace_obj", f"{k:05d}", f"scene {k}", f"scene not {k}") for k in range(images)]
-    level = {"late": noise}
-    captions = _embed(scenes, 32, 2, level)
-    wrong = (
-        _embed(changed, 32, 3, level),
-        _embed(changed, 32, 2, level),
-        _embed(np.roll(changed, 1, axis=0), 32, 3, level),
-    )
-    image = "made-up images"
+    wrong = ((changed, 3), (changed, 2), (np.roll(changed, 1, axis=0), 3))
     return JAMData(
         "synthetic",
         _items(rows),
-        {image: _embed(scenes, 40, 1, {"late": 0.3})},
-        dict.fromkeys(CONTEXTS, captions),
-        dict(zip(CONTEXTS, wrong, strict=True)),
-        encoders=tuple((image, context) for context in CONTEXTS),
+        {_EYE: _embed(scenes, 40, 1, {"late": 0.3})},
+        dict.fromkeys(CONTEXTS, _embed(scenes, 32, 2, {"late": noise})),
+        {name: _embed(points, 32, seed, {"late": noise}) for name, (points, seed) in zip(CONTEXTS, wrong, strict=True)},
         title="made-up scenes, noisy texts",
         stand_in="made up of one latent",
         sizes=_SIZES | {"validation": 60},
@@ -203,18 +191,15 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
 
 
 def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
-    """Return items from tuples of id, category, file name, caption and wrong caption."""
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
 
 
 def _embed(points: np.ndarray, width: int, seed: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
     """Return embeddings of points by layer; ``seed`` determines the noise, and the width the encoder."""
     signal = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
-    out = {}
-    for k, (layer, level) in enumerate(noise.items()):
-        drawn = np.random.default_rng([seed, k]).standard_normal(signal.shape)
-        out[layer] = (signal + level * signal.std() * drawn).astype(np.float32)
-    return out
+    drawn = (np.random.default_rng([seed, k]).standard_normal(signal.shape) for k in range(len(noise)))
+    levels = zip(noise.items(), drawn, strict=True)
+    return {layer: (signal + level * signal.std() * rows).astype(np.float32) for (layer, level), rows in levels}
 
 
 #: Names of the data that replace the paper's.
@@ -320,18 +305,17 @@ def _sugarcrepe(
 
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     names = [str(name) for name in arrays["names"]]
-    rng = np.random.default_rng(13)
     nearest = _nearest_classes(names, arrays["text_mpnet"].astype(np.float64))
-    rows = np.arange(len(names))
-    wrong = np.array([own[k] for own, k in zip(nearest, rng.integers(_SIBLINGS, size=len(names)), strict=True)])
-    items = _class_items(rows, names, wrong)
-    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
+    chosen = np.random.default_rng(13).integers(_SIBLINGS, size=len(names))
+    wrong = np.array([own[k] for own, k in zip(nearest, chosen, strict=True)])
     return _photos(
         "ImageNet-1000",
         arrays,
-        items,
-        {name: (T, T[wrong]) for name, T in texts.items()},
         variant,
+        names,
+        np.arange(len(names)),
+        wrong,
+        {name: (arrays[key], arrays[key][wrong]) for name, key in TEXT_ENCODERS.items()},
         title="1,000 ImageNet photos",
         stand_in="stand-in: small encoders, class names for captions",
         sizes={"training": {"device": "cpu"}},
@@ -351,14 +335,14 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     template = rng.integers(templates, size=len(labels))
     chosen = rng.integers(_SIBLINGS, size=len(labels))
     wrong = np.array([nearest[label][k] for label, k in zip(labels, chosen, strict=True)])
-    items = _class_items(labels, names, wrong)
-    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
     return _photos(
         "Caltech-101",
         arrays,
-        items,
-        {name: (T[labels, template], T[wrong, template]) for name, T in texts.items()},
         variant,
+        names,
+        labels,
+        wrong,
+        {name: (arrays[key][labels, template], arrays[key][wrong, template]) for name, key in TEXT_ENCODERS.items()},
         labels=labels,
         title="Caltech-101 photos",
         stand_in="stand-in: small encoders, class prompts for captions",
@@ -371,7 +355,6 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
 
 
 def _nearest_classes(names: list[str], vectors: np.ndarray) -> list[list[int]]:
-    """Return, for each class, the indices of the classes with the most similar names."""
     number = {name: k for k, name in reversed(list(enumerate(names)))}
     nearest: list[list[int]] = [[] for _ in names]
     for negative in sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS):
@@ -379,33 +362,29 @@ def _nearest_classes(names: list[str], vectors: np.ndarray) -> list[list[int]]:
     return nearest
 
 
-def _class_items(labels: np.ndarray, names: list[str], wrong: np.ndarray) -> SugarCrepe:
-    """Return items whose captions are class names, so that texts of one class are not distractors for each other."""
-    ids = np.array([f"{k:05d}" for k in range(len(labels))])
-    own, other = (np.array([names[k] for k in rows]) for rows in (labels, wrong))
-    return SugarCrepe(ids, np.full(len(ids), "replace_obj"), ids, own, other)
-
-
 def _photos(
     name: str,
     arrays: Mapping[str, np.ndarray],
-    items: SugarCrepe,
-    texts: Mapping[str, tuple[np.ndarray, np.ndarray]],
     variant: str | None,
+    names: list[str],
+    classes: np.ndarray,
+    wrong: np.ndarray,
+    texts: Mapping[str, tuple[np.ndarray, np.ndarray]],
     **options: Any,
 ) -> JAMData:
-    """Return data of photos with two image encoders and two text encoders."""
-    pairs = (("EfficientNet-Lite0", "MPNet"),)
+    """Return data of photos with two image encoders and two text encoders.
+
+    The captions of the items are class names, so that texts of one class are not distractors for each other.
+    """
+    rows = [
+        (f"{k:05d}", "replace_obj", f"{k:05d}", names[a], names[b])
+        for k, (a, b) in enumerate(zip(classes, wrong, strict=True))
+    ]
+    pairs = [("EfficientNet-Lite0", "MPNet")]
     if variant == "sizes":
-        pairs = tuple(
-            (image, text) for image in ("MobileNet-v2", "EfficientNet-Lite0") for text in ("MiniLM-L6", "MPNet")
-        )  # type: ignore[assignment]
-    return JAMData(
-        name,
-        items,
-        {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in IMAGE_ENCODERS.items()},
-        {encoder: {"late": pair[0]} for encoder, pair in texts.items()},
-        {encoder: {"late": pair[1]} for encoder, pair in texts.items()},
-        encoders=pairs,
-        **options,
+        pairs = [(image, text) for image in ("MobileNet-v2", "EfficientNet-Lite0") for text in ("MiniLM-L6", "MPNet")]
+    captions, negatives = (
+        {encoder: {"late": pair[k].astype(np.float32)} for encoder, pair in texts.items()} for k in (0, 1)
     )
+    images = {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in IMAGE_ENCODERS.items()}
+    return JAMData(name, _items(rows), images, captions, negatives, encoders=tuple(pairs), **options)

@@ -21,11 +21,13 @@ AUXILIARIES = word_set("auxiliaries")
 GENDERED = word_set("gendered")
 #: Words that may follow the last noun of a phrase.
 CLOSERS = PREPOSITIONS | LINKS | AUXILIARIES | DETERMINERS | word_set("followers")
-ANIMATE = ("person", "child", "animal")
 _LONGEST = 4
 _COMPOUND = frozenset(("sign", "area", "lot", "board", "machine", "equipment"))
 _PARTICIPLES = frozenset(("seen", "shown", "taken", "eaten", "made"))
 _DEGREES = frozenset(("very", "so", "too", "extremely", "quite"))
+
+#: For each position in a caption, the possible changes, each a tuple of edits made together; all are equally valid.
+Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun with its determiner and adjectives."""
+    """A noun with its determiner and adjectives; ``clean`` and ``closed``: its start and its end are certain."""
 
     start: int
     body: int
@@ -57,13 +59,22 @@ class Phrase:
     @property
     def animate(self) -> bool:
         """Whether the noun is a person or an animal."""
-        return self.kind in ANIMATE or self.term.section in ("anyone", "creatures")
+        return self.kind in ("person", "child", "animal") or self.term.section in ("anyone", "creatures")
+
+    @property
+    def sections(self) -> set[str]:
+        """The sections of its adjectives."""
+        return {term.section for adjective in self.adjectives for term in adjective.terms}
+
+    def among(self, names: frozenset[str]) -> bool:
+        """Return whether ``names`` contains the noun, its section, its class, or "any"."""
+        return bool(names & {"any", self.kind, self.term.section, "_".join(self.term.singular)})
 
 
-def noun_at(words: tuple[str, ...], place: int, sentence: Sentence, known: Lexicon) -> tuple[int, Term] | None:
+def _noun_at(sentence: Sentence, place: int, known: Lexicon) -> tuple[int, Term] | None:
     """Return the end and the term of the longest noun that begins at ``place``, or None."""
-    for length in range(min(_LONGEST, len(words) - place), 0, -1):
-        stop = place + length
+    words = sentence.lower
+    for stop in range(min(place + _LONGEST, len(words)), place, -1):
         term = known.nouns.get(words[place:stop])
         if term is not None and all(sentence.joined(k) for k in range(place + 1, stop)):
             return stop, term
@@ -74,14 +85,13 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
     """Return the noun phrases of a sentence, from left to right."""
     words, place, phrases = sentence.lower, 0, []
     while place < len(words):
-        adjective = words[place : place + 1] in known.adjectives
-        first = noun_at(words, place, sentence, known)
+        first = _noun_at(sentence, place, known)
         # "orange" is a noun, unless an adjective or a noun follows.
-        if first is None or (adjective and _modifies(sentence, first[0], known)):
+        if first is None or (words[place : place + 1] in known.adjectives and _modifies(sentence, first[0], known)):
             place += 1
             continue
         head, (stop, term) = place, first
-        while sentence.joined(stop) and (following := noun_at(words, stop, sentence, known)) is not None:
+        while sentence.joined(stop) and (following := _noun_at(sentence, stop, known)) is not None:
             if words[head:stop] == term.plural and words[head:stop] != term.singular:
                 break  # a plural does not modify another noun: the next word is a verb that looks like one
             head, (stop, term) = stop, following
@@ -92,10 +102,8 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
 
 def _modifies(sentence: Sentence, stop: int, known: Lexicon) -> bool:
     """Return whether an adjective or a noun follows at ``stop``."""
-    if not sentence.joined(stop):
-        return False
-    words = sentence.lower
-    return words[stop : stop + 1] in known.adjectives or noun_at(words, stop, sentence, known) is not None
+    follows = sentence.lower[stop : stop + 1] in known.adjectives or _noun_at(sentence, stop, known) is not None
+    return sentence.joined(stop) and follows
 
 
 def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, known: Lexicon) -> Phrase:
@@ -115,51 +123,36 @@ def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, kno
     start, determiner = body, ""
     if sentence.joined(body) and words[body - 1] in DETERMINERS:
         start, determiner = body - 1, words[body - 1]
-    form = words[head:stop]
     counted = any(t.section == "number" for a in adjectives for t in a.terms)
     if term.singular != term.plural:
-        number = "singular" if form == term.singular else "plural"
+        number = "singular" if words[head:stop] == term.singular else "plural"
     elif determiner in SINGULAR:
         number = "singular"
-    elif counted or determiner in ("these", "those", "some") or not determiner:
+    elif counted or determiner in ("these", "those", "some", ""):
         number = "plural"
     else:
         number = ""
-    clean = bool(determiner or counted) or not sentence.joined(start) or words[start - 1] in CLOSERS
-    clean = clean or words[start - 1].endswith("ing")
-    if sentence.joined(start) and words[start - 1] in _DEGREES:
-        clean = False  # "a very large": the phrase begins before the adverb
-    agrees = not ((determiner in SINGULAR or determiner in ("this", "that")) and number == "plural") and not (
-        (counted or determiner in ("these", "those")) and number == "singular"
-    )
+    before = words[start - 1] if sentence.joined(start) else ""
+    clean = bool(determiner or counted) or not before or before in CLOSERS or before.endswith("ing")
+    agrees = number != "plural" or not (determiner in SINGULAR or determiner in ("this", "that"))
+    agrees = agrees and (number != "singular" or not (counted or determiner in ("these", "those")))
     return Phrase(
-        start,
-        body,
-        noun,
-        head,
-        stop,
-        determiner,
-        tuple(adjectives),
-        term,
-        known.classes.get(term.section, "none"),
-        number,
-        agrees and _closed(sentence, stop),
-        clean and agrees,
+        *(start, body, noun, head, stop, determiner, tuple(adjectives), term, known.classes.get(term.section, "none")),
+        *(number, agrees and _closed(sentence, stop)),
+        clean=clean and agrees and before not in _DEGREES,  # "a very large": the phrase begins before the adverb
     )
 
 
 def _closed(sentence: Sentence, stop: int) -> bool:
     """Return whether the word at ``stop`` cannot belong to a noun phrase that ends before it."""
-    if not sentence.joined(stop):
-        return True
     words = sentence.lower
-    after = words[stop]
-    if after in CLOSERS:
+    if not sentence.joined(stop) or words[stop] in CLOSERS:
         return True
+    after, last = words[stop], stop + 1 == len(words)
     if after.endswith("ing"):  # "a dog walking", but not "a parking lot"
-        return stop + 1 == len(words) or words[stop + 1] not in _COMPOUND
+        return last or words[stop + 1] not in _COMPOUND
     if after.endswith("ed") or after in _PARTICIPLES:  # "a bus parked on", but not "a snow covered hill"
-        return stop + 1 == len(words) or words[stop + 1] in PREPOSITIONS | LINKS
+        return last or words[stop + 1] in PREPOSITIONS | LINKS
     return after in third_persons()
 
 
@@ -171,19 +164,15 @@ def third_persons() -> frozenset[str]:
     return frozenset(word for word in forms if (word,) not in known.nouns)
 
 
-#: For each position in a caption, the possible changes, each a tuple of edits made together; all are equally valid.
-Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
-
-
 @dataclass(frozen=True)
 class Caption:
     """An analyzed caption, with all that the captions of its item mention, none of which an edit may introduce."""
 
     sentence: Sentence
     phrases: list[Phrase]
-    nouns: frozenset[int]
-    adjectives: frozenset[int]
-    words: frozenset[str]
+    nouns: set[int]
+    adjectives: set[int]
+    words: set[str]
     lexicon: Lexicon
 
     def before(self, place: int) -> str:
@@ -206,8 +195,7 @@ class Caption:
 
 def parse_caption(text: str, others: Collection[str]) -> Caption:
     """Analyze a caption, together with the other captions of its item."""
-    known = lexicon()
-    sentence = Sentence.parse(text)
+    known, sentence = lexicon(), Sentence.parse(text)
     nouns: set[int] = set()
     adjectives: set[int] = set()
     words: set[str] = set()
@@ -215,15 +203,8 @@ def parse_caption(text: str, others: Collection[str]) -> Caption:
         lower = caption.lower
         words.update(lower)
         for place in range(len(lower)):
-            if (noun := noun_at(lower, place, caption, known)) is not None:
+            if (noun := _noun_at(caption, place, known)) is not None:
                 nouns.add(noun[1].family)
             for length in (1, 2, 3):
                 adjectives.update(term.family for term in known.adjectives.get(lower[place : place + length], ()))
-    return Caption(
-        sentence, find_phrases(sentence, known), frozenset(nouns), frozenset(adjectives), frozenset(words), known
-    )
-
-
-def among(phrase: Phrase, names: frozenset[str]) -> bool:
-    """Return whether ``names`` contains a phrase's noun, its section, its class, or "any"."""
-    return bool(names & {"any", phrase.kind, phrase.term.section, "_".join(phrase.term.singular)})
+    return Caption(sentence, find_phrases(sentence, known), nouns, adjectives, words, known)

@@ -6,10 +6,9 @@ import csv
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from congruence.errors import CongruenceWarning, DtypeError, ParameterError, ShapeError
 from congruence.persist import atomic_path
-from congruence_papers.core import check_choice, check_positive, check_same_rows, check_seed
+from congruence_papers.core import check_choice, check_number, check_same_rows
 from congruence_papers.negatives.caption import Caption, parse_caption
 from congruence_papers.negatives.lexicon import Words, lexicon
 from congruence_papers.negatives.rules import RULES
@@ -30,12 +29,8 @@ KINDS = tuple(RULES)
 #: Maximum number of calls of a generator per requested negative.
 _TRIES = 10
 
-
-class Generator(Protocol):
-    """A callable that makes a wrong caption of one kind, or returns ``None`` if it cannot."""
-
-    def __call__(self, caption: str, kind: str, rng: np.random.Generator) -> str | None:
-        """Return the wrong caption; all random numbers must come from ``rng``."""
+#: ``(caption, kind, rng)`` to a wrong caption, or None; all random numbers must come from ``rng``.
+Generator = Callable[[str, str, np.random.Generator], "str | None"]
 
 
 @dataclass(frozen=True)
@@ -49,37 +44,14 @@ class Negative:
     row: int
 
 
-def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
-    """Make a wrong caption by rules; the default generator."""
-    parsed = parse_caption(caption, ())
-    negatives = _from_rules(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
-    return negatives[0] if negatives else None
-
-
-#: Generators by name; ``register`` adds to it.
-GENERATORS: dict[str, Generator] = {"rules": by_rules}
-
-
-def register(name: str, generator: Generator) -> None:
-    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, for ``generate``."""
-    if not isinstance(name, str) or not name or name in GENERATORS:
-        raise ParameterError(
-            argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
-        )
-    if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator.", "Pass a callable (caption, kind, rng).")
-    GENERATORS[name] = generator
-
-
 def generate(
     captions: Sequence[str],
     kinds: Sequence[str] = KINDS,
     per_caption: int = 1,
     random_state: int = 0,
-    generator: str | Generator | None = None,
+    generator: Generator | None = None,
     *,
     groups: Sequence[object] | None = None,
-    on_refused: str = "skip",
 ) -> list[Negative]:
     """Make wrong captions by replacing a word, swapping two words, or adding an object or attribute.
 
@@ -94,14 +66,12 @@ def generate(
     random_state : int, default=0
         The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are
         requested.
-    generator : str or callable, optional
-        A key of ``GENERATORS`` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
+    generator : callable, optional
+        ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default. Texts with the words of a caption
+        of the same item are skipped.
     groups : sequence, length n, optional
         The item, such as an image, that each caption describes. A negative is then never another caption of the same
         item, and the rules do not introduce anything that these captions mention.
-    on_refused : {"skip", "error"}, default="skip"
-        What to do if a generator returns something that is not a negative: no text, or the words of a caption of the
-        same item.
 
     Returns
     -------
@@ -113,7 +83,7 @@ def generate(
     -----
     Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as
     one that does not occur. With equal probabilities, negatives could be recognized by their rare words, without the
-    image.
+    image. The kinds are those of Hsieh et al. (2023), "SugarCrepe", section 3; see also Yoon, Yue and Kim (2025), 2.1.
 
     Examples
     --------
@@ -124,34 +94,28 @@ def generate(
     replace_obj | A black rabbit sits on a wooden chair.
     swap_obj | A wooden chair sits on a black cat.
     add_att | A soaked black cat sits on a wooden chair.
-
-    References
-    ----------
-    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality", section 3, for
-    the kinds. Yoon, Yue and Kim (2025), section 2.1.
     """
     texts = check_captions(captions)
-    kinds = _kinds(kinds, generator)
-    check_positive(per_caption, "per_caption", integer=True)
-    check_seed(random_state)
-    check_choice(on_refused, ("skip", "error"), "on_refused")
-    if isinstance(generator, str):
-        generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]
-    generator = by_rules if generator is None else generator
-    if not callable(generator):
+    if isinstance(kinds, str) or not len(kinds) or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
-            f"Got {generator!r} for a generator.", "Pass a callable (caption, kind, rng), or its name."
+            argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}", fix=f"Pass `kinds=[{KINDS[0]!r}]`."
         )
+    for kind in kinds if generator is None else ():
+        check_choice(kind, KINDS, "kind")
+    if generator is not None and not callable(generator):
+        raise ParameterError(f"Got {generator!r} for a generator.", "Pass a callable (caption, kind, rng).")
+    check_number(per_caption, "per_caption", integer=True)
+    check_number(random_state, "random_state", zero=True, integer=True)
     others, frequencies = _others(texts, groups), _frequencies(texts)
     negatives = []
     for row, caption in enumerate(texts):
-        parsed = parse_caption(caption, others[row]) if generator is by_rules else None
-        for kind in kinds:
+        parsed = parse_caption(caption, others[row]) if generator is None else None
+        for kind in dict.fromkeys(kinds):
             rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
             if parsed is not None:
-                made = _from_rules(parsed, caption, others[row], kind, per_caption, rng, frequencies)
+                made = _from_rules(parsed, (caption, *others[row]), kind, per_caption, rng, frequencies)
             else:
-                made = _from_generator(generator, caption, others[row], kind, per_caption, rng, on_refused)
+                made = _from_generator(generator, (caption, *others[row]), kind, per_caption, rng)  # type: ignore[arg-type]
             negatives += [Negative(caption, text, kind, changed_words(caption, text), row) for text in made]
     return negatives
 
@@ -162,8 +126,7 @@ def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -
     for negative in negatives:
         rows.setdefault(negative.kind, []).append(negative.row)
     return {
-        kind: {"negatives": len(own), "captions": len(set(own)), "without": n - len(set(own))}
-        for kind, own in rows.items()
+        kind: {"negatives": len(own), "captions": len({*own}), "without": n - len({*own})} for kind, own in rows.items()
     }
 
 
@@ -182,47 +145,30 @@ def check_captions(captions: Iterable[str]) -> list[str]:
     return [str(text) for text in texts]
 
 
-def _kinds(kinds: object, generator: object) -> list[str]:
-    """Return the requested kinds, without repetitions. Raises ParameterError."""
-    kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
-    if not kinds or not all(isinstance(kind, str) for kind in kinds):
-        raise ParameterError(
-            argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}", fix=f"Pass `kinds=[{KINDS[0]!r}]`."
-        )
-    if generator in (None, "rules", by_rules):
-        for kind in kinds:
-            check_choice(kind, KINDS, "kind")
-    return list(dict.fromkeys(kinds))
-
-
 def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str, ...]]:
-    """Return, for each caption, the other captions of the same item."""
     if groups is None:
         return [()] * len(texts)
-    items = list(groups)
-    check_same_rows(len(texts), len(items), "captions", "groups")
+    check_same_rows(len(texts), len(groups), "captions", "groups")
     members: dict[object, list[int]] = {}
-    for row, item in enumerate(items):
+    for row, item in enumerate(groups):
         members.setdefault(item, []).append(row)
-    return [tuple(texts[k] for k in members[item] if k != row) for row, item in enumerate(items)]
+    return [tuple(texts[k] for k in members[item] if k != row) for row, item in enumerate(groups)]
 
 
 def _frequencies(texts: Iterable[str]) -> Counter[Words]:
-    """Count how often each possible replacement occurs in the captions."""
     replacements = lexicon().replacements
     longest = max(map(len, replacements))
     counts: Counter[Words] = Counter()
     for text in texts:
         words = Sentence.parse(text).lower
-        spans = [(k, k + m) for m in range(1, longest + 1) for k in range(len(words) - m + 1)]
-        counts.update(words[start:stop] for start, stop in spans if words[start:stop] in replacements)
+        spans = (words[k : k + m] for m in range(1, longest + 1) for k in range(len(words) - m + 1))
+        counts.update(span for span in spans if span in replacements)
     return counts
 
 
 def _from_rules(
     parsed: Caption,
-    caption: str,
-    others: tuple[str, ...],
+    known: tuple[str, ...],
     kind: str,
     limit: int,
     rng: np.random.Generator,
@@ -238,47 +184,31 @@ def _from_rules(
             weights = np.array([1.0 + frequencies.get(edit[0].words, 0) for edit in positions[k]])
             drawn = int(rng.choice(len(weights), p=weights / weights.sum()))
             text = parsed.sentence.apply(positions[k].pop(drawn))
-            if _is_new(text, caption, (*others, *made)):
+            if _is_new(text, (*known, *made)):
                 made.append(text)
         positions = [edits for edits in positions if edits]
     return made
 
 
 def _from_generator(
-    generator: Generator,
-    caption: str,
-    others: tuple[str, ...],
-    kind: str,
-    limit: int,
-    rng: np.random.Generator,
-    on_refused: str,
+    generator: Generator, known: tuple[str, ...], kind: str, limit: int, rng: np.random.Generator
 ) -> list[str]:
     """Call a generator until there are enough negatives, it returns None, or it was tried often enough."""
     made: list[str] = []
     for _ in range(limit * _TRIES):
-        text = generator(caption, kind, rng)
-        if text is None:
+        if len(made) == limit or (text := generator(known[0], kind, rng)) is None:
             break
-        if isinstance(text, str) and _is_new(text, caption, others):
-            if _is_new(text, caption, made):
-                made.append(text)
-        elif on_refused == "error":
-            raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}), no other text and not None.",
-                ("Change the generator.", "Pass `on_refused='skip'`."),
-            )
-        if len(made) == limit:
-            break
+        if isinstance(text, str) and _is_new(text, (*known, *made)):
+            made.append(text)
     return made
 
 
-def _is_new(text: str, caption: str, others: Iterable[str]) -> bool:
-    """Return whether a text has words, and not those of the caption or of one of the others."""
-    return bool(Sentence.parse(text).words) and not any(same_words(text, other) for other in (caption, *others))
+def _is_new(text: str, known: Iterable[str]) -> bool:
+    """Return whether a text has words, and not those of a known one."""
+    return bool(Sentence.parse(text).words) and not any(same_words(text, other) for other in known)
 
 
 COLUMNS = ("id", "caption", "negative", "kind")
-SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def write_negatives(
@@ -290,13 +220,13 @@ def write_negatives(
     ``ids`` are those of the original captions; row numbers by default. Cells of a ``.csv`` that a spreadsheet would
     evaluate as formulas are written unchanged, with a warning.
     """
-    suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
+    suffix = check_choice(Path(path).suffix.lower(), (".csv", ".jsonl", ".parquet"), "suffix of the output")
     if not negatives:
         raise ShapeError("No negatives.", "Pass captions in English, or more `kinds=…`.")
     last = max(negative.row for negative in negatives)
     if ids is not None and last >= len(ids):
         check_same_rows(last + 1, len(ids), "captions", "ids")
-    rows = [(str(n.row) if ids is None else str(ids[n.row]), n.caption, n.negative, n.kind) for n in negatives]
+    rows = [(str(n.row if ids is None else ids[n.row]), n.caption, n.negative, n.kind) for n in negatives]
     risky = sum(any(cell.lstrip().startswith(("=", "+", "-", "@")) for cell in row) for row in rows)
     if suffix == ".csv" and risky:
         warnings.warn(
@@ -309,15 +239,11 @@ def write_negatives(
         )
     with atomic_path(path, force=force) as temporary:
         if suffix == ".parquet":
-            columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
-            table = pa.table({name: pa.array(column, pa.string()) for name, column in columns.items()})
-            pq.write_table(table, temporary)
+            pq.write_table(pa.table([*zip(*rows, strict=True)], names=COLUMNS), temporary)
             return
         with open(temporary, "w", newline="", encoding="utf-8") as stream:
             if suffix == ".csv":
-                writer = csv.writer(stream)
-                writer.writerow(COLUMNS)
-                writer.writerows(rows)
+                csv.writer(stream).writerows([COLUMNS, *rows])
             else:
-                for row in rows:
-                    stream.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")
+                lines = (json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) for row in rows)
+                stream.writelines(f"{line}\n" for line in lines)

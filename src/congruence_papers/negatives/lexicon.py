@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+from typing import NamedTuple
 
 from congruence_papers.negatives.words import plural
 
@@ -14,7 +15,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Term:
-    """A noun or an adjective."""
+    """A noun or an adjective; ``lead``: it may replace others of its section."""
 
     section: str
     family: int
@@ -25,93 +26,57 @@ class Term:
     mass: bool = False
 
 
-@dataclass(frozen=True)
-class Section:
-    """The header of a section: its name and the facts that follow it."""
+class Relation(NamedTuple):
+    """A preposition, or a verb in three forms (base, third person, -ing); those that exclude it, in the same forms; and
+    the nouns before which it is replaced.
+    """
 
-    name: str
-    facts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Preposition:
-    """A preposition, those that contradict it, and the nouns before which it is replaced."""
-
-    phrase: Words
-    others: tuple[Words, ...]
-    before: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Verb:
-    """A verb, and verbs that exclude it, in three forms (base, third person, -ing)."""
-
-    forms: tuple[Words, Words, Words]
-    others: tuple[tuple[Words, Words, Words], ...]
+    forms: tuple[Words, ...]
+    others: list[tuple[Words, ...]]
     before: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The contents of all files."""
+    """The contents of all files; ``leads`` and ``adjective_leads`` are the terms that replace others, by section."""
 
     nouns: dict[Words, Term]
     classes: dict[str, str]
     adjectives: dict[Words, tuple[Term, ...]]
     ranks: dict[str, int]
     fitting: dict[str, frozenset[str]]
-    prepositions: tuple[Preposition, ...]
-    verbs: tuple[Verb, ...]
-    added: dict[str, tuple[Term, ...]]
-    added_adjectives: dict[str, tuple[tuple[int, Words], ...]]
-    leads: dict[str, tuple[Term, ...]]
-    leads_adjectives: dict[str, tuple[Term, ...]]
+    prepositions: list[Relation]
+    verbs: list[Relation]
+    added: dict[str, list[Term]]
+    added_adjectives: dict[str, list[tuple[int, Words]]]
+    leads: dict[str, list[Term]]
+    adjective_leads: dict[str, list[Term]]
 
     @cached_property
     def replacements(self) -> frozenset[Words]:
         """All words and phrases that may replace others."""
-        terms = [term for group in (self.leads, self.leads_adjectives) for leads in group.values() for term in leads]
+        terms = [term for group in (self.leads, self.adjective_leads) for leads in group.values() for term in leads]
         phrases = [phrase for term in terms for phrase in (term.singular, term.plural)]
-        phrases += [other for preposition in self.prepositions for other in preposition.others]
-        phrases += [form for verb in self.verbs for other in verb.others for form in other]
-        return frozenset(phrases)
+        relations = (*self.prepositions, *self.verbs)
+        return frozenset([*phrases, *(form for one in relations for other in one.others for form in other)])
 
 
-def _leads(terms: Iterable[Term]) -> dict[str, tuple[Term, ...]]:
-    """Return the terms that may replace others, by section."""
-    leads: dict[str, tuple[Term, ...]] = {}
-    for term in dict.fromkeys(terms):
-        if term.lead:
-            leads[term.section] = (*leads.get(term.section, ()), term)
-    return leads
-
-
-def _lines(name: str) -> Iterator[tuple[Section, str]]:
-    """Yield the lines of a data file with their sections, without comments."""
+def _lines(name: str) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the lines of a data file with the name of their section and the facts in its header, without comments."""
     text = files("congruence_papers.negatives").joinpath("data", name).read_text(encoding="utf-8")
-    section = Section("", ())
-    for line in text.splitlines():
-        line = line.strip()
+    section, facts = "", list[str]()
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
-            head, *facts = line.strip("[]").split()
-            section = Section(head, tuple(facts))
+            section, *facts = line.strip("[]").split()
         elif line and not line.startswith("#"):
-            yield section, line
+            yield section, facts, line
 
 
 @cache
 def word_set(name: str) -> frozenset[str]:
     """Return the words in a section of ``function_words.txt``, which have one function in a sentence."""
-    return frozenset(
-        word for section, line in _lines("function_words.txt") if section.name == name for word in line.split()
-    )
-
-
-def _families() -> Iterator[tuple[Section, str]]:
-    """Yield the families of nouns with their sections, each as one line of text."""
-    for section, line in _lines("objects.txt"):
-        for family in [f"- {entry}" for entry in line.split()] if "single" in section.facts else [line]:
-            yield section, family
+    lines = _lines("function_words.txt")
+    return frozenset(word for section, _, line in lines if section == name for word in line.split())
 
 
 def _split(text: str) -> Words:
@@ -125,21 +90,29 @@ def _family(section: str, number: int, line: str) -> list[Term]:
         mass, both = entry.startswith("~"), entry.endswith("*")
         singular, _, irregular = entry.strip("~*").partition("/")
         words = _split(singular)
-        terms.append(
-            Term(
-                section,
-                number,
-                lead and k == 0,
-                words,
-                _split(irregular) if irregular else (*words[:-1], plural(words[-1])),
-                count=not mass,
-                mass=mass or both,
-            )
-        )
+        form = _split(irregular) if irregular else (*words[:-1], plural(words[-1]))
+        terms.append(Term(section, number, lead and k == 0, words, form, count=not mass, mass=mass or both))
     return terms
 
 
-def _verb(entry: str) -> tuple[Words, Words, Words]:
+def noun_families() -> Iterator[tuple[str, list[Term]]]:
+    """Yield each family of nouns with the class of its section."""
+    number = 0
+    for section, facts, line in _lines("objects.txt"):
+        for family in [f"- {entry}" for entry in line.split()] if "single" in facts else [line]:
+            yield facts[0], _family(section, number, family)
+            number += 1
+
+
+def _leads(terms: Iterable[Term]) -> dict[str, list[Term]]:
+    leads: dict[str, list[Term]] = {}
+    for term in dict.fromkeys(terms):
+        if term.lead:
+            leads.setdefault(term.section, []).append(term)
+    return leads
+
+
+def _verb(entry: str) -> tuple[Words, ...]:
     """Return the base form, the third person and the -ing form of an entry of ``relations.txt``."""
     verb, *particles = entry.split()
     base, ing, third = (*verb.split("/"), "", "")[:3]
@@ -147,56 +120,38 @@ def _verb(entry: str) -> tuple[Words, Words, Words]:
     return (base, *particles), (third or plural(base), *particles), (ing, *particles)
 
 
-def _verbs(text: str) -> list[tuple[Words, Words, Words]]:
-    return [_verb(entry) for entry in text.split(",")]
-
-
 @cache
 def lexicon() -> Lexicon:
     """Return the lexicon; its files are read once."""
     nouns: dict[Words, Term] = {}
     classes: dict[str, str] = {}
-    for number, (section, line) in enumerate(_families()):
-        classes[section.name] = section.facts[0]
-        for term in _family(section.name, number, line):
+    for kind, terms in noun_families():
+        for term in terms:
+            classes[term.section] = kind
             for form in {term.singular, term.plural}:
                 nouns.setdefault(form, term)
     adjectives: dict[Words, tuple[Term, ...]] = {}
     ranks, fitting = {}, {}
-    for number, (section, line) in enumerate(_lines("attributes.txt")):
-        ranks[section.name], fitting[section.name] = int(section.facts[0]), frozenset(section.facts[1:])
-        for term in _family(section.name, number, line):
+    for number, (section, facts, line) in enumerate(_lines("attributes.txt")):
+        ranks[section], fitting[section] = int(facts[0]), frozenset(facts[1:])
+        for term in _family(section, number, line):
             adjectives[term.singular] = (*adjectives.get(term.singular, ()), term)
-    prepositions, verbs = [], []
-    for section, line in _lines("relations.txt"):
-        names, others, before = (part.strip() for part in line.split("|"))
-        if section.name == "prepositions":
-            against = tuple(_split(other) for other in others.split(","))
-            for name in names.split(","):
-                prepositions.append(Preposition(_split(name), against, frozenset(before.split())))
+    relations: dict[str, list[Relation]] = {}
+    for section, _, line in _lines("relations.txt"):
+        names, against, before = (part.strip() for part in line.split("|"))
+        parse = (lambda entry: (_split(entry),)) if section == "prepositions" else _verb
+        others = [parse(entry) for entry in against.split(",")]
+        relations.setdefault(section, []).extend(
+            Relation(parse(name), others, frozenset(before.split())) for name in names.split(",")
+        )
+    added: dict[str, list[Term]] = {}
+    added_adjectives: dict[str, list[tuple[int, Words]]] = {}
+    for section, (kind, *facts), line in _lines("additions.txt"):
+        if section == "adjectives":
+            added_adjectives.setdefault(kind, []).append((int(facts[0]), _split(line)))
         else:
-            for forms in _verbs(names):
-                verbs.append(Verb(forms, tuple(_verbs(others)), frozenset(before.split())))
-    added: dict[str, tuple[Term, ...]] = {}
-    added_adjectives: dict[str, tuple[tuple[int, Words], ...]] = {}
-    for section, line in _lines("additions.txt"):
-        kind = section.facts[0]
-        if section.name == "adjectives":
-            entry = (int(section.facts[1]), _split(line))
-            added_adjectives[kind] = (*added_adjectives.get(kind, ()), entry)
-        else:
-            (term,) = _family(section.name, -1, line)
-            added[kind] = (*added.get(kind, ()), nouns.get(term.singular, term))
-    return Lexicon(
-        nouns,
-        classes,
-        adjectives,
-        ranks,
-        fitting,
-        tuple(prepositions),
-        tuple(verbs),
-        added,
-        added_adjectives,
-        _leads(nouns.values()),
-        _leads(term for terms in adjectives.values() for term in terms),
-    )
+            (term,) = _family(section, -1, line)
+            added.setdefault(kind, []).append(nouns.get(term.singular, term))
+    groups = _leads(nouns.values()), _leads(term for terms in adjectives.values() for term in terms)
+    known = relations["prepositions"], relations["verbs"]
+    return Lexicon(nouns, classes, adjectives, ranks, fitting, *known, added, added_adjectives, *groups)

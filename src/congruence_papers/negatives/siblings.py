@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import nearest
-from congruence_papers.core import check_embedded, check_positive, check_same_rows, check_seed
+from congruence_papers.core import check_embedded, check_number, check_same_rows
 from congruence_papers.negatives.generation import Negative, check_captions
 from congruence_papers.negatives.words import Edit, Sentence, changed_words
 
@@ -28,25 +28,16 @@ def sibling_negatives(
 
     Parameters
     ----------
-    names : sequence of str, length n
-        Class name of each caption, one of ``classes``.
-    classes : sequence of str, length c
-        Names of all classes.
+    names, classes : sequence of str, length n and c
+        Class name of each caption, and the names of all classes. Classes with the same name (ImageNet has two called
+        *crane*) count as one.
     similarity : array_like, shape (c, d), optional
         Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are
-        drawn at random.
+        drawn at random, by ``random_state``.
     template : str, default="a photo of a {}"
         Caption with one ``{}`` for the class name; an article before it is adjusted to the name.
     per_caption : int, default=1
-        Number of negatives per caption: the nearest classes, or distinct classes drawn at random.
-    random_state : int, default=0
-        Seed for drawing classes; not used with ``similarity``.
-
-    Returns
-    -------
-    list of Negative
-        ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called
-        *crane*) count as one.
+        Number of negatives per caption, which are of the kind ``"sibling"``.
 
     Examples
     --------
@@ -56,8 +47,8 @@ def sibling_negatives(
     'a photo of an ocelot'
     """
     labels, known = check_captions(names), check_captions(classes)
-    check_positive(per_caption, "per_caption", integer=True)
-    check_seed(random_state)
+    check_number(per_caption, "per_caption", integer=True)
+    check_number(random_state, "random_state", zero=True, integer=True)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
             argument="template", got=template, expected="a text with {} once", fix="Pass `template='a {}.'`."
@@ -69,42 +60,30 @@ def sibling_negatives(
         raise ParameterError(
             f"Got {len(first)} classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
         )
-    captions = {name: _fill(template, name) for name in first}
+    distinct, own = np.array(sorted(first.values())), np.array([first[name] for name in labels])
     if similarity is None:
-        distinct = np.array(sorted(first.values()))
         rngs = [np.random.default_rng([random_state, row]) for row in range(len(labels))]
         chosen = [
-            [known[k] for k in rng.choice(distinct[distinct != first[name]], per_caption, replace=False)]
-            for rng, name in zip(rngs, labels, strict=True)
+            rng.choice(distinct[distinct != k], per_caption, replace=False) for rng, k in zip(rngs, own, strict=True)
         ]
     else:
-        chosen_by_name = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
-        chosen = [chosen_by_name[name] for name in labels]
+        vectors = np.asarray(similarity, np.float64)
+        if vectors.ndim != 2:
+            raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")
+        check_same_rows(len(known), len(vectors), "classes", "rows of similarity")
+        check_embedded(vectors, "similarity")
+        vectors = normalize_rows(vectors)[distinct]
+        asked, place = np.unique(np.searchsorted(distinct, own), return_inverse=True)
+        chosen = [*distinct[nearest(vectors[asked], per_caption, vectors, left_out=asked)][place]]
+    captions = {name: _fill(template, name) for name in first}
     return [
-        Negative(captions[name], captions[other], "sibling", changed_words(captions[name], captions[other]), row)
+        Negative(captions[name], wrong, "sibling", changed_words(captions[name], wrong), row)
         for row, name in enumerate(labels)
-        for other in chosen[row]
+        for wrong in (captions[known[k]] for k in chosen[row])
     ]
 
 
-def _nearest(
-    known: list[str], first: dict[str, int], similarity: ArrayLike, rows: list[int], k: int
-) -> dict[str, list[str]]:
-    """Return for each of ``rows`` the k classes with the largest cosines, best first."""
-    vectors = np.asarray(similarity, np.float64)
-    if vectors.ndim != 2:
-        raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")
-    check_same_rows(len(known), len(vectors), "classes", "rows of similarity")
-    check_embedded(vectors, "similarity")
-    vectors = normalize_rows(vectors)
-    distinct = np.array(sorted(first.values()))  # one class per name: the first
-    own = np.searchsorted(distinct, rows)
-    found = distinct[nearest(vectors[rows], k, vectors[distinct], left_out=own)]
-    return {known[row]: [known[j] for j in best] for row, best in zip(rows, found.tolist(), strict=True)}
-
-
 def _fill(template: str, name: str) -> str:
-    """Return a template filled with a name, with the article before it adjusted."""
     sentence, words = Sentence.parse(template.replace("{}", "x0x")), tuple(name.split())
     if "x0x" not in sentence.words:  # the placeholder touches other letters, so no article needs adjusting
         return template.replace("{}", name)

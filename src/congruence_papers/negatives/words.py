@@ -105,22 +105,17 @@ def _articles(out: Sequence[tuple[str, str, bool]]) -> list[str]:
 def article(word: str) -> str:
     """Return the indefinite article for a word, judged by its spelling.
 
-    Examples
-    --------
     >>> [article(word) for word in ("cat", "apple", "uniform", "umbrella", "hour")]
     ['a', 'an', 'a', 'an', 'an']
     """
     word = word.lower()
-    if word.startswith(_SILENT_H):
-        return "an"
-    return "an" if word[:1] in "aeiou" and not _CONSONANT.match(word) else "a"
+    vowel = word[:1] in "aeiou" and not _CONSONANT.match(word)
+    return "an" if vowel or word.startswith(_SILENT_H) else "a"
 
 
 def plural(word: str) -> str:
     """Return the regular plural of a noun, which is spelled like the third person singular of a verb.
 
-    Examples
-    --------
     >>> [plural(word) for word in ("cat", "box", "city", "toy")]
     ['cats', 'boxes', 'cities', 'toys']
     """
@@ -139,17 +134,14 @@ def same_words(first: str, second: str) -> bool:
 def changed_words(first: str, second: str) -> tuple[str, str]:
     """Return the words in which two texts differ: the shortest run in each outside of which they agree.
 
-    Examples
-    --------
     >>> changed_words("A cat on a bed.", "A dog on a bed.")
     ('cat', 'dog')
     """
     one, two = Sentence.parse(first), Sentence.parse(second)
-    a, b = one.lower, two.lower
-    head = 0
-    while head < min(len(a), len(b)) and a[head] == b[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
-        tail += 1
-    return " ".join(one.words[head : len(a) - tail]), " ".join(two.words[head : len(b) - tail])
+    head = _shared_start(one.lower, two.lower)
+    tail = _shared_start(one.lower[head:][::-1], two.lower[head:][::-1])
+    return " ".join(one.words[head : len(one.words) - tail]), " ".join(two.words[head : len(two.words) - tail])
+
+
+def _shared_start(a: Sequence[str], b: Sequence[str]) -> int:
+    return next((k for k, (one, two) in enumerate(zip(a, b, strict=False)) if one != two), min(len(a), len(b)))

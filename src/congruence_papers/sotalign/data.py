@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
 from congruence.io import read_column, read_embeddings
 from congruence.splits import unpaired_pools
-from congruence_papers.core import Data, check_choice, check_embedded, check_positive
+from congruence_papers.core import Data, check_choice, check_embedded, check_number
 from congruence_papers.features import encoder_pairs, find_embeddings
 
 
@@ -81,22 +81,19 @@ class SOTAlignData(Data):
     def __post_init__(self) -> None:
         if not self.encoders:
             object.__setattr__(self, "encoders", tuple((i, t) for i in self.images for t in self.texts))
-        for pair in self.encoders:
-            for encoder, known in zip(pair, (self.images, self.texts), strict=True):
-                check_choice(encoder, known, "encoder")
-        for modality, rows, labels in (
-            ("image", self.images, self.image_labels),
-            ("text", self.texts, self.text_labels),
-        ):
+        for image, text in self.encoders:
+            check_choice(image, self.images, "encoder")
+            check_choice(text, self.texts, "encoder")
+        sides = ("image", self.images, self.image_labels), ("text", self.texts, self.text_labels)
+        for modality, rows, labels in sides:
             if not len(getattr(self, f"{modality}_source")):
                 object.__setattr__(self, f"{modality}_source", np.zeros(len(labels), int))
             source = getattr(self, f"{modality}_source")
             if len(source) != len(labels):
                 raise ShapeError(f"Got {len(source)} sources of {len(labels)} {modality}s.", "Pass one for each.")
             if not np.isin(source, np.arange(len(self.sources))).all():
-                raise InputError(
-                    f"A {modality} is of none of the {len(self.sources)} sources.", "Add it to `sources=…`."
-                )
+                n = len(self.sources)
+                raise InputError(f"A {modality} is of none of the {n} sources.", "Add it to `sources=…`.")
             for encoder, array in rows.items():
                 check_embedded(array, f"{modality}s of {encoder}", len(labels))
 
@@ -140,15 +137,14 @@ class SOTAlignData(Data):
         has no effect if labels are classes or the two sources differ, since rows then have no partners.
         """
         for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
-            check_positive(value, name, integer=True)
+            check_number(value, name, integer=True)
         image_encoder, text_encoder = encoders or self.encoders[0]
         images, texts = self.images[image_encoder], self.texts[text_encoder]
         rng = np.random.default_rng([seed, 77])
-        home = np.flatnonzero(self.image_source == 0)
-        heldout = rng.permutation(home)
-        heldout_images = {"test": heldout[:test], "validation": heldout[test : test + validation]}
+        heldout = rng.permutation(np.flatnonzero(self.image_source == 0))
+        held_images = {"test": heldout[:test], "validation": heldout[test : test + validation]}
         free_images = np.setdiff1d(np.arange(len(images)), heldout[: test + validation])
-        heldout_texts, free_texts = self._texts(heldout_images, rng)
+        held_texts, free_texts = self._texts(held_images, rng)
         pool = rng.permutation(free_images[self.image_source[free_images] == pair_source])
         pool, partner = self._partners(pool, rng.permutation(free_texts))
         if len(heldout) < test + validation or len(pool) < pairs:
@@ -177,22 +173,17 @@ class SOTAlignData(Data):
         # The true pairs of the unpaired rows' items, for the upper bound.
         true_images, true_texts = pool[pairs:], partner[pairs:]
         if self.classes:  # texts do not belong to a single image: use as many pairs as there are unpaired images
-            true_images, true_texts = true_images[: len(sides[0])], true_texts[: len(sides[0])]
+            known: Any = slice(len(sides[0]))
         else:
             unpaired_items = np.union1d(self.image_labels[sides[0]], self.text_labels[sides[1]])
             known = np.isin(self.image_labels[true_images], unpaired_items)
-            true_images, true_texts = true_images[known], true_texts[known]
-        parts = {
-            part: Heldout(
-                images[heldout_images[part]],
-                texts[heldout_texts[part]],
-                self.image_labels[heldout_images[part]],
-                self.text_labels[heldout_texts[part]],
-            )
-            for part in heldout_images
-        }
-        partners = (images, true_images), (texts, true_texts)
-        return Parts(images[a], texts[b], images[sides[0]], texts[sides[1]], **parts, partners=partners)
+        validation_rows, test_rows = (
+            Heldout(images[i], texts[t], self.image_labels[i], self.text_labels[t])
+            for i, t in ((held_images[part], held_texts[part]) for part in ("validation", "test"))
+        )
+        partners = (images, true_images[known]), (texts, true_texts[known])
+        unpaired_rows = images[sides[0]], texts[sides[1]]
+        return Parts(images[a], texts[b], *unpaired_rows, validation_rows, test_rows, partners)
 
     def _texts(
         self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -251,31 +242,25 @@ def open_features(
     if not folder.is_dir():
         raise ParameterError(f"{folder} is no folder of {', '.join(models)}.", "Pass its path as `file=…`.")
     pairs = encoder_pairs(models)
-    images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
-    texts = {name: _read(folder / name, "texts") for name in dict.fromkeys(text for _, text in pairs)}
-    image_ids, text_ids = (_same_ids(side, folder) for side in (images, texts))
+    images, image_ids = _read(folder, "images", [image for image, _ in pairs])
+    texts, text_ids = _read(folder, "texts", [text for _, text in pairs])
     row = {name: number for number, name in enumerate(image_ids)}
     image_of = np.array([row.get(name, row.get(name.rsplit("#", 1)[0], -1)) for name in text_ids])
     without_text = np.setdiff1d(np.arange(len(image_ids)), image_of)
     if len(without_text) or (image_of < 0).any():
+        what, partner, name = "text", "image", text_ids[int(np.argmin(image_of))]
         if len(without_text):
             what, partner, name = "image", "text", image_ids[without_text[0]]
-        else:
-            what, partner, name = "text", "image", text_ids[int(np.argmin(image_of))]
         raise IdError(
             f"Got the {what} {name!r} in {folder} without its {partner}.",
             "Remove it, or write each text's id as its image's, optionally followed by # and a suffix.",
         )
     labels = _labels(folder, image_ids)
+    name = folder.resolve().name
     data = SOTAlignData(
-        folder.resolve().name,
-        {name: np.asarray(rows.vectors, np.float32) for name, rows in images.items()},
-        {name: np.asarray(rows.vectors, np.float32) for name, rows in texts.items()},
-        labels,
-        labels[image_of],
-        tuple(pairs),
+        *(name, images, texts, labels, labels[image_of], tuple(pairs)),
         sizes=_sizes(len(image_ids)) | {"training": {"device": device}},
-        title=f"{folder.resolve().name}, {len(image_ids):,} images",
+        title=f"{name}, {len(image_ids):,} images",
     )
     if variant == "classes" and not data.classes:
         raise ParameterError(
@@ -285,25 +270,24 @@ def open_features(
     return data
 
 
-def _read(folder: Path, kind: str) -> Embeddings:
-    """Read rows and sort them by id, so that all encoders have the same order."""
-    path = find_embeddings(folder, kind)
-    if path is None:
-        raise FileError(f"Got no {kind} in {folder}.", f"Run congruence embed … -o {folder / kind}.parquet.")
-    rows = read_embeddings(path)
-    if not rows.has_ids:
-        raise IdError(f"Got rows without ids in {path}; expected the image's id for each row.", "Add a column id.")
-    return rows.take(np.argsort(np.array([str(i) for i in rows.ids]), kind="stable"))
-
-
-def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
-    """Return the ids of a side, which must be the same for all its encoders."""
-    names = {name: [str(i) for i in rows.ids] for name, rows in side.items()}
-    (first, ids), *others = names.items()
-    for name, other in others:
-        if other != ids:
-            raise IdError(f"Got different ids for {name} and {first} in {folder}.", "Embed the same rows with both.")
-    return ids
+def _read(folder: Path, kind: str, encoders: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the rows of every encoder, sorted by id, and the ids, which must be the same for all."""
+    out, ids = dict[str, np.ndarray](), list[str]()
+    for encoder in dict.fromkeys(encoders):
+        path = find_embeddings(folder / encoder, kind)
+        if path is None:
+            where = folder / encoder
+            raise FileError(f"Got no {kind} in {where}.", f"Run congruence embed … -o {where / kind}.parquet.")
+        rows = read_embeddings(path)
+        if not rows.has_ids:
+            raise IdError(f"Got rows without ids in {path}; expected the image's id for each row.", "Add a column id.")
+        rows = rows.take(np.argsort(np.array([str(i) for i in rows.ids]), kind="stable"))
+        own = [str(i) for i in rows.ids]
+        if out and own != ids:
+            first = next(iter(out))
+            raise IdError(f"Got different ids for {encoder} and {first} in {folder}.", "Embed the same rows with both.")
+        out[encoder], ids = np.asarray(rows.vectors, np.float32), own
+    return out, ids
 
 
 def _labels(folder: Path, image_ids: list[str]) -> np.ndarray:
@@ -321,7 +305,6 @@ def _labels(folder: Path, image_ids: list[str]) -> np.ndarray:
 
 
 def _sizes(n: int) -> dict[str, object]:
-    """Return the sizes for n images."""
     sizes: dict[str, object] = {name: max(2, min(most, int(share * n))) for name, (most, share) in _SIZES.items()}
     for name, steps in _SWEEPS.items():
         most = n // 2 if name == "pairs_sweep" else n // 4

@@ -190,7 +190,6 @@ def _open_models(
     device: str = "auto",
     **_: object,
 ) -> list[SOTAlignData]:
-    """Open embeddings supplied by the user, from any encoders or from the paper's."""
     if file is None:
         among = ", ".join(experiment.sample_data)
         raise ParameterError(

@@ -110,11 +110,10 @@ class Case:
         """Note that the heads score below their teacher: one note per cell of the table, listing the draws."""
         where = ", ".join(str(value) for key, value in line.items() if key != "series" and value is not None)
         start = f"{line['series']} ({where}) retrieves worse than its linear teacher on the test rows, by MeanR@1: "
-        for k, note in enumerate(self.job.notes):
-            if note.startswith(start):
-                self.job.notes[k] = f"{note.removesuffix('.')}; {draw}."
-                return
-        self.job.add_note(f"{start}{draw}.")
+        notes = self.job.notes
+        place = next((k for k, note in enumerate(notes) if note.startswith(start)), len(notes))
+        earlier = f"{notes.pop(place).removesuffix('.')}; " if place < len(notes) else start
+        notes.insert(place, f"{earlier}{draw}.")
 
     def add_gains(self, scores: Scores, **what: object) -> None:
         """Add the gain of the last method over the first."""

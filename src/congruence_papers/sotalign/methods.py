@@ -85,39 +85,30 @@ class Baseline:
 
 _RATES = {"preprocess": ("center", "normalize"), "rate": (1.0, 1 / 3, 3.0, 10.0)}
 _WEIGHTS = {"weight": (10.0, 1.0, 100.0, 0.1), "preprocess": ("center", "normalize")}
-_ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5, 1e-2)}
-_TEACHERS = {"teacher": ("cca", "procrustes")}
+_ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5, 1e-2), "teacher": ("cca", "procrustes")}
+_BOTH = {"both_weights": (0.1, 1.0, 0.3, 3.0)}
+_SHARES = {"components_share": (1.0, 0.9, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)}
+_CCA = {"ridge": (0.1, 1.0, 10.0, 100.0), "components_share": (1.0, 0.25)}
+_NARROW = {"head": "mlp", "n_components": 8}
 
 #: All methods that can be listed in a table. Without tuning, the first combination of the grid is used.
 BASELINES: dict[str, Baseline] = {
-    "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
+    "sotalign": Baseline("SOTAlign", "sotalign", {}, _ALPHAS),
     # Ours: the paper initializes the heads at random.
-    "sotalign_teacher": Baseline(
-        "SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, {**_ALPHAS, **_TEACHERS}
-    ),
+    "sotalign_teacher": Baseline("SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, _ALPHAS),
     "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
     "sail_all": Baseline("SAIL, all pairs", "sail", {}, _RATES, unpaired=False, oracle_pairs=True),
     "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
     "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
     "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
-    "nnclr": Baseline("NNCLR", "nnclr", {}, {"n_neighbors": (5, 1), "both_weights": (0.1, 1.0, 0.3, 3.0)}),
-    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft"), "both_weights": (0.1, 1.0, 0.3, 3.0)}),
+    "nnclr": Baseline("NNCLR", "nnclr", {}, {"n_neighbors": (5, 1), **_BOTH}),
+    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft"), **_BOTH}),
     "sue": Baseline("SUE", "sue", {"n_components": 8}, {"n_neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01, 10.0)}),
     "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
     "csa": Baseline("CSA", "csa", {}, {"ridge": (0.0, 0.1, 1.0, 10.0)}, unpaired=False),
-    "cca": Baseline(
-        "CCA", "cca", {}, {"ridge": (0.1, 1.0, 10.0, 100.0), "components_share": (1.0, 0.25)}, unpaired=False
-    ),
-    "procrustes": Baseline(
-        "Procrustes",
-        "procrustes",
-        {},
-        {"components_share": (1.0, 0.9, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)},
-        unpaired=False,
-    ),
-    "sotalign_mlp": Baseline(
-        "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "n_components": 8}, {**_ALPHAS, **_TEACHERS}
-    ),
+    "cca": Baseline("CCA", "cca", {}, _CCA, unpaired=False),
+    "procrustes": Baseline("Procrustes", "procrustes", {}, _SHARES, unpaired=False),
+    "sotalign_mlp": Baseline("SOTAlign, perceptrons of width 8", "sotalign", _NARROW, _ALPHAS),
 }
 
 

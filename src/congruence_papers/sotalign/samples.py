@@ -20,23 +20,16 @@ SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 #: Number of animal classes in ImageNet, which come first in the order of its classes.
 _ANIMALS = 398
 
+#: Lion changes a weight by at most rate × steps / 2: 0.06 here, and 0.1 with the paper's schedule.
 _TRAINING = {
-    "n_components": 256,
-    "max_steps": 120,
-    # Lion changes a weight by at most rate × steps / 2: 0.06 here, and 0.1 with the paper's schedule.
-    "learning_rate": 1e-3,
-    "validate_every": 20,
-    "max_iter": 500,
-    "tolerance": 1e-3,
-    "device": "cpu",
-    "spectral_steps": 120,
+    **{"n_components": 256, "max_steps": 120, "learning_rate": 1e-3, "validate_every": 20, "max_iter": 500},
+    **{"tolerance": 1e-3, "device": "cpu", "spectral_steps": 120},
 }
 
 
 def _sizes(
     pairs: tuple[int, list[int]], unpaired: tuple[int, list[int]], validation: int, test: int, **training: Any
 ) -> dict[str, Any]:
-    """Return the sizes of some data: pairs and unpaired rows, each with its sweep, held-out rows, and training."""
     return {
         **{"pairs": pairs[0], "pairs_sweep": pairs[1], "unpaired": unpaired[0], "unpaired_sweep": unpaired[1]},
         **{"validation": validation, "test": test, "training": {**_TRAINING, **training}},
@@ -81,12 +74,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
 
 
 def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return the embeddings of each encoder as float32, shape (n, d)."""
-    out = {}
-    for name, key in names.items():
-        rows = arrays[key]
-        out[name] = np.asarray(rows, np.float32).reshape(-1, rows.shape[-1])
-    return out
+    return {name: np.asarray(arrays[key], np.float32).reshape(-1, arrays[key].shape[-1]) for name, key in names.items()}
 
 
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
