@@ -108,10 +108,8 @@ def klot(
 
     Parameters
     ----------
-    student : tensor, shape (n, m)
-        Affinities A. Gradients flow into them, in the same dtype; float16 and bfloat16 are computed in float32.
-    teacher : tensor, shape (n, m)
-        Affinities T. No gradient flows into them.
+    student, teacher : tensor, shape (n, m)
+        Affinities A, into which gradients flow, and T. float16 and bfloat16 are computed in float32.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two plans, in units of affinity.
     max_iter : int, default=1000
@@ -125,20 +123,13 @@ def klot(
     rho_teacher : float, optional
         Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have
         no partner; see ``sinkhorn_unbalanced``. P* is then the unbalanced plan divided by its mass, and P has the
-        marginals of P*, so that rows without a known partner have little weight. Balanced, with uniform marginals, by
-        default. This is our extension, not the paper's.
+        marginals of P*, so that rows without a known partner have little weight. Balanced by default. This is our
+        extension, not the paper's.
     start : tensor, shape (m,), optional
         Column potentials to start the student's iterations from: ``student.v`` of the ``Convergence`` of an earlier
         call for the same rows.
     return_info : bool, default=False
-        Also return information on convergence.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats. float64 if either input is, else float32.
-    Convergence
-        Only with ``return_info``: potentials, errors and iterations of both plans, and their effect on the gradient.
+        Also return a ``Convergence``: potentials, errors and iterations of both plans.
 
     Notes
     -----
@@ -187,7 +178,7 @@ def klot(
     tracked = student if isinstance(student, torch.Tensor) else A
     differences: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, float(len(A)) if mass == "bistochastic" else 1.0, differences)
-    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
+    return _with_info(value, sides, differences[0], tolerance, return_info)
 
 
 def klot_features(
@@ -211,23 +202,16 @@ def klot_features(
 
     Parameters
     ----------
-    X : tensor, shape (n, d)
-        The student's vectors: A_ij = ⟨x_i, y_j⟩. For cosines, normalize the rows first.
-    Y : tensor, shape (m, d)
-        Gradients flow into X and Y.
-    TX : tensor, shape (n, e)
+    X, Y : tensor, shapes (n, d) and (m, d)
+        The student's vectors, into which gradients flow: A_ij = ⟨x_i, y_j⟩. For cosines, normalize the rows first.
+    TX, TY : tensor, shapes (n, e) and (m, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
-    TY : tensor, shape (m, e)
-    epsilon, epsilon_teacher, max_iter, tolerance, mass, rho_teacher
-        As for ``klot``.
     memory : int, default=2**30
         Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
         strips of about 50 MB.
     teacher : result of ``solve_teacher``, optional
         The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
         ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
-    start, return_info
-        As for ``klot``.
 
     Notes
     -----
@@ -257,7 +241,7 @@ def klot_features(
     value = _autograd.KlotFeatures.apply(
         *tracked, *sides, float(len(A)) if mass == "bistochastic" else 1.0, memory, differences
     )
-    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
+    return _with_info(value, sides, differences[0], tolerance, return_info)
 
 
 def solve_teacher(
@@ -287,7 +271,7 @@ def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
 
 
 def _with_info(
-    value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tolerance: float, return_info: bool
+    value: Tensor, sides: tuple[Side, ...], difference: float, tolerance: float, return_info: bool
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
