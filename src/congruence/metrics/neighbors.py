@@ -229,12 +229,8 @@ def cknna(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-        n ≥ 4. Nothing is centered beforehand.
-    Y : array_like, shape (n, e)
-        Row i belongs to row i of X; the widths may differ.
-    n_neighbors : int, default=10
-        From 1 to n − 1.
+    X, Y : array_like, shapes (n, d) and (n, e), n ≥ 4
+        Paired by row. Nothing is centered beforehand.
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
         JAM paper (Yoon et al.). Both are described below; their values differ.

@@ -120,27 +120,21 @@ def top1_scores(
 ) -> np.ndarray:
     """Return for each query whether its nearest gallery row has the query's label.
 
+    The result (m,) is 1, 0, or a fraction for ties.
+
     Parameters
     ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
         Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
         cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
         None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (``CSLS``,
-        ``QBNorm``).
+        Correct for gallery rows that are near many queries (``CSLS``, ``QBNorm``).
     bank : array_like, shape (b, d), optional
         Other queries from which the correction, and the mean under ``center=True``, are computed. By default the
         queries themselves: the score is then transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        1, 0, or a fraction for ties.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -175,16 +169,10 @@ def class_retrieval(
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine), in [0, 1]; always 1 with one
     class.
 
-    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
+    ``gallery_labels`` are by default those of the queries; the other arguments are as for ``top1_scores``. The paper
+    does not exclude a query's own row.
 
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-        E.g. images of one model, mapped into the other model's space, and the other model's images.
-    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
-        Those of the gallery are by default the same.
-    exclude_self, center, hubness, bank
-        As for ``top1_scores``. The paper does not exclude a query's own row.
+    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
     """
     labels = query_labels, query_labels if gallery_labels is None else gallery_labels
     scores = top1_scores(
@@ -205,19 +193,12 @@ def zero_shot_accuracy(
 ) -> float:
     """Share of images whose nearest class prototype is that of their own class, in [0, 1].
 
-    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+    A prototype is one text vector per class; see ``ensemble_prompts``. ``labels`` (n,) are row numbers of
+    ``prototypes``, or of ``classes`` (k,), their names. ``center``, ``hubness`` and ``bank`` are as for
+    ``top1_scores``, with images as the queries. Centering closes the modality gap, which is necessary if the mean of
+    one modality in the target space is unknown.
 
-    Parameters
-    ----------
-    images, prototypes : array_like, shapes (n, d) and (k, d)
-        A prototype is one text vector per class; see ``ensemble_prompts``.
-    labels : array_like, shape (n,)
-        Class of each image: a row number of ``prototypes``, or one of ``classes``.
-    classes : array_like, shape (k,), optional
-        Class of each prototype, without repetition; by default row numbers.
-    center, hubness, bank
-        As for ``top1_scores``, with images as the queries. Centering closes the modality gap, which is necessary if the
-        mean of one modality in the target space is unknown.
+    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
     scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
     return float(scores.mean())
@@ -261,18 +242,10 @@ def recall_at_k(
 ) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
-    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
-
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-    relevant : sequence of length m
-        For each query the relevant gallery row, or a sequence of several.
-    mode : {"any", "share"}, default="any"
-        ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
-        retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
-    center, hubness, bank
-        As for ``top1_scores``.
+    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random. ``relevant``
+    has for each query the relevant gallery row, or a sequence of several. ``mode`` is "any", the share of queries with
+    at least one relevant row among the k, the convention of image-caption retrieval, or "share", the mean share of
+    relevant rows found, the convention of information retrieval. The other arguments are as for ``top1_scores``.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")

@@ -214,7 +214,8 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     for name, array in arrays.items():
         if hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
-                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.", "Convert one with torch.as_tensor."
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.",
+                "Convert one with torch.as_tensor.",
             )
     if any(tensor.device != first.device for tensor in tensors.values()):
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
