@@ -165,15 +165,12 @@ def means_of(
     passed = (None, None) if center is True else tuple(center)
     means = []
     for mean, rows, name in zip(passed, (queries, gallery), ("queries", "gallery rows"), strict=True):
-        if mean is None:
-            if len(rows) < 2:
-                raise ParameterError(
-                    f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
-                    "Pass their mean in `center=…`.",
-                )
-            means.append(rows.mean(axis=0, dtype=np.float64))
-            continue
-        mean = np.asarray(mean, dtype=np.float64)
+        if mean is None and len(rows) < 2:
+            raise ParameterError(
+                f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
+                "Pass their mean in `center=…`.",
+            )
+        mean = rows.mean(axis=0, dtype=np.float64) if mean is None else np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
                 f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}.",

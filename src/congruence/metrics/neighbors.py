@@ -99,10 +99,8 @@ def _both(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[_N
     A, B = (as_matrix(side, name, min_rows=2, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_n_neighbors(n_neighbors, len(A))
-    return (
-        _prepare(A, "X", n_neighbors, metric, search_device(X)),
-        _prepare(B, "Y", n_neighbors, metric, search_device(Y)),
-    )
+    first = _prepare(A, "X", n_neighbors, metric, search_device(X))
+    return first, _prepare(B, "Y", n_neighbors, metric, search_device(Y))
 
 
 def _prepare(A: np.ndarray, name: str, k: int = 10, metric: str = "inner", place: Device | None = None) -> _Neighbors:
