@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bench_progressive import Case, caltech, emoji, first_map, lvis, parse_options, simulated
+from bench_progressive import Case, by_query, caltech, emoji, first_map, lvis, parse_options, simulated
 from congruence import fit
 from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
@@ -36,7 +36,6 @@ PAIRS = 100
 SHARES = {"pairs": (0.03, 0.07, 0.11, 0.15, 0.19, 0.23), "unseen": (0.0, 0.04, 0.08, 0.16), "halves": (0.1, 0.2, 0.3)}
 EMOJI_SHARES, LVIS_SHARES = (0.0, 0.2, 0.4, 0.6), (0.2, 0.3, 0.5)
 BATCH = 0.02
-KINDS = ("none", "factor", "query")
 #: Targets of the verdict, and the share above which re-embedding everything is recommended.
 TARGETS = (0.95, 0.99)
 MOST = 0.5
@@ -172,12 +171,13 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
     for share in stages(plan, case.new, shares):
         native, rows = plan.embedded, plan.measured
         scores, result = case.queries @ plan.store().T, {}
-        for kind in KINDS:
-            changed = scores
-            if kind != "none":
-                known = case.new_texts if case.new_texts is not None else case.queries
-                scale = fit_origin_scale(known, plan.mapped()[rows], case.new[rows], kind)
-                changed = scale.rescale(scores, ~native, case.queries)
+        known, sides = case.queries if case.new_texts is None else case.new_texts, (plan.mapped()[rows], case.new[rows])
+        for kind, scale in (
+            ("none", scores),
+            ("factor", scores * fit_origin_scale(known, *sides)),
+            ("query", by_query(scores, case.queries, *sides)),
+        ):
+            changed = np.where(native, scores, scale)
             place = np.argsort(np.argsort(-changed, axis=1, kind="stable"), axis=1)
             found = place < depth[:, None]
             right = found & wanted

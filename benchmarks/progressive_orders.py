@@ -1,16 +1,10 @@
-"""Comparison of the orders of progressive re-embedding: on simulated models of several qualities and kinds of noise, as
-mixtures, and on stores with near-duplicates.
+"""Comparison of the orders of progressive re-embedding on simulated models of several qualities and kinds of noise.
 
-``--part kinds``: two simulated dual encoders per run, 20 classes. 1,200 pictures are stored, the first map is a
-rotation fitted on 400 captions of other items, and the 20 texts are the mean captions of each class. *With texts*:
-accuracy of the nearest text with a tenth re-embedded. *Without*: overlap@10 with the rows that the new model finds, for
-200 other captions as queries; the first map is fitted on 100 further pairs of pictures, a fifth is re-embedded, and
-scores are on a common scale. ``--part mixtures``: mixtures of orders compared with their parts, on Caltech-101 and
-emoji as in bench_progressive.py. ``--part duplicates``: a third of Caltech-101's photos occur twice, the second time
-with noise; near-duplicates are postponed, or not.
-
-Nothing in the library was chosen using these tables, but mixtures and duplicates use the data on which settings were
-chosen (bench_progressive.py).
+Two simulated dual encoders per run, 20 classes. 1,200 pictures are stored, the first map is a rotation fitted on 400
+captions of other items, and the 20 texts are the mean captions of each class. *With texts*: accuracy of the nearest
+text with a tenth re-embedded. *Without*: overlap@10 with the rows that the new model finds, for 200 other captions as
+queries; the first map is fitted on 100 further pairs of pictures, a fifth is re-embedded, and scores are on a common
+scale. Nothing in the library was chosen using these tables.
 """
 
 from __future__ import annotations
@@ -20,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from bench_progressive import Case, caltech, emoji, first_map, follow, parse_options
+from bench_progressive import Case, first_map, follow, parse_options
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import UpgradeProblem, upgrade_problem
-from congruence.upgrade.progressive import Mixture
 from machine_output import write_json
 
 STORED, TEXTS, QUERIES, ANCHORS, CLASSES, WIDTH, SPREAD = 1200, 400, 200, 100, 20, 48, 0.4
@@ -39,20 +32,8 @@ KINDS: dict[str, dict[str, float]] = {
     "sheared": {"source_noise": 0.8, "target_noise": 0.6, "shear": 0.5},
     "hard quarter": {"source_noise": 0.6, "target_noise": 0.5},
 }
-WITH_TEXTS = ("random", "k-center", "margin", "disagreement", "entropy", "auto")
-WITHOUT = ("random", "k-center", "residual", "coverage", "auto")
-MIXTURES: dict[str, Any] = {
-    "entropy": "entropy",
-    "disagreement": "disagreement",
-    "k-center": "k-center",
-    "residual": "residual",
-    "entropy + k-center": Mixture({"entropy": 1.0, "k-center": 1.0}),
-    "3 entropy + residual": Mixture({"entropy": 3.0, "residual": 1.0}),
-    "entropy + disagreement": Mixture({"entropy": 1.0, "disagreement": 1.0}),
-    "disagreement + residual": Mixture({"disagreement": 1.0, "residual": 1.0}),
-}
-SHARES = {"Caltech-101": (0.04, 0.08, 0.16), "emoji": (0.2, 0.45)}
-BATCHES = {"Caltech-101": 0.02, "emoji": 0.05}
+WITH_TEXTS = ("random", "margin", "disagreement", "entropy")
+WITHOUT = ("random", "residual")
 
 
 def world(kind: str, seed: int) -> UpgradeProblem:
@@ -110,56 +91,12 @@ def kinds(kind: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def mixtures(name: str, case: Case, seed: int) -> dict[str, list[float]]:
-    return {
-        order: follow(case, case.plan(given, seed), SHARES[name], BATCHES[name]) for order, given in MIXTURES.items()
-    }
-
-
-def doubled(case: Case, seed: int) -> Case:
-    """Add every third photo again with noise in both models, as if it were another picture of the same thing."""
-    rng = np.random.default_rng([seed, 21])
-    twice = rng.permutation(len(case.old))[: len(case.old) // 3]
-
-    def copies(rows: np.ndarray) -> np.ndarray:
-        noise = rng.standard_normal((len(twice), rows.shape[1])) / np.sqrt(rows.shape[1])
-        return np.vstack([rows, normalize_rows(rows[twice] + 0.05 * noise)]).astype(rows.dtype)
-
-    assert case.labels is not None
-    labels = np.concatenate([case.labels, case.labels[twice]])
-    return Case(
-        copies(case.old), copies(case.new), case.mapping, case.queries, case.queries_old, case.texts, case.new_texts,
-        labels, case.pairs, case.kind
-    )  # fmt: skip
-
-
-def duplicates(case: Case, seed: int) -> dict[str, Any]:
-    """Return the accuracy at 4, 8 and 16 %, with near-duplicates postponed and without."""
-    store = doubled(case, seed)
-    found: dict[str, Any] = {"new": store.score(store.new)}
-    for order in ("entropy", "random"):
-        for words, wait in (("wait", True), ("do not wait", False)):
-            plan = store.plan(order, seed)
-            if not wait:
-                plan._near = 2.0
-            found[f"{order}, near-duplicates {words}"] = follow(
-                store, plan, SHARES["Caltech-101"], BATCHES["Caltech-101"]
-            )
-    return found
-
-
 def main() -> None:
-    given = parse_options(__doc__, ("kinds", "mixtures", "duplicates"))
+    given = parse_options(__doc__, ("kinds",))
     begun = time.process_time()
     runs: list[Any] = []
     for seed in range(given.splits):
-        if given.part == "kinds":
-            runs.append({kind: kinds(kind, 1000 + seed) for kind in KINDS})
-        elif given.part == "mixtures":
-            both = {"Caltech-101": caltech(given.data, seed, given.cache), "emoji": emoji()}
-            runs.append({name: mixtures(name, case, seed) for name, case in both.items()})
-        else:
-            runs.append(duplicates(caltech(given.data, seed, given.cache), seed))
+        runs.append({kind: kinds(kind, 1000 + seed) for kind in KINDS})
         print(seed, runs[-1], flush=True)
     print(f"{time.process_time() - begun:.0f} s")
     write_json(given, runs)

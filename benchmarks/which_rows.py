@@ -4,7 +4,8 @@ Maps are fitted on random pairs of two published models, and judge stores of oth
 Right stores have rows of the old model: random, sorted, repeated, of one topic, of other content (another file), and
 few. Wrong ones have rows of the new model, of another model of the same width, of the other modality, or rows that the
 map has mapped, alone or mixed into right rows; "swapped" is a map in the wrong direction. Of each, the table counts how
-many are called good, unknown (a remark in the plan), asked for their modality, or accused (the migration is refused).
+many are called good, unknown (a remark in the plan), asked for their modality, or accused (the migration is refused,
+unless ``--allow-unknown`` is passed, where it is not sure).
 The thresholds of ``congruence.linalg.distribution`` and ``congruence.compare.origins`` were chosen on ``--part tune``,
 whose files and seeds are not those of ``--part report``. One rule was dropped, and nothing chosen, after runs of the
 latter with other seeds.

@@ -86,6 +86,7 @@ def test_ids_are_whole_numbers_or_texts(given, dtype, kept):
         ([7, "7"], "1 duplicate ids .'7'."),
         ([7, 7], "1 duplicate ids .'7'."),
         ([["a"], ["b"]], r"shape \(2, 1\)"),
+        ([[["a"], ["b", "c"]], "d"], r"shape \(2, '…'\)"),
         ([1 << 20_000], "of 20,001 bits"),
     ],
 )

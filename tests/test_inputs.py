@@ -153,7 +153,7 @@ BAD_DTYPES = {
     "strings": (["cat", "dog"], "text or bytes"),
     "column of strings": (pd.Series(["cat", "dog"]), "text"),
     "arrow strings": (pa.array(["cat", "dog"]), "column of string"),
-    "arrow lists of strings": (pa.array([["cat"], ["dog"]]), "lists of string"),
+    "arrow lists of strings": (pa.array([["cat"], ["dog"]]), "list<item: string>"),
     "masked": (MASKED, "masked values in "),
     "masked rows": (list(MASKED), "masked values in row 0"),
     "sparse": (scipy.sparse.csr_array(X), r"source\.toarray\(\)"),

@@ -20,18 +20,10 @@ def spell_python(name: str, value: str) -> str:
 class Problem(Exception):
     """What is wrong and what to do about it, as data.
 
-    Parameters
-    ----------
-    problem : str
-        What is wrong, in one sentence. With ``argument`` and ``expected`` it may be left out.
-    fix : str or tuple of str
-        What to do, in one sentence, or several alternatives. Here and in ``problem`` an argument of the library stands
-        in backticks, as ``name=value`` or ``name=``: ``"Pass `force=True` to replace it."``. The command line writes it
-        as its own flag and leaves out alternatives whose argument it does not have.
-    argument : str, optional
-        Name of the argument that is wrong.
-    got, expected : object, optional
-        Value of the argument, and what it may be, in words.
+    ``problem`` says in one sentence what is wrong; it may be left out with an ``argument``, the value ``got`` and, in
+    words, what was ``expected``. ``fix`` says in one sentence what to do, or is a tuple of alternatives. In both an
+    argument of the library stands in backticks: ``"Pass `force=True` to replace it."``. The command line writes it as
+    its own flag, and leaves out alternatives whose argument it does not have.
     """
 
     def __init__(
@@ -50,14 +42,9 @@ class Problem(Exception):
     def message(
         self, spell: Callable[[str, str], str] = spell_python, has: Callable[[str], bool] = lambda name: True
     ) -> str:
-        """Return the message as text.
+        """Return the message as text; ``spell`` writes an argument from its name and the text of its value.
 
-        Parameters
-        ----------
-        spell : callable
-            Writes an argument, from its name and the text of its value ("" if it has none).
-        has : callable
-            Whether the place that shows the message has an argument of this name.
+        ``has`` says whether the place that shows the message has an argument of this name.
         """
         problem = self.problem
         if self.argument is not None and not problem:

@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from congruence._utils.memory import free_memory, say_size
@@ -15,19 +16,12 @@ from congruence._version import __version__
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-
 #: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them
 #: holds a key or token.
 VARIABLES = (
-    *(
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "OPENBLAS_THREAD_TIMEOUT",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-    ),
-    "NUMEXPR_NUM_THREADS",
-    *("CUDA_VISIBLE_DEVICES", "PYTORCH_ENABLE_MPS_FALLBACK", "HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
+    *(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")),
+    *("OPENBLAS_THREAD_TIMEOUT", "VECLIB_MAXIMUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTORCH_ENABLE_MPS_FALLBACK"),
+    *("HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
 )
 
 #: Extras for working on the library itself.
@@ -36,32 +30,18 @@ _DEVELOPMENT = {"test", "docs"}
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """Versions, extras, threads, memory and devices of this installation. Contains no user name, host name or path.
+    """Versions, extras, threads, memory and devices of this installation. Contains no user name, host name or path."""
 
-    - ``version``: Version of congruence.
-    - ``python``: Implementation and version.
-    - ``platform``: Operating system, its release and the machine's architecture.
-    - ``packages``: Version of each package that congruence requires; None if it is not installed.
-    - ``outdated``: The requirement of each installed package whose version does not satisfy it, including packages
-      required by extras.
-    - ``extras``: The missing requirements of each extra; an empty list if it is complete.
-    - ``threads``: ``cpus`` that this process may use, and the number of threads of each native library loaded by NumPy
-      and SciPy.
-    - ``memory``: Bytes of memory that this process can still allocate; None if the system does not report it.
-    - ``devices``: Devices that torch can compute on: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
-    - ``variables``: Environment variables listed in ``VARIABLES`` that are set.
-    """
-
-    version: str
-    python: str
-    platform: str
-    packages: dict[str, str | None]
-    outdated: dict[str, str]
-    extras: dict[str, list[str]]
-    threads: dict[str, int | str]
-    memory: int | None
-    devices: list[str]
-    variables: dict[str, str]
+    version: str  # of congruence
+    python: str  # implementation and version
+    platform: str  # operating system, its release and the machine's architecture
+    packages: dict[str, str | None]  # version of each required package; None if it is not installed
+    outdated: dict[str, str]  # the requirement of each installed package that does not satisfy it
+    extras: dict[str, list[str]]  # missing requirements of each extra; empty if it is complete
+    threads: dict[str, int | str]  # ``cpus`` that this process may use, and threads of each native library
+    memory: int | None  # bytes that this process can still allocate; None if unknown
+    devices: list[str]  # that torch can compute on; empty without torch
+    variables: dict[str, str]  # those of ``VARIABLES`` that are set
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data, as ``congruence lab info --json`` prints it."""
@@ -102,19 +82,34 @@ def system_info(*, devices: bool = True) -> SystemInfo:
     >>> facts.version == congruence.__version__
     True
     """
-    requirements = _requirements()
-    outdated = {}
-    for requirement in requirements:
-        installed = _version(requirement.name)
-        if installed is not None and not requirement.specifier.contains(installed, prereleases=True):
-            outdated[requirement.name] = f"{requirement.name} {installed} (expected {requirement.specifier})"
+    from packaging.requirements import Requirement
+
+    try:
+        requirements = [Requirement(line) for line in metadata.requires("congruence") or []]
+    except metadata.PackageNotFoundError:  # the source tree is used without installing it
+        requirements = []
+    extras = {
+        name for needed in requirements for name in re.findall(r"extra == \"([^\"]+)\"", str(needed.marker or ""))
+    }
+    core = [needed for needed in requirements if _applies(needed, "")]
     return SystemInfo(
         version=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        packages={needed.name: _version(needed.name) for needed in requirements if _applies(needed, "")},
-        outdated=outdated,
-        extras=_extras(requirements),
+        packages={needed.name: _version(needed.name) for needed in core},
+        outdated={
+            needed.name: f"{needed.name} {_version(needed.name)} (expected {needed.specifier})"
+            for needed in requirements
+            if _version(needed.name) is not None and not _is_met(needed)
+        },
+        extras={
+            extra: sorted(
+                f"{needed.name}{needed.specifier}"
+                for needed in requirements
+                if needed not in core and _applies(needed, extra) and not _is_met(needed)
+            )
+            for extra in sorted(extras - _DEVELOPMENT)
+        },
         threads=_threads(),
         memory=free_memory(),
         devices=_devices() if devices else [],
@@ -122,48 +117,19 @@ def system_info(*, devices: bool = True) -> SystemInfo:
     )
 
 
-def _requirements() -> list[Requirement]:
-    """Return the requirements of the installed distribution, including extras; an empty list if the source tree is used
-    without installing it.
-    """
-    from importlib.metadata import PackageNotFoundError, requires
-
-    from packaging.requirements import Requirement
-
-    try:
-        return [Requirement(line) for line in requires("congruence") or []]
-    except PackageNotFoundError:
-        return []
-
-
 def _applies(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def _extras(requirements: list[Requirement]) -> dict[str, list[str]]:
-    """Return the missing requirements of each extra on this platform."""
-    names = {name for needed in requirements for name in re.findall(r"extra == \"([^\"]+)\"", str(needed.marker or ""))}
-    return {
-        extra: sorted(
-            f"{needed.name}{needed.specifier}"
-            for needed in requirements
-            if not _applies(needed, "") and _applies(needed, extra) and _is_missing(needed)
-        )
-        for extra in sorted(names - _DEVELOPMENT)
-    }
-
-
-def _is_missing(requirement: Requirement) -> bool:
+def _is_met(requirement: Requirement) -> bool:
     installed = _version(requirement.name)
-    return installed is None or not requirement.specifier.contains(installed, prereleases=True)
+    return installed is not None and requirement.specifier.contains(installed, prereleases=True)
 
 
 def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
 
 
@@ -182,9 +148,7 @@ def _threads() -> dict[str, int | str]:
 
 
 def _devices() -> list[str]:
-    """Name the devices that torch can compute on; a device that fails is listed with its error, which the bug report
-    may be about.
-    """
+    """Name the devices that torch can compute on, or the error of one that fails, which the report may be about."""
     if _version("torch") is None:
         return []
     try:
@@ -194,9 +158,7 @@ def _devices() -> list[str]:
         for number in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(number)
             devices.append(f"cuda:{number} {facts.name}, {say_size(facts.total_memory)}, CUDA {torch.version.cuda}")
-        if torch.backends.mps.is_available():
-            devices.append("mps")
-        return devices
+        return devices + ["mps"] * torch.backends.mps.is_available()
     # A broken installation of torch fails in many ways, and the rest of the report is still useful.
     except Exception as error:
         print(f"note: torch could not list its devices: {error!r}", file=sys.stderr)

@@ -130,7 +130,7 @@ BAD_FITS = {
     "duplicate ids": ("a.npz:v b.npz:v --ids twice.txt", "duplicate ids"),
     "nan": ("nan.npy b.npz:v", "NaN or inf"),
     "zero row": ("zero.npz:v b.npz:v --ids names", "'item 7'"),
-    "one pair": ("one.npy one.npy", "at least 2"),
+    "one pair": ("one.npy other.npy", "at least 2"),
     "one-dimensional": ("flat.npy b.npz:v", "shape (300,)"),
     "empty": ("empty.npy b.npz:v", "empty array"),
     "objects": ("objects.npy b.npz:v", "objects"),
@@ -165,7 +165,14 @@ def test_bad_input_is_one_sentence_and_code_two(here, data, case):
     bad["nan"][5, 2], bad["zero"][7] = np.nan, 0
     np.save(data / "nan.npy", bad["nan"])
     np.savez(data / "zero.npz", v=bad["zero"], names=NAMES)
-    arrays = {"one": P.X[:1], "flat": P.X[:, 0], "empty": P.X[:0], "text": np.array([["a"]] * 300), "corrupt": P.X}
+    arrays = {
+        "one": P.X[:1],
+        "other": P.Y[:1],
+        "flat": P.X[:, 0],
+        "empty": P.X[:0],
+        "text": np.array([["a"]] * 300),
+        "corrupt": P.X,
+    }
     for name, rows in (arrays | {"objects": np.array([[None]] * 300)}).items():
         np.save(data / f"{name}.npy", rows, allow_pickle=True)
     (data / "corrupt.npy").write_bytes((data / "corrupt.npy").read_bytes()[:-100])

@@ -13,7 +13,7 @@ def demo():
     pytest.importorskip("lancedb")
     pytest.importorskip("lance")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("congruence.cli._demo_emoji.seen_and_unseen", lambda sample, mapping: [])
+        patch.setattr("congruence.cli._demo_emoji.seen_and_unseen", lambda *rows: [])
         patch.setattr("congruence.cli._demo_emoji.round_trip", lambda *rows: [])
         few = {"n": [], "curves": []}
         verdict = {"sentence": "", "action": ""}
@@ -24,9 +24,7 @@ def demo():
 
 
 def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_path):
-    done = here(
-        "demo", "--sample", "emoji", "--json", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html"
-    )
+    done = here("demo", "--sample", "emoji", "--json", "-o", tmp_path / "r.html")
     assert done.code == 0, done.err
     result = json.loads(done.out)["migration"]
     steps = {step["name"]: step["scores"] for step in result["searches"]["steps"]}
@@ -37,7 +35,7 @@ def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_pa
     assert steps["before"] == steps["rolled back"]
     assert steps["only the encoder changed"]["recall@10"] < 0.02  # spaces that have nothing to do with each other
     assert 20 * 10 / 1595 < steps["after the switch"]["recall@10"] < steps["all re-embedded"]["recall@10"]
-    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    page = (tmp_path / "migration.html").read_text(encoding="utf-8")
     assert page.count("data:image/webp") == 6 * 3 * 5
     assert "Readers see the old vectors again" in page
     assert "Fluent Emoji" in page
@@ -68,6 +66,6 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo, tmp_path):
 
 def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo, tmp_path, monkeypatch):
     monkeypatch.setattr("congruence.cli._demo_photos.find_spec", lambda name: None)
-    done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html").ends(0)
+    done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html").ends(0)
     assert "pip install 'congruence[lancedb]'" in done.out
-    assert not (tmp_path / "m.html").exists()
+    assert not (tmp_path / "migration.html").exists()

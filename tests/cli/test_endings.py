@@ -70,7 +70,7 @@ WRITERS = {
     "reproduce": ("lab reproduce", "fig5", "--quick", "-o"),
     "demo": ("demo", "-o"),
     "demo --files": ("demo", "--files"),
-    "demo --migration-page": ("demo", "--sample", "emoji", "--migration-page"),
+    "demo --sample emoji": ("demo", "--sample", "emoji", "-o"),
     "demo --save-map": ("demo", "--no-report", "--save-map"),
 }
 
@@ -232,7 +232,7 @@ def test_ranges_and_certificates_of_a_migration_that_are_none(tmp_path, content)
     (tmp_path / "x").write_bytes(content)
     for read in (_step.read_ranges, _step.read_certificate):
         with pytest.raises(errors.CorruptFileError, match="x is not a"):
-            read(str(tmp_path / "x"))
+            read(tmp_path / "x")
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypatch):

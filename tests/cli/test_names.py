@@ -5,8 +5,6 @@ import json
 from xml.etree import ElementTree
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from jinja2 import DictLoader
 from markupsafe import Markup
@@ -17,11 +15,11 @@ from congruence._utils.display import visible
 from congruence.cli import print_table
 from congruence.cli.check import print_certificate
 from congruence.compare.layers import compare_layers
-from congruence.embed.run import write_failures, write_ids
-from congruence.errors import CongruenceWarning, IdError
+from congruence.embed.run import write_failures
+from congruence.errors import CongruenceWarning
 from congruence.report import write_layers
+from congruence.report.pictures import to_document
 from congruence.report.rendering import fill, templates
-from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 from congruence_papers.figure import draw_experiment
 from congruence_papers.negatives import write_negatives
@@ -180,11 +178,3 @@ def test_a_certificate_prints_names_without_obeying_them(capsys):
     out = capsys.readouterr().out
     assert visible(out, keep="\n") == out
     assert visible(RUDE.strip()) in out
-
-
-def test_ids_of_several_lines_are_refused_where_each_has_one_line(tmp_path):
-    table = pa.table({"id": pa.array(["a", "b\nc"]), "vector": pa.FixedSizeListArray.from_arrays(np.ones(4), 2)})
-    pq.write_table(table, tmp_path / "part_0.parquet")
-    with pytest.raises(IdError, match=r"Got the id 'b\\nc' with a line break"):
-        write_ids(tmp_path, [2], tmp_path / "x.npy")
-    assert not (tmp_path / "x.npy.ids.txt").exists()

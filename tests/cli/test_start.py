@@ -12,6 +12,7 @@ import typer.main
 
 from congruence._utils import process
 from congruence.cli import app, fit
+from congruence.cli._options import with_groups
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
@@ -41,7 +42,7 @@ print(json.dumps({"first": first, "modules": sorted(sys.modules)}))
 
 #: ``fit`` as typer itself reads its options.
 as_typer_reads = typer.Typer()
-as_typer_reads.command("fit")(fit.command)
+as_typer_reads.command("fit")(with_groups(fit.fit))
 as_typer_reads.command("other")(lambda: None)
 
 

@@ -13,7 +13,7 @@ from congruence import errors
 from congruence.compare.layers import compare_layers
 from congruence.compare.spaces import compare_spaces
 from congruence.metrics import BETWEEN_SPACES, METRICS, procrustes_distance
-from congruence.plotting.layers import MIDDLE, STRONG
+from congruence.plotting import MIDDLE, STRONG
 from congruence.plotting.look import COLORS
 from congruence.report import write_layers
 

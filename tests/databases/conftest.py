@@ -4,6 +4,31 @@ from collections.abc import Iterator
 
 import pytest
 
+#: Tests of the contract that are long for a ``slow`` database: of the fast ones, some of each kind run them always.
+LONG = (
+    "test_a_step_that_fails_on_the_way_is_done_or_not",
+    "test_no_row_keeps_the_new_models_vector_of_earlier_content",
+    "test_old_vectors_stay_while_they_are_the_only_ones",
+    "test_rows_of_another_model_are_refused",
+    "test_the_plan_says_of_each_step_what_then_happens",
+)
+
+#: Tests of the contract that are fast with ids of each type.
+EACH_TYPE = ("test_describes", "test_scan_gives", "test_fetch_gives")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests of the contract as long: of ids of a second type, and of slow databases."""
+    for item in items:
+        cls = getattr(item, "cls", None)
+        if not hasattr(cls, "id_types"):
+            continue
+        id_type = item.callspec.params.get("id_type") if hasattr(item, "callspec") else None
+        again = id_type not in (None, cls.id_types[0]) and not item.name.startswith(EACH_TYPE)
+        if again or (cls.slow and item.originalname in LONG):
+            item.add_marker("long")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def clients_share_what_they_read() -> Iterator[None]:

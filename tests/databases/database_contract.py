@@ -191,6 +191,8 @@ class DatabaseContract:
     """Base class of the tests, which run for each of ``id_types`` if they use ids; a subclass provides the database."""
 
     id_types = ("int", "text")
+    #: Some tests take seconds, and are run by ``make test-long`` alone.
+    slow = False
     #: Whether names of tables and columns may hold anything.
     any_names = True
     #: A row may have no vector.

@@ -28,6 +28,7 @@ def q(name):
 
 
 class TestDuckDB(DatabaseContract):
+    slow = True
     times_writing = True
     id_types = ("int", "uuid")
     needed = ("embedding__congruence_new", "embedding__congruence_old", "Embedding__Congruence_New")

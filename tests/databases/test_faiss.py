@@ -57,6 +57,7 @@ class TestFaiss(FailingFiles, DatabaseContract):
 
 
 class TestInvertedFile(TestFaiss):
+    slow = True
     factory = "IVF4,Flat"
 
 

@@ -6,7 +6,6 @@ import signal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from database_contract import lists
@@ -14,7 +13,7 @@ from database_contract import run as fill_new
 from lazy_module import LazyModule
 from processes import fork
 
-from congruence import OrthogonalMap, errors
+from congruence import errors
 from congruence.databases import Stage, open_database
 
 pytestmark = pytest.mark.long
@@ -223,42 +222,6 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.fixture
-def small_files():
-    """Return a function that limits the size of files that this process writes, which simulates a full disk."""
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.faiss"])
-def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files, name):
-    where = tmp_path / name
-    if name == "a.parquet":
-        pq.write_table(table_of(X), where)
-    elif name == "a.arrow":
-        feather.write_feather(table_of(X), where, compression="uncompressed")
-    else:
-        index = faiss.IndexFlatL2(D)
-        index.add(X)
-        faiss.write_index(index, str(where))
-    before = where.read_bytes()
-    with open_database(where) as database:
-        fill(database)
-        small_files(200)
-        try:
-            with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
-                database.build_index()
-        finally:
-            small_files(-1)
-        assert database.stage() is Stage.PREPARED
-        assert where.read_bytes() == before
-        assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
-        database.switch()
-        assert database.stage() is Stage.SWITCHED
-
-
 def test_where_ids_are_is_remembered(tmp_path):
     where = make(tmp_path, "npy")
     (tmp_path / "ids.txt").write_text("\n".join(f"n{k}" for k in range(N)))
@@ -326,45 +289,3 @@ def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
     where.unlink()
     with pytest.raises(errors.FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
         open_database(where)
-
-
-@pytest.mark.parametrize("kind", ["npy", "parquet", "faiss"])
-def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
-    rng = np.random.default_rng(1)
-    vectors = (rng.normal(size=(300, 6)) + 0.5).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    target = vectors @ np.linalg.qr(rng.normal(size=(6, 6)))[0].astype(np.float32)
-    OrthogonalMap().fit(vectors[:80], target[:80], modality="image").save(tmp_path / "map")
-    where = tmp_path / f"photos.{kind}"
-    words = ["--modality", "image"]
-    if kind == "npy":
-        np.save(where, vectors)
-        np.save(tmp_path / "ids.npy", 7 * np.arange(300))
-        words += ["--set", "ids=ids.npy"]
-    elif kind == "parquet":
-        pq.write_table(table_of(vectors, 7 * np.arange(300)), where)
-    else:
-        index = faiss.IndexIDMap2(faiss.IndexFlatIP(6))
-        index.add_with_ids(vectors, 7 * np.arange(300))
-        faiss.write_index(index, str(where))
-    before = where.read_bytes()
-    planned = here("migrate", where.name, "plan", "--map", "map", *words)
-    assert planned.code == 0, planned.err
-    assert "to a separate file; the switch takes one step" in planned.out
-    assert not list(tmp_path.glob(".*"))
-    done = here("migrate", where.name, "run", "--map", "map", "--yes", *words)
-    assert done.code == 0, done.err
-    assert "verified" in done.out
-    assert where.read_bytes() == before
-    assert here("migrate", where.name, "switch").code == 0  # where ids are is kept
-    with open_database(where) as database:
-        found = database.fetch(pa.array([14, 21]), "new")
-        np.testing.assert_allclose(found.vectors, target[2:4], atol=1e-5)
-        if kind == "faiss":
-            nearest = faiss.read_index(str(where)).search(target[:5], 1)[1]
-            assert nearest.ravel().tolist() == [0, 7, 14, 21, 28]
-    back = here("migrate", where.name, "rollback")
-    assert "bit for bit as before" in back.out
-    assert where.read_bytes() == before
-    assert here("migrate", where.name, "discard", "--yes").code == 0
-    assert not list(tmp_path.glob(".*"))

@@ -178,27 +178,6 @@ def test_a_kill_while_writing_loses_nothing(tmp_path, monkeypatch, step):
     assert connect(where).to_arrow()["embedding"].to_pylist() == [row.tolist() for row in 3 * vectors]
 
 
-def test_what_was_written_later_counts(tmp_path):
-    where, vectors = small(tmp_path)
-    with open_database(where) as database:
-        database.prepare(DIM, "float32", {})
-        first, *_ = blocks = list(database.scan(batch=8))
-        for block in blocks[:-1]:
-            database.write(block.ids[:7], -block.vectors[:7])
-            database.write(block.ids[:7], block.vectors[:7])
-        database.flush()
-        assert lance.dataset(where).count_rows("embedding__congruence_new IS NOT NULL") == 32
-        database.write(first.ids, 5 * first.vectors)
-        database.write(blocks[-1].ids[:2], blocks[-1].vectors[:2])
-        database.flush()
-        there = new_of(database)
-        np.testing.assert_array_equal([there[k] for k in range(8)], 5 * vectors[:8])
-        np.testing.assert_array_equal(there[37], vectors[37])
-        assert 39 not in there
-        database.delete(first.ids[:3])
-        assert database.count("new") == len(there) - 3
-
-
 def test_a_compaction_between_reading_and_writing(tmp_path):
     where, vectors = small(tmp_path)
     with open_database(where) as database:
@@ -395,18 +374,6 @@ def test_types_of_numbers_and_other_columns(tmp_path, version, kind, element_typ
     assert after.to_table(columns=others).to_pylist() == [row for k, row in enumerate(before.to_pylist()) if k != 3]
     kept = pa.float16() if element_type == "float16" else pa.float32()
     assert after.schema.field("vec \"tor'").type.value_type == kept
-
-
-def test_a_condition_leaves_other_rows_without(tmp_path):
-    where, _ = small(tmp_path)
-    with open_database(where, rows="id % 2 = 0") as database:
-        database.prepare(DIM, "float32", {})
-        fill(database)
-    with open_database(where) as database:
-        assert (database.count("new"), database.count("old")) == (20, 40)
-    for rows in ("no_such = 3", "id = = 3"):
-        with pytest.raises(ParameterError, match="condition"):
-            open_database(where, rows=rows)
 
 
 def test_what_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from congruence.upgrade import migrate
 from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate.passes import Checksum, Retry
 from congruence.upgrade.migrate.quantize import Quantizer
+from congruence.upgrade.migrate.stages import reembed
 
 D, E, N = 20, 24, 300
 RNG = np.random.default_rng(0)
@@ -538,6 +539,39 @@ def test_rows_that_the_map_is_for_are_mapped_by_their_modality(same_width, modal
     plan = begin(store(rows["image"]), found, tmp_path, modality=modality).plan()
     assert not plan.refused
     assert begin(store(rows["image"]), found, tmp_path, modality=modality).run().modality == "image"
+
+
+@pytest.mark.parametrize("share", [1, 0.5, 0.05, 0.01])
+def test_rows_that_may_be_of_any_model_are_refused_from_a_share_on(share, tmp_path):
+    """The models' rows share no direction, so that rows of a stranger may be new content of theirs."""
+    rng = np.random.default_rng(8)
+    axes = rng.normal(size=(3, 5, 64))
+    old, new, other = (unit(rng.normal(size=(700, 5)) @ a + rng.normal(size=(700, 64)) / 4) for a in axes)
+    found = congruence.fit(old[:300], new[:300], "orthogonal", modality="image", check=False)
+    n = int(share * 400)
+    made = store(old[300 + n :], other[:n])
+    with begin(made, found, tmp_path, modality="image") as migration:
+        if share == 0.01:
+            assert not migration.plan().refused
+            migration.run()
+        else:
+            with pytest.raises(errors.SpaceMismatchError, match=r"% unknown.*allow-unknown"):
+                migration.run()
+            assert made.made is None
+            migration.run(allow_unknown=True)
+        assert migration.verify().passed
+
+
+def test_rows_that_come_before_a_re_embedding_are_judged(models, tmp_path):
+    rows, mapping = models
+    made = store(rows[0][200:500])
+    with begin(made, mapping, tmp_path, modality="image") as migration:
+        migration.run()
+        for k, row in enumerate(rows[2][200:260]):
+            made.rows[1000 + k], made.old[1000 + k] = {"title": ""}, row
+        with pytest.raises(errors.SpaceMismatchError, match="added or changed .*unknown"):
+            reembed(migration, lambda names: rows[1][200 : 200 + len(names)], size=10)
+        assert not set(made.new) & set(range(1000, 1060))
 
 
 def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):

@@ -291,13 +291,6 @@ def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
     run("switch").refused("congruence migrate memory verify")
 
 
-def test_thresholds_are_translated(run, made):
-    run("run", "--map", "map", "--yes").ends(0)
-    done = run("verify", "--threshold", 0.9, "--set", "among=image", "--json").ends(0)
-    (value,) = json.loads(done.out)["thresholds"]["values"]
-    assert value["threshold"] == 0.9
-
-
 def test_the_certificates_advice_and_share_are_heeded(run, made, mapping, tmp_path):  # noqa: F811
     certify(tmp_path / "checked", mapping, "keep")
     assert "keep it: so it is" in run("plan", "--from", "checked").ends(1).out

@@ -92,6 +92,7 @@ class TestParquet(FailingFiles, DatabaseContract):
 class TestArrowFolder(TestParquet):
     """Two files, of which the second is a stream, and files that are not data."""
 
+    slow = True
     id_types = ("text",)
     needed = (".photos.congruence-begun",)
 

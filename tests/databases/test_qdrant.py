@@ -126,6 +126,7 @@ class Contract(DatabaseContract):
 
 
 class TestServer(Contract):
+    slow = True
     id_types = ("uuid",)
 
     @pytest.fixture(autouse=True)
@@ -145,6 +146,7 @@ class TestServer(Contract):
 class TestFolder(Contract):
     """The logic common with a server is tested by the class above; this one tests folders."""
 
+    slow = True
     id_types = ("int",)
 
     @pytest.fixture(autouse=True)
@@ -289,20 +291,6 @@ def test_collections_of_others_are_left_alone(server, items):
         with pytest.raises(errors.MigrationError, match="alias 'staging' is on 'items_v1__congruence_new'"):
             database.discard()
     assert len(names(items)) == 2
-
-
-def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
-    with open_database(server.url, rows=IMAGES) as database:
-        run(database)
-        with pytest.raises(errors.MigrationError, match="10 rows .*readers would lose them"):
-            database.switch()
-        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
-        assert [len(one) for one in found] == [20, 20]
-        with pytest.raises(errors.ParameterError, match="element_type='int8'"):
-            database.prepare(DIM_NEW, "int8")
-    with open_database(server.url) as database:
-        run(database)
-        database.switch()
 
 
 def test_the_new_collection_is_configured_as_the_old_one(server, items):

@@ -108,8 +108,6 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
 
 
 def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "IN_MEMORY", 0)
-
     def full(self, vectors):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -166,12 +164,11 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
-@pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
-def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):
+@pytest.mark.parametrize("nth", [0, 3])
+def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, monkeypatch):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
-    monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
 
     count = 0
 

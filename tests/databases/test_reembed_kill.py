@@ -46,7 +46,7 @@ def go(folder, at, seen):
         return truth[[int(one) for one in ids]]
 
     truth = np.load(folder / "truth.npy")
-    stages.IN_MEMORY, stages.CHUNK = 0, CHUNK
+    stages.CHUNK = CHUNK
     Journal.write = watched(Journal.write)
     persist.write_folder = watched(persist.write_folder)
     database = open_database(folder / "photos.duckdb")

@@ -350,7 +350,7 @@ def test_a_text_file_has_a_text_a_line(tmp_path):
     (tmp_path / "t.txt").write_text("cat\ndog\n")
     items = open_items(tmp_path / "t.txt")
     assert [items.fetch(row) for row in range(len(items))] == ["cat", "dog"]
-    with pytest.raises(errors.ParameterError, match="one text per line"):
+    with pytest.raises(errors.ParameterError, match="texts only"):
         open_items(tmp_path / "t.txt", column="text")
 
 
@@ -373,7 +373,7 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
     pq.write_table(pa.table({"text": ["cat", None]}), tmp_path / "gap.parquet")
     cases = [
         ("empty", {}, errors.FileError, "no image in"),
-        ("pictures", {"modality": "text"}, errors.ParameterError, "folder.*for texts"),
+        ("pictures", {"modality": "text"}, errors.ParameterError, "images only"),
         ("pictures", {"modality": "audio"}, errors.ParameterError, "modality='audio'"),
         ("empty.csv", {}, errors.ShapeError, "No rows"),
         ("plain.csv", {}, errors.ParameterError, "columns a, b, none of which"),

@@ -52,24 +52,11 @@ def test_the_output_is_never_the_input(here, bert, tmp_path):
 def test_the_table_tells_what_was_left_out(here, dinov2, folder):
     (folder / "9.png").write_bytes(b"no picture")
     here("embed", f"hf:{dinov2}", "images", "-o", "out").refused("'9.png'")
-    result = here(
-        "embed",
-        f"hf:{dinov2}",
-        "images",
-        "-o",
-        "out",
-        "--set",
-        "on_error=skip",
-        "--cache",
-        "cache",
-        "--set",
-        "shard_size=2",
-    ).ends(0)
+    skip = ("--set", "on_error=skip", "--cache", "cache")
+    result = here("embed", f"hf:{dinov2}", "images", "-o", "out", *skip, "--set", "shard_size=2").ends(0)
     assert "1 items left out, see out.failures.csv" in result.err
     assert "left out" in result.out
-    again = here(
-        "embed", f"hf:{dinov2}", "images", "-o", "again.npz", "--set", "on_error=skip", "--cache", "cache", "--json"
-    )
+    again = here("embed", f"hf:{dinov2}", "images", "-o", "again.npz", *skip, "--json")
     assert json.loads(again.out)["cached"] == 5
     assert json.loads(again.out)["encoded"] == 0
 
@@ -133,14 +120,3 @@ def test_an_interrupted_command_says_how_to_go_on(here, bert, tmp_path, monkeypa
     monkeypatch.setattr("congruence.embed.embed", stop)
     result = here("embed", f"hf:{bert}", "t.txt", "-o", "o.npz").ends(130)
     assert "Run the same command again to resume" in result.err
-
-
-def test_weights_in_torchs_format_need_leave(here, bert, tmp_path, transformers):
-    import torch
-
-    old = shutil.copytree(bert, tmp_path / "old")
-    torch.save(transformers.AutoModel.from_pretrained(bert).state_dict(), old / "pytorch_model.bin")
-    (old / "model.safetensors").unlink()
-    (tmp_path / "t.txt").write_text("cat\n")
-    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz").code == 2
-    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz", "--set", "safetensors_only=false").code == 0

@@ -251,12 +251,6 @@ def test_the_fingerprint_tells_weights_and_preparation_not_the_place(clip, bert,
     assert load_encoder(f"hf:{texts}").fingerprint != before
 
 
-def test_progress_counts_items(bert):
-    seen = []
-    load_encoder(f"hf:{bert}").encode_all(TEXTS, 3, seen.append)
-    assert seen == [3, 1]
-
-
 def test_the_librarys_own_settings_are_left_as_they_were(bert, transformers):
     log = transformers.utils.logging
     before = log.get_verbosity(), log.is_progress_bar_enabled()

@@ -258,10 +258,6 @@ def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
         FragmentJournal(journal.place, {}, data.fragments).open()
 
 
-def test_an_engine_without_work_does_nothing():
-    assert list(HERE.run(None, [])) == []
-
-
 class Meddling(LocalEngine):
     """Somebody removes a finished file, starts a second run, or the engine leaves a fragment out."""
 

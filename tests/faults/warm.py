@@ -9,8 +9,8 @@ import process  # noqa: F401 - and so pytest, which every fork would import to f
 
 from congruence import OrthogonalMap
 from congruence.plotting.look import COLOR, canvas, explain, tidy
+from congruence.report.pictures import to_svg
 from congruence.report.rendering import templates
-from congruence.report.svg import to_svg
 from tree import walk
 
 LETTERS = "".join(map(chr, range(32, 127))) + "–−×κμσ"

@@ -373,7 +373,7 @@ def write_certificate(rng: random.Random, folder: Path) -> Path:
 def read_certificate(path: Path) -> None:
     from congruence.cli.migrate._step import read_certificate
 
-    found = read_verdict(read_certificate(str(path)))
+    found = read_verdict(read_certificate(path))
     assert all(isinstance(one, str) for one in found.values())
 
 

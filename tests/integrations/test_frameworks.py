@@ -53,40 +53,12 @@ def test_what_does_not_fit_is_refused_when_it_is_built(bridge, tmp_path):
     assert TextVectors(other, bridge, check=False).dim == 24
 
 
-def test_a_failed_load_is_tried_again(bridge):
-    tries = []
-
-    def encode(texts):
-        tries.append(1)
-        if len(tries) == 1:
-            raise RuntimeError("not yet")
-        return new_model(texts)
-
-    vectors = TextVectors(encode, bridge, lazy=True)
-    with pytest.raises(RuntimeError, match="not yet"):
-        vectors(["a cat"])
-    assert vectors(["a cat"]).shape == (1, 24)
-
-
 def test_only_texts_are_taken(bridge):
     vectors = TextVectors(new_model, bridge)
     with pytest.raises(TypeError, match=r"Pass \[text\]"):
         vectors("a cat")
     with pytest.raises(TypeError, match="Got int as text 1"):
         vectors(["a cat", 3])
-
-
-def test_texts_are_encoded_longest_first_and_returned_in_order(bridge):
-    seen = []
-
-    def encode(texts):
-        seen.append([len(text) for text in texts])
-        return new_model(texts)
-
-    vectors = TextVectors(encode)
-    texts = ["aa", "a", "aaaa", "aaa"]
-    np.testing.assert_allclose(vectors(texts), new_model(texts))
-    assert seen[-1] == [4, 3, 2, 1]
 
 
 NEEDS = {"langchain": "langchain_core", "llama_index": "llama_index.core", "chroma": "chromadb", "lancedb": "lancedb"}
@@ -98,16 +70,6 @@ def test_a_missing_package_says_which_extra(module, monkeypatch):
     monkeypatch.setitem(sys.modules, NEEDS[module], None)
     with pytest.raises(MissingExtraError, match=rf"congruence\[{module.replace('_', '-')}\]"):
         importlib.import_module(f"congruence.integrations.{module}")
-
-
-def again(module, monkeypatch):
-    """Import an adapter anew, and leave the one that other tests use where it is."""
-    name = f"congruence.integrations.{module}"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.modules.pop(name, None)
 
 
 # ------------------------------------------------------------------ LangChain
@@ -240,23 +202,7 @@ def test_chroma_builds_from_names_only(folder, toy):
         Function.build_from_config({"encoder": "nowhere:x"})(["a cat"])
 
 
-def test_chroma_1_0_registers_but_does_not_decorate(monkeypatch):
-    """Its ``register_embedding_function`` gives None."""
-    functions = pytest.importorskip("chromadb.utils.embedding_functions")
-    monkeypatch.setattr(functions, "register_embedding_function", lambda made: None)
-    assert again("chroma", monkeypatch).CongruenceEmbeddingFunction.name() == "congruence"
-
-
 # ------------------------------------------------------------------ LanceDB
-
-
-def test_older_lancedb_registers_by_its_registry_alone(monkeypatch):
-    """In 0.21 ``register`` is none of the names of ``lancedb.embeddings``."""
-    embeddings = pytest.importorskip("lancedb.embeddings")
-    monkeypatch.delattr(embeddings, "register", raising=False)
-    monkeypatch.setattr(embeddings.get_registry(), "_functions", {})
-    function = again("lancedb", monkeypatch).CongruenceEmbeddingFunction
-    assert embeddings.get_registry().get("congruence") is function
 
 
 def test_lancedb_searches_old_vectors_and_remembers_the_function(tmp_path, folder, toy, old_rows, nearest):

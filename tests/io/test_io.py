@@ -210,11 +210,6 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
     assert read_embeddings(f"{path}:v", ids="note").ids.tolist() == ["x", "y"]
     assert read_embeddings(f"{path}:v").vectors.tolist() == [[1, 2], [3, 0.4]]
     assert read_column(f"{path}:note").tolist() == ["x", "y"]
-    with pytest.raises(errors.DtypeError, match="'x' in line 2, column 'note'"):
-        read_embeddings(path)
-    path.write_text("v0,v1\n1,2\n3\n")
-    with pytest.raises(errors.ShapeError, match="1 cells in line 3"):
-        read_embeddings(path)
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n')
     assert read_embeddings(path).ids.tolist() == [7, 8]
@@ -269,50 +264,12 @@ def test_the_layout_of_clip_retrieval(tmp_path):
         open_source(f"{tmp_path}:img_emb", ids="image_path")
 
 
-def test_parquet_parts_keep_their_ids(tmp_path):
-    X = RNG.standard_normal((10, 3)).astype(np.float32)
-    ids = [f"i{k}" for k in range(10)]
-    out = write(tmp_path / "out", X, ids, space=SPACE, parts=[("a.parquet", 4), ("b.parquet", 6)])
-    assert sorted(p.name for p in out.iterdir()) == ["a.parquet", "b.parquet", "space.json"]
-    assert gather(open_source(out), 3)[0] == ids[3:]
-    assert open_source(out).space == SPACE
-
-
-def test_ids_may_lie_elsewhere(tmp_path):
-    np.save(tmp_path / "v.npy", np.eye(3))
-    (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt")).ids.tolist() == list("abc")
-    np.save(tmp_path / "n.npy", np.array([4, 5, 6]))
-    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == [4, 5, 6]
-    (tmp_path / "names.txt").write_text("a\nb\n")
-    with pytest.raises(errors.IdError, match="2 ids for 3 rows"):
-        read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
-
-
 def test_what_the_caller_knows_of_the_space_wins(tmp_path):
     write(tmp_path / "a.npy", np.eye(3), space=SPACE)
     source = open_source(tmp_path / "a.npy", space=Space("other"))
     assert (source.space.model, source.space.modality) == ("other", "image")
     write(tmp_path / "a.npy", np.eye(3), force=True)
     assert open_source(tmp_path / "a.npy").space == Space()  # no description of the file that was replaced
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
-def test_rubbish_is_refused(suffix, tmp_path):
-    path = tmp_path / f"v{suffix}"
-    path.write_bytes(bytes(range(128, 256)) * 40)
-    with pytest.raises((errors.CorruptFileError, errors.ShapeError, errors.DtypeError)):
-        read_embeddings(path)
-
-
-def test_a_damaged_npz_member_is_noticed(tmp_path):
-    path = tmp_path / "a.npz"
-    np.savez_compressed(path, v=np.arange(40_000.0).reshape(-1, 8))
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 255
-    path.write_bytes(bytes(raw))
-    with pytest.raises(errors.CorruptFileError):
-        read_embeddings(path)
 
 
 def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
@@ -340,15 +297,6 @@ def test_arrays_that_are_no_embeddings(tmp_path):
         for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
             with pytest.raises(errors.ShapeError if array.dtype == np.float64 else errors.DtypeError):
                 open_source(spec)
-
-
-def test_zero_rows_are_named(tmp_path):
-    X = np.eye(4)
-    X[2] = 0
-    write(tmp_path / "a.parquet", X, list("abcd"))
-    with pytest.raises(errors.ZeroRowError, match="'c'"):
-        read_embeddings(tmp_path / "a.parquet")
-    assert len(read_embeddings(tmp_path / "a.parquet", allow_zero_rows=True)) == 4
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
@@ -415,6 +363,7 @@ def test_real_archives(lvis_path):
 
 def test_matrices_are_named_in_natural_order(tmp_path):
     import h5py
+    import lance
     from safetensors.numpy import save_file
 
     X = RNG.standard_normal((6, 3))
@@ -424,13 +373,12 @@ def test_matrices_are_named_in_natural_order(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for key, array in arrays.items():
             file[key] = array
-    pd.DataFrame({"id": list("abcdef"), "layer_10": list(X), "layer_2": list(2 * X)}).to_parquet(tmp_path / "a.parquet")
-    for name, deep in (
-        ("a.npz", []),
-        ("a.safetensors", ["deep/layer_1"]),
-        ("a.h5", ["deep/layer_1"]),
-        ("a.parquet", []),
-    ):
+    table = pa.table({"id": list("abcdef"), "layer_10": list(X), "layer_2": list(2 * X)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    lance.write_dataset(table, tmp_path / "ä b%20.lance")
+    deep_ones = {"a.safetensors", "a.h5"}
+    for name in ("a.npz", "a.safetensors", "a.h5", "a.parquet", "ä b%20.lance"):
+        deep = ["deep/layer_1"] if name in deep_ones else []
         found = matrices(tmp_path / name)
         assert list(found) == [*deep, "layer_2", "layer_10"]
         np.testing.assert_array_equal(read_embeddings(found["layer_2"]).vectors, 2 * X)

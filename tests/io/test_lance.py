@@ -6,7 +6,7 @@ import pytest
 from written import write
 
 from congruence import Space, errors
-from congruence.io import StreamedRows, matrices, open_source, read_column, read_embeddings
+from congruence.io import StreamedRows, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
@@ -65,18 +65,6 @@ def test_lists_of_variable_size_appended_and_deleted_rows(kind, tmp_path):
     (tmp_path / "names.txt").write_text("\n".join(f"other {k}" for k in left))
     ids, _ = open_source(path, ids=tmp_path / "names.txt").take([39, 9])
     assert ids.to_pylist() == ["other 59", "other 9"]
-
-
-def test_several_columns(tmp_path):
-    path = tmp_path / "ä b%20.lance"
-    lance.write_dataset(pa.table({"layer_10": lists(X), "layer_2": lists(2 * X), "k": list(range(60))}), path)
-    assert matrices(path) == {"layer_2": f"{path}:layer_2", "layer_10": f"{path}:layer_10"}
-    assert np.array_equal(open_source(f"{path}:layer_2").read().vectors, 2 * X)
-    for spec, words in ((path, r"contains layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
-        with pytest.raises(errors.ParameterError, match=words):
-            open_source(spec)
-    with pytest.raises(errors.ParameterError, match="'z'"):
-        read_column(f"{path}:z")
 
 
 def test_what_is_no_data_set(tmp_path):

@@ -1,13 +1,12 @@
 """Data that does not fit into memory is refused before it is read."""
 
-import os
 import re
 
 import numpy as np
 import pytest
 
 import congruence._utils.memory as memory
-from congruence.errors import CongruenceError, OutOfMemoryError
+from congruence.errors import OutOfMemoryError
 from congruence.io import open_source
 from congruence.io.reading import reading
 
@@ -56,12 +55,6 @@ def test_the_limit_of_a_container_counts_and_its_cached_files_do_not(machine, wh
     assert machine(900 * MIB, cgroup="0::/job\n", **{where + name: text for name, text in files.items()}) == 110 * MIB
 
 
-def test_the_older_form_of_control_groups(machine):
-    files = {"limit_in_bytes": 100 * MIB, "usage_in_bytes": 90 * MIB, "stat": f"cache 5\ntotal_cache {30 * MIB}\n"}
-    named = {f"memory__a__memory_dot_{name}": text for name, text in files.items()}
-    assert machine(900 * MIB, cgroup="5:cpu,cpuacct:/a\n4:memory:/a/b\n", **named) == 40 * MIB
-
-
 def test_a_matrix_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     header = np.lib.format.header_data_from_array_1_0(np.zeros((1, 2), np.float32)) | {"shape": (20_000_000, 2)}
     with open(tmp_path / "x.npy", "wb") as stream:  # sparse
@@ -70,15 +63,10 @@ def test_a_matrix_larger_than_memory_is_refused_before_it_is_read(tmp_path, monk
     monkeypatch.setattr(memory, "free_memory", lambda: 100 * MIB)
     source = open_source(tmp_path / "x.npy")
     monkeypatch.setattr(type(source), "scan", None)
-    sentence = (
-        "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free; expected "
-        "enough"
-    )
+    sentence = "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free"
     for read in (source.read, lambda: source.take(np.arange(source.n))):
         with pytest.raises(OutOfMemoryError, match=re.escape(sentence.format(source.path))):
             read()
-    assert issubclass(OutOfMemoryError, MemoryError)
-    assert issubclass(OutOfMemoryError, CongruenceError)
 
 
 @pytest.mark.parametrize("damage", [(), (ValueError,)])
@@ -93,8 +81,3 @@ def test_memory_that_ends_while_a_file_is_read(damage):
             reading("x.arrow", *damage, pa.ArrowException),
         ):
             ask()
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="needs Linux")
-def test_this_machine_has_memory():
-    assert memory.free_memory() > MIB

@@ -133,13 +133,8 @@ def test_rows_by_number(suffix, tmp_path, monkeypatch):
         assert (None if ids is None else ids.to_pylist()) == (
             [names[k] for k in wanted] if names and len(wanted) else None
         )
-    for wanted, words in (
-        ([200], "row number 200"),
-        ([-1], "0 to 199"),
-        ([[1]], "list of integers"),
-        ([0.5], "list of integers"),
-    ):
-        with pytest.raises(errors.ParameterError, match=words):
+    for wanted in ([200], [-1], [[1]], [0.5]):
+        with pytest.raises(errors.ParameterError, match="row number"):
             source.take(wanted)
 
 
@@ -207,7 +202,7 @@ def test_fewer_rows_than_said(tmp_path):
     source = open_source(write(tmp_path / "v.npy", numbered(30)))
     source.n = 35
     source.scan = lambda after=0, batch=9: iter([(None, numbered(30)[after:])] if after < 30 else [])
-    with pytest.raises(errors.CorruptFileError, match="30 rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="30 of 35 rows"):
         StreamedRows(source, 20).batch(0, 35, 0)
     with pytest.raises(errors.CorruptFileError, match=r"rows in .*35|is truncated"):
         source.take([34])
@@ -297,18 +292,15 @@ def test_training_takes_them_and_refuses_another_width(tmp_path):
         side.close()
 
 
-@pytest.mark.parametrize("given", ["array", "mapped", "read"])
+@pytest.mark.parametrize("given", [ArrayRows, lambda X: ArrayRows(X, "X"), None], ids=["array", "mapped", "read"])
 def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
     X = np.ones((5, 3))
     X[0, 1] = 1e300
     np.save(tmp_path / "a.npy", X)
-    rows = {"array": ArrayRows, "mapped": lambda X: ArrayRows(X, "X"), "read": lambda _: open_rows(tmp_path / "a.npy")}[
-        given
-    ](X)
-    with pytest.raises(errors.DtypeError, match="range of float32"):
-        rows.take([0])
-    with pytest.raises(errors.DtypeError, match="range of float32"):
-        rows.batch(0, 5, 0)
+    rows = given(X) if given else open_rows(tmp_path / "a.npy")
+    for read in (lambda: rows.take([0]), lambda: rows.batch(0, 5, 0)):
+        with pytest.raises(errors.DtypeError, match="range of float32"):
+            read()
     np.testing.assert_array_equal(rows.take([1]), np.ones((1, 3)))
 
 

@@ -15,7 +15,7 @@ from scipy.linalg import orthogonal_procrustes
 from arrays import unit
 from congruence.errors import CorruptFileError, InputError, OutputExistsError, ParameterError, ShapeError
 from congruence.metrics import cca
-from congruence.report.svg import to_document
+from congruence.report.pictures import to_document
 from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, Collection, Model, Outcome, run
 from congruence_papers.canonical import contrastive_heads, open_sample

@@ -9,7 +9,7 @@ from test_training_page import make, trained
 import congruence
 from congruence.datasets import load_sample
 from congruence.report import render, render_migration, render_story, render_training, summarize, summarize_training
-from congruence.report.examples import data_uri
+from congruence.report.summary import data_uri
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.journal import summarize as summarize_journal
 

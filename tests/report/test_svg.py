@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from congruence.errors import ParameterError
 from congruence.plotting.look import COLOR, COLORS, HEIGHT, WIDTH, canvas, style
-from congruence.report.svg import to_document, to_svg
+from congruence.report.pictures import to_document, to_svg
 
 
 def crowded(ax):
@@ -94,27 +94,6 @@ def test_words_stay_words():
     assert all(0 < x < width and 0 < y < height for x, y in position.values())
 
 
-def test_marks_stand_where_the_numbers_say():
-    def draw(ax):
-        ax.set_position((0.1, 0.1, 0.8, 0.8))
-        ax.set(xlim=(0, 10), ylim=(0, 1))
-        ax.set_axis_off()
-        ax.plot([0, 5, 10], [0, 0.5, 1], "o", color=COLOR["after"], markersize=4, markeredgewidth=0)
-
-    root = parsed(draw_svg(draw, "t", (100, 100)))
-    dots = [node for node in root.iter(f"{SVG}use")]
-    assert [(node.get("x"), node.get("y")) for node in dots] == [("10", "90"), ("50", "50"), ("90", "10")]
-    assert {looks(node)["fill"] for node in dots} == {"var(--after)"}
-    assert len({node.get("href") for node in dots}) == 1
-
-
-def test_thousands_of_dots_stay_cheap():
-    at = np.random.default_rng(0).random((2, 2000))
-    text = draw_svg(lambda ax: ax.plot(*at, "o", color=COLOR["after"]), "t")
-    assert text.count("<use") > 2000
-    assert len(text) < 300_000
-
-
 def test_a_file_follows_light_and_dark_and_is_light_without_style_sheets():
     with style():
         figure = Figure(figsize=(5, 4))
@@ -131,29 +110,6 @@ def test_a_file_follows_light_and_dark_and_is_light_without_style_sheets():
     assert colors(root) == named <= set(COLOR.values())
     assert [root.find(f"{SVG}{tag}").text for tag in ("title", "desc")] == ["a <title>", "more"]
     assert to_svg(figure, "t").count("<path") == text.count("<path")
-
-
-def test_the_words_of_pages_and_files_are_in_their_own_font_with_their_spaces():
-    with canvas(None) as ax:
-        crowded(ax)
-    sheet = files("congruence.report").joinpath("templates/report.css").read_text(encoding="utf-8")
-    for text in (sheet, to_document(ax.figure, "t")):
-        (rule,) = re.findall(r"text ?\{([^}]*)\}", text)
-        assert re.search(r"font-family:system-ui.*!important", rule)
-        assert "white-space:pre" in rule
-
-
-def test_a_figure_is_drawn_once_and_stays_as_it_was(monkeypatch):
-    """savefig would draw it twice where it has a layout engine, the first time for the layout alone."""
-    with style():
-        figure = Figure(figsize=(5, 4), layout="constrained", facecolor="red")
-        crowded(figure.add_subplot())
-    canvas, drawn, draw = figure.canvas, [], Figure.draw
-    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
-    to_svg(figure, "t")
-    assert drawn == [figure]
-    assert figure.canvas is canvas
-    assert figure.get_facecolor() == (1, 0, 0, 1)
 
 
 def test_the_style_sheet_of_pages_has_the_palette():

@@ -93,7 +93,6 @@ def test_theorem_c5_whatever_minimizes_both_directions_is_pmi_plus_a_constant(N)
     assert gap.excess == pytest.approx(0, abs=1e-10)
     assert gap.spread < 1e-4
     assert gap.constant != 0
-    assert "pointwise mutual information plus" in gap.in_words()
     assert json.loads(json.dumps(gap.to_dict()))["excess"] == gap.excess
 
 
@@ -161,7 +160,6 @@ def test_the_converse_of_c11_dependent_curation_moves_the_best_score():
     assert chosen.departure == pytest.approx(np.ptp(off) / 2)
     assert chosen.departure > 0.2
     assert critic_gap(pmi(P), chosen.joint).excess > 1e-3
-    assert "within" in chosen.in_words()
     assert json.loads(json.dumps(chosen.to_dict()))["departure"] == chosen.departure
 
 
@@ -208,7 +206,6 @@ def test_every_critic_is_that_of_a_dual_encoder_of_two_more_dimensions(seed):
     assert encoder.images.shape[1] == found.enough == found.rank + 2
     np.testing.assert_allclose(encoder.scores, K, atol=1e-12)
     assert encoder.temperature <= found.max_temperature
-    assert str(found.rank) in found.in_words()
     assert json.loads(json.dumps(found.to_dict()))["enough"] == found.enough
     assert realize_critic(K, dim=11).images.shape == (7, 11)
     np.testing.assert_allclose(realize_critic(K, dim=11).scores, K, atol=1e-12)

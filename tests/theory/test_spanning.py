@@ -62,7 +62,6 @@ def test_rows_on_a_cone_do_not_span():
     assert found.rank == 14
     assert abs(np.sum(found.witness * M)) / np.linalg.norm(M) == pytest.approx(1, abs=1e-8)
     assert np.abs(quadratic_forms(S, found.witness)).max() < 1e-10
-    assert "rank 14 of 15" in found.in_words()
 
 
 def test_sigma_min_is_numpys():
@@ -111,7 +110,6 @@ def test_too_few_rows_leave_a_map_that_is_no_rotation():
     S = sphere(60, 30)
     found = sym_spanning(S)
     assert (found.spans, found.rank, found.exact, found.sigma_min) == (False, 60, True, 0)
-    assert "takes 465" in found.in_words()
     values, V = np.linalg.eigh(np.eye(30) + 0.9 * found.witness / np.linalg.norm(found.witness, 2))
     A = V * np.sqrt(values) @ V.T
     np.testing.assert_allclose(np.linalg.norm(S @ A, axis=1), 1, atol=1e-12)
@@ -197,7 +195,6 @@ def test_the_plane_is_exact(spread):
         S = np.c_[np.cos(angle), np.sin(angle)]
         found = kappa(S)
         assert found.exact
-        assert found.in_words() == f"κ is {found.lower:.3g}."
         assert found.lower == pytest.approx(by_vertices(S), rel=1e-6)
         assert np.abs(quadratic_forms(S, found.witness)).max() == pytest.approx(1)
         assert np.linalg.norm(found.witness, 2) == pytest.approx(found.upper)
@@ -235,7 +232,6 @@ def test_the_lower_bound_is_witnessed_and_the_upper_one_never_beaten(monkeypatch
     for M in rng.standard_normal((500, 6, 6)):
         M = M + M.T
         assert np.linalg.norm(M, 2) / np.abs(quadratic_forms(S, M)).max() <= found.upper
-    assert "at least" in found.in_words()
 
 
 def test_least_squares_come_near_the_programmes(monkeypatch):
@@ -257,7 +253,6 @@ def test_without_features_the_upper_bound_is_an_estimate(monkeypatch):
     assert not found.exact
     assert 1 <= found.lower <= known.lower
     assert found.upper == pytest.approx(plain, rel=1e-4)
-    assert "estimate" in found.in_words()
 
 
 def test_the_theorem_it_stands_in():
@@ -291,8 +286,7 @@ def test_infinite_where_the_anchors_do_not_span():
         assert found.exact
         assert np.abs(quadratic_forms(S, found.witness)).max() < 1e-12
         assert np.linalg.norm(found.witness) == pytest.approx(1)
-        assert "infinite" in found.in_words()
-
+    
 
 @pytest.mark.parametrize("measure", [sym_spanning, kappa])
 def test_bad_rows_are_refused(measure):
@@ -319,4 +313,4 @@ def test_plain_data_and_one_dimension():
     data = json.loads(json.dumps(kappa(sphere(8, 3)).to_dict()))
     assert (data["exact"], data["certified"]) == (False, True)
     found = kappa([[1.0], [-1.0]])
-    assert (found.lower, found.upper, found.exact, found.in_words()) == (1, 1, True, "κ is 1.")
+    assert (found.lower, found.upper, found.exact) == (1, 1, True)

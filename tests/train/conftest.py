@@ -57,7 +57,7 @@ def retrieval(latent):
 @pytest.fixture(params=[8 * 2**20, 600], ids=["one strip", "many strips"])
 def strip(request, monkeypatch):
     """Work through losses in one strip of rows, and in many."""
-    monkeypatch.setattr("congruence.train._autograd.STRIP", request.param)
+    monkeypatch.setattr("congruence.train._strips.STRIP", request.param)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from congruence.train import SUE
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
-from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
+from congruence.train.sue import affinities, mmd, spectral_loss  # noqa: E402
 from congruence.train.sue import _Objective  # noqa: E402
 
 SPECTRAL = {"n_spectral_components": 12, "spectral_steps": 30, "spectral_learning_rate": 3e-3}

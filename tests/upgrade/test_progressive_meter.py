@@ -9,7 +9,7 @@ from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive.forecast import make_forecast
-from congruence.upgrade.progressive.meter import ScoredRows, rest_interval
+from congruence.upgrade.progressive.meter import reference_rows, rest_interval, support_of
 from congruence.upgrade.progressive.order import take_in_order
 from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING, RowStates
 
@@ -81,7 +81,7 @@ def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
 
 def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
     """No row is in the sample more often than others that are still mapped, as all of the meter's rows would be."""
-    n, old = 60, np.eye(60)
+    n = 60
     harm = np.linspace(0, 1, n) ** 2
     odds, variances, differences, naive = [], [], [], []
     for seed in range(400):
@@ -92,8 +92,7 @@ def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
             # Rows near to shown ones of much harm first: the order has learned from new vectors.
             near = np.exp(-np.abs(np.arange(n)[:, None] - np.flatnonzero(shown)) / 4)
             scores = near @ harm[shown] - 0.3 * near.sum(axis=1) + 1e-3 * np.arange(n)
-            eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
-            taken = take_in_order(scores, eligible, states.role == METER, 6, old, np.flatnonzero(shown), 2.0)
+            taken = take_in_order(scores, states.eligible, states.role == METER, 6)
             states.due[taken] = True
             states.role[taken[states.role[taken] == WAITING]] = SELECTED
             states.embedded[random] = states.embedded[taken] = True
@@ -120,13 +119,12 @@ def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
-        rows = plan._scored()
-        seen.append(rows.references().tolist())
+        seen.append(reference_rows(plan).tolist())
         assert ("overlap@2" in plan.meter().store) == bool(seen[-1])
     assert seen[0] == []  # 8 rows, and 10 are wanted
     assert len(seen[1]) == 10
     assert all(one == seen[1] for one in seen[1:])
-    assert (plan._row_states.role[seen[1]] == LEARN).all()
+    assert (plan.states.role[seen[1]] == LEARN).all()
 
 
 def test_what_is_asked_for_often_counts_as_often():
@@ -154,19 +152,12 @@ def test_equal_weights_change_nothing():
 
 
 def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
-    states = RowStates(10, 0)
-    none = np.empty((10, 2))
     kept = np.array([0.9, 0.95])
-
-    def support(surprise, kept=kept, name="cosine"):
-        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise), {})
-        return rows.support(name, kept)
-
-    assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half
-    assert support(np.full(60, 0.01)) == (0.9, 1.0)
-    assert support(np.full(30, 0.2)) == (-1.0, 1.0)  # too few
-    assert support(np.zeros(60), np.ones(4)) == (-1.0, 1.0)  # all the same
-    assert support(np.repeat([0.9, 0.2], 30), name="overlap@10") == (0.0, 1.0)
+    assert support_of("cosine", kept, np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half
+    assert support_of("cosine", kept, np.full(60, 0.01)) == (0.9, 1.0)
+    assert support_of("cosine", kept, np.full(30, 0.2)) == (-1.0, 1.0)  # too few
+    assert support_of("cosine", np.ones(4), np.zeros(60)) == (-1.0, 1.0)  # all the same
+    assert support_of("overlap@10", kept, np.repeat([0.9, 0.2], 30)) == (0.0, 1.0)
 
 
 def test_identical_models_are_not_known_to_be_identical():
@@ -220,7 +211,7 @@ def test_accuracies_of_both_models_by_labels():
 def ahead_of(values, order, **given):
     known = {"metric": "agreement", "meter_share": 0.2, "target": 0.95, "further": (0.1, 0.2)}
     known |= {"rate": 50.0, "price": 0.01}
-    return make_forecast(np.array(values, float), np.array(order, float), 1000, 100, 900, **{**known, **given})
+    return make_forecast(np.array(values, float), np.array(order, float), 1000, 100, **{**known, **given})
 
 
 def test_a_forecast_counts_what_the_order_takes_first():

@@ -69,10 +69,10 @@ def test_rows_of_unknown_texts_are_not_drawn_to_known_ones(photos):
 def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(photos):
     """Far from all texts, the refitted map is the one of a plan without texts, from the same rows."""
     plan = go(photos.plan(KNOWN), photos, 0.15)
-    rows, native = np.vstack([photos.old, -photos.texts]), plan.new_vectors.rows[plan._shown()]
+    rows, native = np.vstack([photos.old, -photos.texts]), plan.new_vectors.rows[plan.shown()]
     rows = rows[plan.correction_.gate(plan.texts.scores(normalize_rows(rows)))[:, 0] < 1e-4]
     assert len(rows) >= 5
-    states = plan._row_states
+    states = plan.states
     random = states.role[native] == LEARN
     weights = np.where(random, min(3.0, (len(plan) - states.due.sum()) / random.sum()), 1.0)
     refit = Refit(plan.refit.mapping, None, plan.refit.size)
@@ -142,7 +142,7 @@ def test_the_map_is_chosen_as_soon_as_there_are_enough_random_rows(photos):
     plan.update(np.arange(200), photos.new[:200])
     for ids in plan.batches(40):
         plan.update(ids, photos.new[ids])
-        random = np.count_nonzero(plan._row_states.role[plan.embedded] == LEARN)
+        random = np.count_nonzero(plan.states.role[plan.embedded] == LEARN)
         if "random rows" in plan.correction_.evidence or plan.embedded.sum() > 420:
             break
     assert plan.embedded.sum() < 1.5 * 300

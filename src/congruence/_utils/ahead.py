@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -15,37 +15,17 @@ def run_ahead(items: Iterator[_Item], depth: int = 2) -> Iterator[_Item]:
 
     Reading, products and writing all release the interpreter's lock, so the stages overlap.
     """
-    waiting: queue.Queue[tuple[_Item] | BaseException | None] = queue.Queue(depth)
-    stop = threading.Event()
 
-    def offer(entry: tuple[_Item] | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                waiting.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                pass
-        return False
+    def step() -> tuple[_Item] | None:
+        for item in items:
+            return (item,)
+        return None
 
-    def work() -> None:
-        try:
-            for item in items:
-                if not offer((item,)):
-                    return
-            offer(None)
-        except BaseException as error:  # handed to the consumer, which raises it
-            offer(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1)
     try:
-        while True:
-            entry = waiting.get()
-            if entry is None:
-                return
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry[0]
+        waiting = deque(pool.submit(step) for _ in range(depth))
+        while (found := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(step))
+            yield found[0]
     finally:
-        stop.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor, TensorT
+from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor
 from congruence.errors import ZeroRowError
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ def to_numpy(array: object) -> np.ndarray:
     if isinstance(array, np.ndarray):
         return array
     if is_tensor(array):  # numpy() refuses tensors that require grad or live on a GPU
-        array = array.detach().cpu()
-        if str(array.dtype) == "torch.bfloat16":  # NumPy has no bfloat16
-            array = array.float()
-        return np.asarray(array)
+        tensor = array.detach().cpu()
+        return np.asarray(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor)  # NumPy has no bfloat16
     if type(array).__module__.split(".")[0] == "cupy":
         return np.asarray(array.get())  # type: ignore[attr-defined]
     return np.asarray(array)
@@ -79,10 +77,6 @@ def as_given(out: Array, given: object) -> Array:
     return xp.astype(out, given.dtype, copy=False) if xp.isdtype(given.dtype, "real floating") else out
 
 
-@overload
-def cast_like(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
-@overload
-def cast_like(array: np.ndarray, rows: Array) -> Array: ...
 def cast_like(array: np.ndarray, rows: Array) -> Array:
     """Return an array of a map converted to the library, device and dtype of ``rows``."""
     if isinstance(rows, np.ndarray):
@@ -120,12 +114,6 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     return bool(np.all(np.abs(norms[norms != 0] - 1) < UNIT_TOLERANCE) and (norms.any() or not len(norms)))
 
 
-@overload
-def normalize_rows(X: np.ndarray, name: str | None = None, *, dtype: DTypeLike | None = None) -> np.ndarray: ...
-@overload
-def normalize_rows(X: TensorT, name: str | None = None) -> TensorT: ...
-@overload
-def normalize_rows(X: Array, name: str | None = None) -> Array: ...
 def normalize_rows(X: Array, name: str | None = None, *, dtype: DTypeLike | None = None) -> Array:
     """Return rows, shape (n, d), scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 

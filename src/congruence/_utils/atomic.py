@@ -64,22 +64,19 @@ def atomic_path(
         _remove(left_over)
     temporary = temporary_path(path)
     try:
-        try:
-            if directory:
-                temporary.mkdir()
-            yield temporary
-            for file in [*temporary.rglob("*")] if directory else [temporary]:
-                if file.is_file():
-                    sync(file)
-            _publish(temporary, path, force, directory, foreign)
-        except BaseException:
-            _remove(temporary)
+        if directory:
+            temporary.mkdir()
+        yield temporary
+        for file in [*temporary.rglob("*")] if directory else [temporary]:
+            if file.is_file():
+                sync(file)
+        _publish(temporary, path, force, directory, foreign)
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, CongruenceError) or not (isinstance(error, OSError) and _concerns(error, temporary, path)):
             raise
-    except OSError as error:
-        if not isinstance(error, CongruenceError) and _concerns(error, temporary, path):
-            message = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
-            raise StorageError(message) from error
-        raise
+        message = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
+        raise StorageError(message) from error
     _sync_names(path)
     if not part and (record := published.get()) is not None:
         record.append(path)
@@ -105,33 +102,25 @@ def check_output(
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             size = len(os.fsencode(path.name))
-            longest = f"at most {_MAX_NAME_BYTES}" if size > _MAX_NAME_BYTES else "a path that the system accepts"
-            raise FileError(
-                f"Got an output name of {size} bytes ({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
-                "Pass a shorter path.",
-            ) from None
+            name = f"{path.name[:20]}…{path.name[-20:]}"
+            problem = f"Got an output name of {size} bytes ({name}); expected at most {_MAX_NAME_BYTES}."
+            raise FileError(problem, "Pass a shorter path.") from None
         _check_parent(path)
         return
-    if stat.S_ISDIR(mode) and not directory:
-        raise OutputExistsError(
-            f"Got a folder at {path}; expected the path of a file.", "Pass a path that is not a folder."
-        )
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
-        kind = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
-        raise OutputExistsError(
-            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}.", "Pass another path."
-        )
+        tests = {"folder": stat.S_ISDIR, "link": stat.S_ISLNK, "file": stat.S_ISREG}
+        kind = next((kind for kind, test in tests.items() if test(mode)), "device, pipe or socket")
+        expected = "a free path" if directory else "the path of a file" if kind == "folder" else "a free path or a file"
+        raise OutputExistsError(f"Got a {kind} at {path}; expected {expected}.", "Pass another path.")
     why = None
     if directory and any(path.iterdir()):
         why = "this library did not write" if foreign is None else foreign(path)
     if why is not None:
-        raise OutputExistsError(
-            f"Got a folder at {path} which {why}; expected a free path.", "Pass another path, or move the folder away."
-        )
+        fix = "Pass another path, or move the folder away."
+        raise OutputExistsError(f"Got a folder at {path} which {why}; expected a free path.", fix)
     if not force:
-        raise OutputExistsError(
-            f"Got an output path that exists, {path}.", ("Pass `force=True` to replace it.", "Pass another path.")
-        )
+        fixes = ("Pass `force=True` to replace it.", "Pass another path.")
+        raise OutputExistsError(f"Got an output path that exists, {path}.", fixes)
     _check_parent(path)
 
 
@@ -410,15 +399,12 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
     if sys.platform not in _FLAGS:
         return None
     library = ctypes.CDLL(None, use_errno=True)
-    name = {"linux": "renameat2", "darwin": "renamex_np"}[sys.platform]
-    function = getattr(library, name, None)
-    if function is None:  # glibc before 2.28
+    if sys.platform == "darwin":
+        return lambda source, target, flag: int(library.renamex_np(source, target, ctypes.c_uint(flag)))
+    if not hasattr(library, "renameat2"):  # glibc before 2.28
         return None
-    if name == "renamex_np":
-        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint)
-        return lambda source, target, flag: int(function(source, target, flag))
-    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return lambda source, target, flag: int(function(_AT_FDCWD, source, _AT_FDCWD, target, flag))
+    here = ctypes.c_int(_AT_FDCWD)
+    return lambda source, target, flag: int(library.renameat2(here, source, here, target, ctypes.c_uint(flag)))
 
 
 # ------------------------------------------------------------------ locks
@@ -441,10 +427,8 @@ def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Itera
             handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             acquired = os.path.samestat(os.fstat(handle), os.stat(folder))
-        except (BlockingIOError, FileNotFoundError):
-            acquired = False
-        except OSError:  # the file system has no locks
-            acquired = True
+        except OSError as error:  # others than these two: the file system has no locks
+            acquired = not isinstance(error, (BlockingIOError, FileNotFoundError))
         if not acquired:
             raise FileError(problem, fix)
         yield

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.arrays import is_tensor, to_numpy
-from congruence._utils.typing import ArrowStream
 from congruence.errors import DtypeError, IdError, InputError, NotFiniteError, ShapeError
 
 if TYPE_CHECKING:
@@ -32,10 +31,9 @@ def to_rows(X: object, name: str) -> np.ndarray:
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
-    if is_tensor(X):
-        refuse_sparse(X, name)
-        return to_numpy(X)
     refuse_sparse(X, name)
+    if is_tensor(X):
+        return to_numpy(X)
     X, _ = split_ids(X)
     pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
     if pandas is not None and isinstance(X, pandas.DataFrame):
@@ -47,25 +45,19 @@ def to_rows(X: object, name: str) -> np.ndarray:
     if arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch)):
         return _arrow_table(X, name)
     if isinstance(X, (str, bytes, os.PathLike)):
-        raise InputError(
-            f"Got the text {str(X)[:80]!r} for {name}; expected vectors.",
-            "Read a file first: congruence.read_embeddings(path).",
-        )
+        problem = f"Got the text {str(X)[:80]!r} for {name}; expected vectors."
+        raise InputError(problem, "Read a file first: congruence.read_embeddings(path).")
     if isinstance(X, (Mapping, Set, Iterator)):
-        raise InputError(
-            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors.",
-            "Pass list(…) of its vectors.",
-        )
+        problem = f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors."
+        raise InputError(problem, "Pass list(…) of its vectors.")
     if isinstance(X, Sequence) and not hasattr(X, "__array__"):
         return _stack(list(X), name)
     if not hasattr(X, "__array__") and hasattr(X, "to_numpy"):
         return _array(np.asarray(X.to_numpy()), name)
     rows = _array(to_numpy(X), name)
     if rows.dtype == object and rows.ndim == 0:  # of no kind that NumPy knows, such as a data set that is streamed
-        raise DtypeError(
-            f"Got {name} of type {type(X).__name__}; expected an array, a table or a list of vectors.",
-            "Load its rows into memory.",
-        )
+        problem = f"Got {name} of type {type(X).__name__}; expected an array, a table or a list of vectors."
+        raise DtypeError(problem, "Load its rows into memory.")
     return rows
 
 
@@ -80,19 +72,22 @@ def split_ids(X: Any) -> tuple[Any, Any]:
     column of vectors. Beside ids by name, a table may have a column of vectors and others, which are left out.
     """
     table = read_once(X)
-    names = list(getattr(table, "columns", ()) if hasattr(table, "iloc") else getattr(table, "column_names", ()))
-    if len(names) < 2 or len(set(names)) < len(names) or not (hasattr(table, "iloc") or hasattr(table, "schema")):
+    is_frame = hasattr(table, "iloc")
+    names = list(getattr(table, "columns", ()) if is_frame else getattr(table, "column_names", ()))
+    if len(names) < 2 or len(set(names)) < len(names) or not (is_frame or hasattr(table, "schema")):
         return table, None
-    named = sorted((name for name in names if str(name).lower() in ID_NAMES), key=lambda name: len(name))
     vectors = _vector_columns(table)
-    if named:
-        rest = vectors if len(vectors) == 1 else [name for name in names if name != named[0]]
-        return _only(table, rest), table[named[0]]
-    if len(names) == 2 and len(vectors) == 1:
-        other = names[names[0] == vectors[0]]
-        if _could_be_ids(table[other]):
-            return _only(table, vectors), table[other]
-    return table, None
+    ids = next(iter(sorted((name for name in names if str(name).lower() in ID_NAMES), key=len)), None)
+    if ids is not None:
+        vectors = vectors if len(vectors) == 1 else [name for name in names if name != ids]
+    elif len(names) == 2 and len(vectors) == 1:
+        ids = names[names[0] == vectors[0]]
+        values = table[ids].tolist() if is_frame else table[ids].to_pylist()
+        if not all(type(value) in (str, int) for value in values) or len(set(values)) < len(values):
+            return table, None
+    else:
+        return table, None
+    return (table[vectors] if is_frame else table.select(vectors)), table[ids]
 
 
 def read_once(X: Any) -> Any:
@@ -110,32 +105,24 @@ def read_once(X: Any) -> Any:
         X = X.collect()
     if hasattr(X, "to_arrow"):  # polars
         return X.to_arrow()
-    return _from_stream(X) if hasattr(X, "__arrow_c_stream__") else X
+    if not hasattr(X, "__arrow_c_stream__"):
+        return X
+    import pyarrow as pa
 
-
-def _only(table: Any, names: list[Any]) -> Any:
-    return table[names] if hasattr(table, "iloc") else table.select(names)
+    column = pa.chunked_array(X)
+    return pa.Table.from_struct_array(column) if pa.types.is_struct(column.type) else column
 
 
 def _vector_columns(table: Any) -> list[Any]:
     """Return the names of the columns of vectors."""
-    if hasattr(table, "iloc"):
-        return [
-            name
-            for name, dtype in table.dtypes.items()
-            if dtype.kind == "O"
-            and (
-                str(dtype).startswith(("list<", "fixed_size_list<", "large_list<"))
-                or (len(table) and _is_vector(table[name].iloc[0]))
-            )
-        ]
-    return [field.name for field in table.schema if _is_list(getattr(field.type, "storage_type", field.type))]
-
-
-def _could_be_ids(column: Any) -> bool:
-    """Return whether a column holds text or integers, none of them twice."""
-    values = column.tolist() if hasattr(column, "dtype") else column.to_pylist()
-    return all(type(value) in (str, int) for value in values) and len(set(values)) == len(values)
+    if not hasattr(table, "iloc"):
+        return [field.name for field in table.schema if _is_list(getattr(field.type, "storage_type", field.type))]
+    lists = ("list<", "fixed_size_list<", "large_list<")
+    return [
+        name
+        for name, dtype in table.dtypes.items()
+        if dtype.kind == "O" and (str(dtype).startswith(lists) or (len(table) and _is_vector(table[name].iloc[0])))
+    ]
 
 
 def refuse_sparse(X: object, name: str) -> None:
@@ -145,9 +132,8 @@ def refuse_sparse(X: object, name: str) -> None:
     else:
         remedy = "toarray" if hasattr(X, "toarray") and hasattr(X, "nnz") else ""
     if remedy:
-        raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are.", f"Call {name}.{remedy}()."
-        )
+        problem = f"Got a sparse matrix for {name}; expected a dense array, as embeddings are."
+        raise DtypeError(problem, f"Call {name}.{remedy}().")
 
 
 def _array(A: np.ndarray, name: str) -> np.ndarray:
@@ -186,10 +172,8 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
     except ValueError as error:
         widths = [np.shape(row)[0] if _is_vector(row) and np.ndim(row) == 1 else -1 for row in rows]
         if -1 in widths or len(set(widths)) == 1:
-            raise ShapeError(
-                f"Got {name} whose rows are nested to different depths; expected one flat vector per row.",
-                "Check its elements.",
-            ) from error
+            problem = f"Got {name} whose rows are nested to different depths; expected one flat vector per row."
+            raise ShapeError(problem, "Check its elements.") from error
         raise _ragged(np.array(widths), name) from error
 
 
@@ -198,10 +182,8 @@ def _ragged(widths: np.ndarray, name: str) -> ShapeError:
     usual = int(values[np.argmax(counts)])
     rows = np.flatnonzero(widths != usual)
     shown = _first([f"row {k}: {widths[k]}" for k in rows[:5]], len(rows))
-    return ShapeError(
-        f"Got rows of different widths in {name} ({usual} in most; {shown}).",
-        "Pass the vectors of one model, without padding or truncation.",
-    )
+    problem = f"Got rows of different widths in {name} ({usual} in most; {shown})."
+    return ShapeError(problem, "Pass the vectors of one model, without padding or truncation.")
 
 
 def _first(shown: list[str], n: int) -> str:
@@ -210,10 +192,8 @@ def _first(shown: list[str], n: int) -> str:
 
 def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
     shown = _first([str(k) for k in rows[:5]], len(rows))
-    raise NotFiniteError(
-        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}).",
-        "Drop these rows on both sides.",
-    )
+    problem = f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown})."
+    raise NotFiniteError(problem, "Drop these rows on both sides.")
 
 
 # ------------------------------------------------------------------ pandas
@@ -228,8 +208,7 @@ def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
             return np.asarray(frame)
         # pandas' nullable types: a missing value becomes NaN, which is rejected later.
         dtype = np.result_type(*(own if kind is None else kind for kind, own in zip(kinds, frame.dtypes, strict=True)))
-        dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
-        return frame.to_numpy(dtype=dtype, na_value=np.nan)
+        return frame.to_numpy(dtype=dtype if dtype.kind == "f" else np.float64, na_value=np.nan)
     vectors = _vector_columns(frame) if frame.columns.is_unique else []
     if len(vectors) == frame.shape[1] == 1:
         return _series(pandas, frame.iloc[:, 0], name)
@@ -250,31 +229,45 @@ def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
     if series.dtype == object:
         return _stack(series.tolist(), name)
     if pandas.api.types.is_string_dtype(series.dtype):
-        raise DtypeError(
-            f"Got a column of text for {name}; expected a column of vectors.", "Pass the texts' embeddings."
-        )
+        problem = f"Got a column of text for {name}; expected a column of vectors."
+        raise DtypeError(problem, "Pass the texts' embeddings.")
     return np.asarray(series)
+
+
+def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
+    """Return the index of a pandas object as ids; None for others and, unless ``default``, for a default index."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
+        return None
+    index = X.index
+    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1) and not default:
+        return None
+    why = ""
+    if isinstance(index, pandas.MultiIndex):
+        why = f"of {index.nlevels} levels"
+    elif index.hasnans:
+        rows = np.flatnonzero(index.isna())
+        why = f"with {len(rows)} missing labels (rows {_first([str(k) for k in rows[:5]], len(rows))})"
+    elif not index.is_unique:
+        repeated = index[index.duplicated()].unique()
+        why = f"that repeats {len(repeated)} labels (first {repeated[0]!r})"
+    if why:
+        fix = "Pair rows by position with reset_index(drop=True), or give each row its own label."
+        raise IdError(f"Got an index {why}; expected one id per row.", fix)
+    return np.asarray(index)
 
 
 # ------------------------------------------------------------------ Arrow
 
 
-def _from_stream(X: ArrowStream) -> pa.Table | pa.ChunkedArray:
-    """Import a table or a column of any library that supports Arrow's C stream interface."""
-    import pyarrow as pa
-
-    column = pa.chunked_array(X)
-    return pa.Table.from_struct_array(column) if pa.types.is_struct(column.type) else column
-
-
 def _is_list(kind: pa.DataType) -> bool:
+    return str(kind).startswith(("list", "large_list", "fixed_size_list"))
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return any(
-        getattr(pa.types, test)(kind)
-        for test in ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
-        if hasattr(pa.types, test)
-    )
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
@@ -288,12 +281,11 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(column, pa.ExtensionArray):  # for example arrow.fixed_shape_tensor
         column = column.storage
+    value = column.type.value_type if _is_list(column.type) else column.type
+    if not _is_numeric(value) or pa.types.is_boolean(value):
+        problem = f"Got an Arrow column of {column.type} for {name}; expected lists of numbers."
+        raise DtypeError(problem, "Pass the column of vectors.")
     if not _is_list(column.type):
-        if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-            raise DtypeError(
-                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers.",
-                "Pass the column of vectors.",
-            )
         return column.to_numpy(zero_copy_only=False)
     if not len(column):
         raise ShapeError(f"Got an empty column for {name}.", "Check the file or key.")
@@ -303,52 +295,15 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     widths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
     if (widths != widths[0]).any():
         raise _ragged(widths, name)
-    values = column.flatten()
-    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-        raise DtypeError(
-            f"Got lists of {values.type} for {name}; expected lists of numbers.", "Pass the column of vectors."
-        )
-    return values.to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
 
 
 def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
-    import pyarrow as pa
-
-    def numeric(kind: pa.DataType) -> bool:
-        return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
-
-    if table.num_columns == 1 and not numeric(table.schema.types[0]):
+    if table.num_columns == 1 and not _is_numeric(table.schema.types[0]):
         return _arrow_column(table.column(0), name)
-    other = [field.name for field in table.schema if not numeric(field.type)]
+    other = [field.name for field in table.schema if not _is_numeric(field.type)]
     if other:
         raise _refuse_columns(other, _vector_columns(table), name)
     if not table.num_columns:
         return np.empty((table.num_rows, 0))
     return np.column_stack([np.asarray(column) for column in table.columns])
-
-
-def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
-    """Return the index of a pandas object as ids; None for others and, unless ``default``, for a default index."""
-    pandas = sys.modules.get("pandas")
-    if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
-        return None
-    index = X.index
-    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1) and not default:
-        return None
-    remedy = "Pair rows by position with reset_index(drop=True)"
-    if isinstance(index, pandas.MultiIndex):
-        raise IdError(f"Got an index of {index.nlevels} levels; expected one id per row. {remedy}, or keep one level.")
-    if index.hasnans:
-        rows = np.flatnonzero(index.isna())
-        raise IdError(
-            f"Got an index with {len(rows)} missing labels (rows "
-            f"{', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); expected one id per row. {remedy}, or "
-            "drop these rows."
-        )
-    if not index.is_unique:
-        repeated = index[index.duplicated()].unique()
-        raise IdError(
-            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since "
-            f"the index pairs the rows. {remedy}, or drop the repeats."
-        )
-    return np.asarray(index)

@@ -85,28 +85,25 @@ class LocalEngine(Engine):
     name = "local"
 
     def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
-        """Yield the result for each fragment, in order; see ``Engine.run``."""
+        """Yield the result for each fragment, in order."""
         guarded = _Guarded(work, fragments)
-        for fragment in fragments:
-            yield dict(_unwrap(guarded(_pack(fragment))))
+        return (dict(_unwrap(guarded(_pack(fragment)))) for fragment in fragments)
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
-        """Measure every fragment and merge the results; see ``Engine.reduce``."""
+        """Measure and merge in the tree in which Ray merges, depth first, so that few results are in memory."""
         guarded = _Guarded(measure, fragments)
-        # Like the digits of a counter: a full level is merged into one result of the next level.
-        levels: list[list[bytes]] = [[]]
-        for fragment in fragments:
-            levels[0].append(_unwrap(guarded(_pack(fragment))))
-            for k in range(len(levels)):
-                if len(levels[k]) == FAN_IN:
-                    if k + 1 == len(levels):
-                        levels.append([])
-                    levels[k + 1].append(merge(levels[k]))
-                    levels[k] = []
-        merged: list[bytes] = []
-        for level in levels:
-            merged = [merge([*level, *merged])] if level or merged else []
-        return merged[0]
+
+        def tree(parts: Sequence[Part], width: int) -> bytes:
+            if width == 1:
+                value: bytes = _unwrap(guarded(_pack(parts[0])))
+                return value
+            step = width // FAN_IN
+            return merge([tree(parts[k : k + step], step) for k in range(0, len(parts), step)])
+
+        width = 1
+        while width < len(fragments):
+            width *= FAN_IN
+        return tree(fragments, width)
 
 
 class RayEngine(Engine):
@@ -137,7 +134,7 @@ class RayEngine(Engine):
         self.address, self.workers, self.gpus, self.retries = address, workers, gpus, retries
 
     def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
-        """Yield the result for each fragment; see ``Engine.run``."""
+        """Yield the result for each fragment as it is finished."""
         self._connect()
         call = _Guarded(work, fragments)
 
@@ -148,7 +145,7 @@ class RayEngine(Engine):
             yield dict(_unwrap(json.loads(row["result"])))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
-        """Measure every fragment and merge the results; see ``Engine.reduce``."""
+        """Measure every fragment, and merge ``FAN_IN`` results at a time until one is left."""
         self._connect()
         call = _Guarded(measure, fragments)
 
@@ -190,9 +187,8 @@ class RayEngine(Engine):
         # Ray Data has no parameter for this argument of tasks; its default is to retry without limit.
         options: dict[str, Any] = {"num_cpus": 1, "ray_remote_args_fn": lambda: {"max_retries": retries}}
         if self.gpus:
-            options["num_gpus"] = self.gpus
-            # Without this, Ray ends a worker after one task with a GPU, and the next worker loads the model again.
-            options["max_calls"] = 0
+            # Without max_calls, Ray ends a worker after one task with a GPU, and the next one loads the model again.
+            options |= {"num_gpus": self.gpus, "max_calls": 0}
         if self.workers is not None:
             options["compute"] = ray.data.TaskPoolStrategy(size=self.workers)
         return options

@@ -12,6 +12,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -142,7 +143,10 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
         return ids.to_list()
     if isinstance(ids, (list, tuple)):
         if any(isinstance(value, (list, tuple, np.ndarray)) for value in ids):
-            raise _nested(np.shape(ids) if len({np.shape(v) for v in ids}) == 1 else (len(ids), "…"), name)
+            shape: tuple[object, ...] = (len(ids), "…")
+            with suppress(ValueError):  # ragged
+                shape = np.shape(ids)
+            raise _nested(shape, name)
         return list(ids)
     masked = np.ma.getmaskarray(ids) if isinstance(ids, np.ma.MaskedArray) else None
     array = to_numpy(ids) if is_tensor(ids) else np.asarray(ids)
@@ -222,16 +226,12 @@ def _whole(values: list[Any]) -> np.ndarray:
         return np.array(values, np.int64)
     if low >= 0 and high < 2**64:
         return np.array(values, np.uint64)
-    texts = []
-    for value in values:
-        try:
-            texts.append(str(value))
-        except ValueError:  # Python converts at most 4,300 digits
-            raise IdError(
-                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits.",
-                "Give this item another id.",
-            ) from None
-    return _objects(texts)
+    try:
+        return _objects(list(map(str, values)))
+    except ValueError:  # Python converts at most 4,300 digits
+        bits = max(value.bit_length() for value in values)
+        problem = f"Got an id of {bits:,} bits; expected whole numbers of at most 4,300 digits."
+        raise IdError(problem, "Give this item another id.") from None
 
 
 def _check_texts(texts: list[str], name: str) -> None:
@@ -241,12 +241,10 @@ def _check_texts(texts: list[str], name: str) -> None:
     if (sizes > MAX_ID_BYTES // 4).any() or not "".join(texts).isascii():
         for row, text in enumerate(texts):
             try:
-                size = len(text) if text.isascii() else len(text.encode("utf-8"))
+                size = len(text.encode("utf-8"))
             except UnicodeEncodeError:
-                raise IdError(
-                    f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character.",
-                    "Give this item another id.",
-                ) from None
+                problem = f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character."
+                raise IdError(problem, "Give this item another id.") from None
             if size > MAX_ID_BYTES:
                 raise too_long(size, row, name)
 

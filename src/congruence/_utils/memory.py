@@ -24,10 +24,8 @@ def check_memory(size: int, what: str, remedy: str) -> None:
         return
     free = free_memory()
     if free is not None and size > free:
-        raise OutOfMemoryError(
-            f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free; expected "
-            f"enough for all of it. {remedy}"
-        )
+        problem = f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free."
+        raise OutOfMemoryError(problem, remedy)
 
 
 def free_memory() -> int | None:
@@ -36,43 +34,29 @@ def free_memory() -> int | None:
     This is the minimum of the memory available on the machine, the remainder of the limits of the process's control
     groups (containers), and the remainder of its address space limit (``ulimit -v``).
     """
-    free = [*_free_on_machine(), *_free_in_groups(), *_free_address_space()]
+    free = [*_free_in_groups(), *_free_address_space()]
+    facts = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(_PROC / "meminfo"), re.MULTILINE))
+    if "MemAvailable" in facts:
+        free.append(1024 * (int(facts["MemAvailable"]) + int(facts.get("SwapFree", 0))))
     return max(0, min(free)) if free else None
 
 
 def say_size(size: int) -> str:
     """Return a number of bytes as text with a unit: 1.5 GiB."""
-    value, unit = float(size), "bytes"
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if value < 1024 or unit == "EiB":
-            break
-        value /= 1024
-    return f"{size} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
-
-
-def _free_on_machine() -> Iterator[int]:
-    facts = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(_PROC / "meminfo"), re.MULTILINE))
-    if "MemAvailable" in facts:
-        yield 1024 * (int(facts["MemAvailable"]) + int(facts.get("SwapFree", 0)))
+    power = min(max(abs(size).bit_length() - 1, 0) // 10, 6)
+    return f"{size} bytes" if not power else f"{size / 1024**power:,.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def _free_in_groups() -> Iterator[int]:
     """Yield the remaining memory of each control group of this process; in a container, its group is the root."""
-    for line in _read(_PROC / "self" / "cgroup").splitlines():
-        _, kinds, path = [*line.split(":", 2), "", ""][:3]
-        if kinds and "memory" not in kinds.split(","):
-            continue
-        root = _GROUPS if not kinds else _GROUPS / "memory"
-        limit, used, cache = "memory.max", "memory.current", "file"
-        if kinds:
-            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
-        place = root / path.strip("/")
-        for group in {place, *(parent for parent in place.parents if parent.is_relative_to(root)), root}:
-            most, now = (_read(group / name).strip() for name in (limit, used))
-            if most.isdecimal() and now.isdecimal():  # "max" is no limit
-                kept = re.search(rf"^{cache} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-                # Cached file pages are released when memory is needed.
-                yield int(most) - int(now) + (int(kept[1]) if kept else 0)
+    path = next((line[3:] for line in _read(_PROC / "self" / "cgroup").splitlines() if line.startswith("0::")), "/")
+    place = _GROUPS / path.strip("/")
+    for group in {place, *(parent for parent in place.parents if parent.is_relative_to(_GROUPS)), _GROUPS}:
+        most, now = (_read(group / name).strip() for name in ("memory.max", "memory.current"))
+        if most.isdecimal() and now.isdecimal():  # "max" is no limit
+            kept = re.search(r"^file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+            # Cached file pages are released when memory is needed.
+            yield int(most) - int(now) + (int(kept[1]) if kept else 0)
 
 
 def _free_address_space() -> Iterator[int]:

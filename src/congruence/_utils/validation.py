@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
-from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
+from congruence._utils.typing import Array, ArrayT, Ids, RowsLike
 from congruence.errors import (
     DtypeError,
     InputError,
@@ -75,8 +74,8 @@ def find_bad_rows(X: np.ndarray, *, allow_zero_rows: bool = False) -> dict[type[
             null = np.flatnonzero(squared == 0)
             if null.size:  # tiny values underflow when squared
                 zero.append(null[~block[null].any(axis=1)] + part.start)
-    found: dict[type[InputError], list[np.ndarray]] = {NotFiniteError: bad, ZeroRowError: zero}
-    return {kind: np.concatenate([*rows, np.empty(0, int)]).astype(int) for kind, rows in found.items()}
+    none = np.empty(0, int)
+    return {NotFiniteError: np.concatenate([*bad, none]), ZeroRowError: np.concatenate([*zero, none])}
 
 
 def bad_rows_error(kind: type[InputError], count: int, n: int, name: str, rows: str) -> InputError:
@@ -117,12 +116,7 @@ def as_matrix(
     ``numeric_objects`` accepts an object array in which every entry is a number, as scikit-learn requires.
     """
     A = to_rows(X, name)
-    if A.dtype == object:
-        if not numeric_objects:
-            raise DtypeError(
-                f"Got an object array for {name}; expected float16, float32 or float64.",
-                "Stack the vectors into one numeric array (ragged rows have different widths).",
-            )
+    if A.dtype == object and numeric_objects:
         try:
             A = A.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -131,20 +125,18 @@ def as_matrix(
                 "or argument must be a string or a number that reads as one, here a real number).",
                 "Build one numeric array.",
             ) from error
-    if A.dtype.kind in "USV":
-        raise DtypeError(
-            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64.",
-            "Pass the numbers here, and the ids as `ids=…`.",
-        )
     if A.dtype.kind == "c":
         raise DtypeError(
             f"Got complex numbers for {name}. Complex data not supported; expected real vectors.",
             "Pass the real part or the modulus.",
         )
     if A.dtype.kind not in "fiub":
-        raise DtypeError(
-            f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64.", f"Call {name}.astype(np.float32)."
-        )
+        kinds = {
+            "O": ("an object array", "Stack the vectors into one numeric array (ragged rows have different widths)."),
+            **dict.fromkeys("USV", (f"text or bytes ({A.dtype})", "Pass the numbers here, and the ids as `ids=…`.")),
+        }
+        got, fix = kinds.get(A.dtype.kind, (f"dtype {A.dtype}", f"Call {name}.astype(np.float32)."))
+        raise DtypeError(f"Got {got} for {name}; expected float16, float32 or float64.", fix)
     if A.ndim != 2:
         raise ShapeError(
             f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions).",
@@ -157,14 +149,11 @@ def as_matrix(
             "Expected vectors with at least one dimension. Read another key or column.",
         )
     if n == 0:
-        raise ShapeError(
-            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.",
-            "Pass more rows, or read another key or column.",
-        )
+        fix = "Pass more rows, or read another key or column."
+        raise ShapeError(f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.", fix)
     if n < min_rows:
-        raise TooFewAnchorsError(
-            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}.", "Pass more anchors."
-        )
+        problem = f"Got n_samples = {n} rows of {name}; expected at least {min_rows}."
+        raise TooFewAnchorsError(problem, "Pass more anchors.")
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
         allow_zero_rows = True  # encoders return floats, so a zero row of integers is not a failed encoding
@@ -176,10 +165,6 @@ def as_matrix(
     return A
 
 
-@overload
-def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
-@overload
-def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
     """Return ``X``, shape (n, d), checked as in ``as_matrix``, with zero rows allowed.
 

@@ -24,28 +24,21 @@ def read_yaml(path: str | Path, what: str) -> str:
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
-        _check_length(len(raw), path)
-        return raw.decode("utf-8")
-    except FileNotFoundError:
-        raise FileError(f"Got no file at {path}; expected {what} in YAML.", "Check the path.") from None
-    except CorruptFileError:
-        raise
     except OSError as error:
-        raise FileError(
-            f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML.",
-            "Check the path and its permissions.",
-        ) from error
+        problem = f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML."
+        raise FileError(problem, "Check the path and its permissions.") from error
+    _check_length(len(raw), path)
+    try:
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptFileError(
-            f"Got {path} that is not UTF-8; expected {what} in YAML.", "Save it as UTF-8."
-        ) from error
+        problem = f"Got {path} that is not UTF-8; expected {what} in YAML."
+        raise CorruptFileError(problem, "Save it as UTF-8.") from error
 
 
 def parse_yaml(text: str, where: str) -> object:
     """Return the plain data of a YAML document."""
     import yaml
 
-    _check_length(len(text), where)
     _check_length(len(text.encode("utf-8", "surrogatepass")), where)
     try:
         return yaml.load(text, Loader=_loader())
@@ -81,10 +74,8 @@ def find_line(text: str, path: Sequence[str | int]) -> int | None:
 
 def _check_length(length: int, where: str | Path) -> None:
     if length > MAX_BYTES:
-        raise CorruptFileError(
-            f"Got {where} of more than {MAX_BYTES // 2**10} KiB; expected less.",
-            "Put long lists into files of their own.",
-        )
+        problem = f"Got {where} of more than {MAX_BYTES // 2**10} KiB; expected less."
+        raise CorruptFileError(problem, "Put long lists into files of their own.")
 
 
 @cache

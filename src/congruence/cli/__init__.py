@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -49,7 +49,7 @@ from congruence.cli._ending import (
     named_by,
     stoppable,
 )
-from congruence.cli._options import PlainValues
+from congruence.cli._options import PlainValues, with_groups
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -74,28 +74,26 @@ app: TyperGroup
 class _Group(PlainValues, TyperGroup):
     """A group of commands, each of which is imported when it is asked for: reading the options of all takes 0.2 s."""
 
-    #: Name of the package with one module per command.
-    package = __name__
-
-    #: Commands in the order of the help, by panel.
-    panels: Mapping[str | None, Sequence[str]] = {}
+    #: Panel and module of each command, in the order of the help.
+    commands_in: Mapping[str, tuple[str | None, str]] = {}
 
     #: Commands that packages add as entry points of this group, by name.
     added: Mapping[str, EntryPoint] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
-        return [*(name for names in self.panels.values() for name in names), *self.added]
+        return [*self.commands_in, *self.added]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the words name. An old word, or one of another group, is answered with the command to
         type.
         """
-        if args[0] in self.list_commands(ctx) or args[0][:1] == "-" or ctx.resilient_parsing:
+        names = self.list_commands(ctx)
+        if args[0] in names or args[0][:1] == "-" or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         path = [*_typed(ctx), *_arguments(ctx)]
         meant = _MEANT.get(" ".join([*path[1:], args[0]])) or next(iter(_same_name(args[0])), None)
-        near = get_close_matches(args[0], self.list_commands(ctx), 1)
+        near = get_close_matches(args[0], names, 1)
         words = ["congruence", meant] if meant else [*path, *(near or ["--help"])]
         raise ParameterError(
             f"There is no command {' '.join([*path, args[0]])}.",
@@ -111,10 +109,19 @@ class _Group(PlainValues, TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command of that name, or None."""
-        for panel, names in self.panels.items():
-            if cmd_name in names:
-                return _load(f"{self.package}.{cmd_name.replace('-', '_')}", cmd_name, panel)
-        return _command(cmd_name, self.added[cmd_name].load()) if cmd_name in self.added else None
+        if cmd_name in self.added:
+            return _command(cmd_name, self.added[cmd_name].load())
+        if cmd_name not in self.commands_in:
+            return None
+        panel, path = self.commands_in[cmd_name]
+        module = import_module(f"{__name__}.{path}")
+        if own := getattr(module, cmd_name.replace("-", "_"), None):
+            return _command(cmd_name, own, panel)
+        group = _group(cmd_name, module.command, panel)
+        group.commands_in = {name: (None, where) for name, where in module.ACTIONS.items()}
+        points = entry_points(group=getattr(module, "ENTRY_POINTS", ""))
+        group.added = {point.name: point for point in sorted(points, key=lambda one: one.name)}
+        return group
 
 
 #: What earlier versions called the sides.
@@ -138,29 +145,12 @@ class _Command(PlainValues, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
         known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
-        settable: Mapping[str, Any] | None = None
-        for word in args[: args.index("--")] if "--" in args else args:
+        words = args[: args.index("--")] if "--" in args else args
+        for word, following in zip(words, [*args[1:], "-"], strict=False):
             flag, _, value = word.partition("=")
             if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
                 continue
-            settable = self._settable() if settable is None else settable
-            name = flag.removeprefix("--").replace("-", "_")
-            off = name.removeprefix("no_")
-            ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
-            says = None
-            if name in settable or ours in settable:
-                name = name if name in settable else ours
-                switch = settable[name] is bool or isinstance(settable[name], bool)
-                following = [*args[args.index(word) + 1 :], ""][0]
-                value = value or ("true" if switch else "" if following[:1] == "-" else following) or "VALUE"
-                says = f"--set {shlex.quote(f'{name}={value}')}"
-            elif off in settable:
-                says = f"--set {off}=false"
-            elif (new := f"--{ours}".replace("_", "-")) in known:
-                says = new
-            elif (instead := _RENAMED.get(name, "").split(" "))[0] in {"congruence", *known}:
-                says = " ".join(instead)
-            if says is not None:
+            if says := _instead(flag[2:].replace("-", "_"), value, following, known, self._settable()):
                 raise ParameterError(f"There is no option {flag} of {' '.join(_typed(ctx))}.", f"Type: {says}")
         return super().parse_args(ctx, args)
 
@@ -182,6 +172,23 @@ class _Command(PlainValues, TyperCommand):
         """Return what ``--set`` accepts."""
         known: Any = getattr(self.callback, "settable", {})
         return known() if callable(known) else known
+
+
+def _instead(name: str, value: str, following: str, known: Set[str], settable: Mapping[str, Any]) -> str | None:
+    """Return what to type instead of an unknown option: a setting, or an option that is called otherwise; or None."""
+    ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
+    if setting := next((one for one in (name, ours) if one in settable), None):
+        if settable[setting] is bool or isinstance(settable[setting], bool):
+            value = value or "true"
+        elif following[:1] != "-":
+            value = value or following
+        return f"--set {shlex.quote(f'{setting}=' + (value or 'VALUE'))}"
+    if (off := name.removeprefix("no_")) in settable:
+        return f"--set {off}=false"
+    if (new := f"--{ours}".replace("_", "-")) in known:
+        return new
+    instead = _RENAMED.get(name, "")
+    return instead if instead.split(" ")[0] in {"congruence", *known} else None
 
 
 def _typed(ctx: Any) -> list[str]:
@@ -244,8 +251,9 @@ def _root(
     """
 
 
-#: Commands in the order of the help, grouped by purpose. Each is ``command`` in the module of its name. The module of a
-#: group is a package with a module for each of its ``ACTIONS``; its own ``command`` takes what all of them share.
+#: Commands in the order of the help, grouped by purpose. Each is the function of its name in the module of its name. A
+#: module without this function is a group: ``ACTIONS`` has the module of each of its commands, and ``command`` takes
+#: what they share.
 PANELS = {
     "Change the model of an index": ("demo", "check", "migrate", "bridge", "embed"),
     "Building blocks": ("fit", "transform", "inspect", "search", "train", "report"),
@@ -268,7 +276,7 @@ def _same_name(name: str) -> Iterator[str]:
 def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
     """Return a command."""
     program = typer.Typer(add_completion=False)
-    program.command(name, cls=_Command, rich_help_panel=panel, help=_paragraphs(function))(function)
+    program.command(name, cls=_Command, rich_help_panel=panel, help=_paragraphs(function))(with_groups(function))
     return typer.main.get_command(program)
 
 
@@ -286,24 +294,11 @@ def _group(name: str, function: Callable[..., None], panel: str | None = None, *
     return group
 
 
-def _load(module: str, name: str, panel: str | None) -> Any:
-    """Return the command or group of a module."""
-    found = import_module(module)
-    if not hasattr(found, "__path__"):
-        return _command(name, found.command, panel)
-    group = _group(name, found.command, panel)
-    group.package, group.panels = module, {None: found.ACTIONS}
-    if hasattr(found, "ENTRY_POINTS"):
-        points = sorted(entry_points(group=found.ENTRY_POINTS), key=lambda one: one.name)
-        group.added = {point.name: point for point in points}
-    return group
-
-
 def _program(*, complete: bool) -> Any:
     """Return the program, with or without the options that install completion, whose reading takes 0.1 s."""
     settings = {"help_option_names": ["-h", "--help"]}
     program = _group("congruence", _root, add_completion=complete, context_settings=settings)
-    program.panels = PANELS
+    program.commands_in = {name: (panel, name) for panel, names in PANELS.items() for name in names}
     return program
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from congruence.databases import Database
-    from congruence.embeddings import Embeddings, Space
+    from congruence.embeddings import Embeddings
     from congruence.io import Source
     from congruence.maps import Map
     from congruence.upgrade.bridge import Bridge
@@ -102,9 +102,10 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def print_facts(title: str, rows: list[list[str]]) -> None:
-    """Print names and values as a table."""
-    print_table(title, ["", ""], rows)
+def print_facts(title: str, facts: Mapping[str, object]) -> None:
+    """Print names and values as a table, without the values that are None; decimals are rounded as by ``number``."""
+    known = {name: value for name, value in facts.items() if value is not None}
+    print_table(title, ["", ""], [[name, number(v) if isinstance(v, float) else str(v)] for name, v in known.items()])
 
 
 @contextmanager
@@ -213,11 +214,13 @@ def ids_of(ids: str | None) -> tuple[str | None, str | None]:
     return old or None, new or old or None
 
 
-def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
-    """Read embeddings named on the command line."""
+def read(spec: str, ids: str | bool | None = None, allow_zero_rows: bool = False, **space: str | None) -> Embeddings:
+    """Read embeddings named on the command line; ``ids`` as of ``--ids``, ``space``: fields of their space."""
+    from congruence.embeddings import Space
     from congruence.io import read_embeddings
 
-    return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
+    column = False if ids == "none" else ids
+    return read_embeddings(spec, ids=column, space=Space(**space), allow_zero_rows=allow_zero_rows)  # type: ignore[arg-type]
 
 
 def refuse_options(options: Mapping[str, object], why: str, fix: str = "Leave it out.") -> None:
@@ -225,13 +228,6 @@ def refuse_options(options: Mapping[str, object], why: str, fix: str = "Leave it
     for flag, value in options.items():
         if value:
             raise ParameterError(f"Got {flag} {why}.", fix)
-
-
-def check_both(first: str, second: str, *values: object) -> None:
-    """Check that two options, by flag, are given together or not at all."""
-    if (values[0] is None) != (values[1] is None):
-        given, missing = (first, second) if values[1] is None else (second, first)
-        raise ParameterError(f"Got {given} without {missing}; expected both, or neither.", f"Pass {missing} too.")
 
 
 def check_not_input(out: str, path: str) -> None:
@@ -244,27 +240,24 @@ def check_not_input(out: str, path: str) -> None:
         )
 
 
-def check_new(out: str, *inputs: Source, force: bool) -> None:
-    """Check before the work starts that a file can be written, and that it is none of the inputs."""
+def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> None:
+    """Check before the work starts that an output can be written, and that it is none of the inputs.
+
+    ``kind``: a file; a table (.csv or .parquet), a plot or a page, which matplotlib draws.
+    """
     from congruence.io import check_output_place
 
+    if kind == "table" and not out.lower().endswith((".csv", ".parquet")):
+        raise ParameterError(f"Got --out {out}; expected a .csv or .parquet file.", "Pass --out rows.csv, for example.")
+    if kind == "plot":
+        from congruence.report.pictures import check_suffix
+
+        check_suffix(out)
     check_output(out, force=force)
+    if kind == "page":
+        require("matplotlib", extra="plot")
     for source in inputs:
         check_output_place(source, out)
-
-
-def check_plot(out: str, *inputs: Source, force: bool) -> None:
-    """Check before the work starts that a plot can be written."""
-    from congruence.report.pictures import check_suffix
-
-    check_suffix(out)
-    check_new(out, *inputs, force=force)
-
-
-def check_page(out: str, *, force: bool) -> None:
-    """Check before the work starts that a report can be written."""
-    check_output(out, force=force)
-    require("matplotlib", extra="plot")
 
 
 def split_named(entry: str, flag: str, form: str, example: str) -> tuple[str, str]:
@@ -321,38 +314,25 @@ def spelling(
     """
     known = {option.name: option for option in options}
 
-    def has(name: str) -> bool:
-        return bool(known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable)
+    def find(name: str) -> Any:
+        return known.get(name) or known.get(_OPTION_NAMES.get(name, name))
 
     def spell(name: str, value: str) -> str:
         unquoted = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
         unquoted = "" if unquoted == "…" else unquoted
         if name == "side":
             unquoted = next((ours for ours, theirs in _SIDES.items() if theirs == unquoted), unquoted)
-        option = known.get(name) or known.get(_OPTION_NAMES.get(name, name))
-        if option is None:
+        if (option := find(name)) is None:
             unquoted = unquoted.lower() if unquoted in ("True", "False") else unquoted
             return f"--set {name}={unquoted or '…'}" if name in settable else f"{name}={value or '…'}"
         if option.param_type_name == "argument":
             return f"{option.name.upper()} {unquoted}".rstrip()
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
-        if unquoted == "None":
-            return f"{on[0]} none"
-        if unquoted == "False" and not off:
-            return f"no {on[0]}"
         if unquoted in ("True", "False"):
-            return on[0] if unquoted == "True" else off[0]
-        return f"{on[0]} {unquoted}".rstrip()
+            return on[0] if unquoted == "True" else off[0] if off else f"no {on[0]}"
+        return f"{on[0]} {'none' if unquoted == 'None' else unquoted}".rstrip()
 
-    return spell, has
-
-
-def check_table_name(out: str, flag: str) -> None:
-    """Raise ParameterError if a name ends in neither .csv nor .parquet."""
-    if not out.lower().endswith((".csv", ".parquet")):
-        raise ParameterError(
-            f"Got {flag} {out}; expected a .csv or .parquet file.", f"Pass {flag} rows.csv, for example."
-        )
+    return spell, lambda name: find(name) is not None or name in settable
 
 
 def write_table(table: pa.Table, out: str, *, force: bool) -> None:
@@ -369,39 +349,20 @@ def write_table(table: pa.Table, out: str, *, force: bool) -> None:
             write_parquet(file, table.schema, table.to_batches())
 
 
-class Bars:
+class Bars(ExitStack):
     """Shows one progress bar at a time; as a context manager, it removes the last one."""
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._stack = quiet, ExitStack()
+        super().__init__()
+        self._quiet = quiet
         self._advance: Callable[[int], None] | None = None
-
-    def __enter__(self) -> Bars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def begin(self, label: str, total: int) -> None:
         """Show a new bar instead of the current one."""
         self.close()
-        self._advance = self._stack.enter_context(progress(label, total, self._quiet))
+        self._advance = self.enter_context(progress(label, total, self._quiet))
 
     def advance(self, count: int) -> None:
         """Advance the current bar."""
         if self._advance is not None:
             self._advance(count)
-
-    @contextmanager
-    def shown(self, label: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Show a bar while the block runs, and yield a function that advances it; None if no bar is shown."""
-        self.begin(label, total)
-        try:
-            yield self._advance
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Remove the current bar."""
-        self._stack.close()
-        self._advance = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from congruence.cli._base import number, print_facts, print_json, read, refuse_options
+from congruence.cli._base import print_facts, print_json, read, refuse_options
 
 if TYPE_CHECKING:
     from congruence import engines
@@ -75,15 +75,19 @@ def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
         return
-    rows = [["engine", report.engine], ["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
-    rows.append(["norms", "1" if report.normalized else f"as {title}"])
-    rows.append(["fragments", str(report.fragments)])
-    if report.resumed:
-        rows.append(["from an earlier run", str(report.resumed)])
-    if report.bad_rows:
-        rows.append(["left out", f"{report.bad_rows}, see {report.bad_rows_file}"])
-    rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_facts(title, rows)
+    facts = {
+        "engine": report.engine,
+        "rows": report.rows,
+        "width": report.dim,
+        "dtype": report.dtype,
+        "norms": "1" if report.normalized else f"as {title}",
+        "fragments": report.fragments,
+        "from an earlier run": report.resumed or None,
+        "left out": f"{report.bad_rows}, see {report.bad_rows_file}" if report.bad_rows else None,
+        "seconds": f"{report.seconds:.1f}",
+        "written to": report.output,
+    }
+    print_facts(title, facts)
 
 
 def read_sides(
@@ -102,8 +106,8 @@ def read_sides(
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space
 
-    given = {
-        (side, modality): (spec, Space(models.get(side), None, modality))
+    given: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+        (side, modality): (spec, {"model": models.get(side), "modality": modality})
         for side, files in specs.items()
         for modality, spec in files.items()
         if spec is not None
@@ -111,12 +115,12 @@ def read_sides(
     out: dict[str, dict[str, Embeddings]] = {side: {} for side in specs}
     if runner is None:
         for (side, modality), (spec, space) in given.items():
-            out[side][modality] = read(spec, ids, space)
+            out[side][modality] = read(spec, ids, **space)
         return out
     from congruence.engines import open_dataset, read_sample
 
     sample, engine = check_positive(runner.sample, "sample", integer=True), runner.open()
-    data = {key: open_dataset(spec, ids=ids, space=space) for key, (spec, space) in given.items()}
+    data = {key: open_dataset(spec, ids=ids, space=Space(**space)) for key, (spec, space) in given.items()}
     most = max((dataset.n for dataset in data.values()), default=1)
     share = min(1.0, sample / most)
     if share < 1:

@@ -108,7 +108,9 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     grouped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, keyword, default=default, annotation=a) for name, (a, default) in hints.items()]
     )
-    grouped.settable = {name: kind for one in settings.values() for name, kind in one.known.items()}  # type: ignore[attr-defined]
+    if settings:
+        known = {name: kind for one in settings.values() for name, kind in one.known.items()}
+        grouped.settable = known  # type: ignore[attr-defined]
     return grouped
 
 

@@ -38,10 +38,9 @@ def print_scores(scores: Scores, title: str) -> None:
         rows = [_line(row, row.before, row.after, row.chance, row.source, row.target) for row in ranked]
         print_table(title, [*_COMPARED, "unmapped", "mapped", "chance", "source alone", "target alone", "items"], rows)
     if distances:
-        rows = [
-            _line(row, row.before, row.after, row.control_constant, row.control_random_rotation) for row in distances
-        ]
         columns = [*_COMPARED, "unmapped", "mapped", "constant", "random rotation", "items"]
+        controls = [(row.before, row.after, row.control_constant, row.control_random_rotation) for row in distances]
+        rows = [_line(row, *values) for row, values in zip(distances, controls, strict=True)]
         print_table("mapped rows and those of the target", columns, rows)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
@@ -78,31 +77,25 @@ def print_comparison(comparison: Comparison) -> None:
         say(note)
 
 
-def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Return the held-out scores of a fit as rows of a table, each with its reference value."""
+def held_out_facts(scores: dict[str, Any]) -> dict[str, str]:
+    """Return the held-out scores of a fit, each with its reference value."""
     if "held_out_pairs" not in scores:
-        return []
-    names = {
-        "held-out retrieval at 1": ("retrieval_at_1", "retrieval_chance"),
-        "held-out retrieval at 1, back": ("retrieval_back_at_1", "retrieval_chance"),
-        "held-out recall at 10": ("recall_at_10", "recall_at_10_chance"),
-    }
-    rows = [["held-out pairs", str(scores["held_out_pairs"])]]
-    for name, (key, chance) in names.items():
-        if f"held_out_{key}" in scores:
-            reference = _in_parentheses(scores, {"chance": f"held_out_{chance}"})
-            rows.append([name, number(scores[f"held_out_{key}"]) + reference])
-    controls = {
-        name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
-    }
-    rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
-    return rows
+        return {}
 
+    def with_references(key: str, **references: str) -> str:
+        known = [f"{name.replace('_', ' ')} {number(scores[of])}" for name, of in references.items() if of in scores]
+        return number(scores[key]) + (f" ({', '.join(known)})" if known else "")
 
-def _in_parentheses(scores: dict[str, Any], keys: dict[str, str]) -> str:
-    """Return the known scores as `` (name value, …)``; ``keys`` are their keys by name."""
-    known = [f"{name} {number(scores[key])}" for name, key in keys.items() if key in scores]
-    return f" ({', '.join(known)})" if known else ""
+    facts = {"held-out pairs": str(scores["held_out_pairs"])}
+    for name, key, chance in (
+        ("held-out retrieval at 1", "held_out_retrieval_at_1", "held_out_retrieval_chance"),
+        ("held-out retrieval at 1, back", "held_out_retrieval_back_at_1", "held_out_retrieval_chance"),
+        ("held-out recall at 10", "held_out_recall_at_10", "held_out_recall_at_10_chance"),
+    ):
+        if key in scores:
+            facts[name] = with_references(key, chance=chance)
+    controls = {name: f"held_out_cosine_{name}" for name in ("constant", "random_rotation", "unmapped")}
+    return {**facts, "held-out cosine": with_references("held_out_cosine", **controls)}
 
 
 def print_thresholds(translated: Sequence[Translation]) -> None:

@@ -26,18 +26,17 @@ from congruence.cli._base import (
     two_sides,
 )
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
-from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
-from congruence.cli._sides import check_sides, placed, swapped
-from congruence.cli.fit import find_ids, read_anchors
-from congruence.errors import IdError, InputError, ModalityError, ParameterError
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._sides import check_sides, exchanged, find_ids, placed, read_anchors, refuse_same
+from congruence.errors import DirectionError, IdError, InputError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from congruence.cli._sides import Side
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
     from congruence.upgrade.certify import Certificate, Estimate
+    from congruence.upgrade.sides import Side
 
     Sides: TypeAlias = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
@@ -53,8 +52,7 @@ CERTIFY = {
 NAMES = {"old_model": str, "new_model": str}
 
 
-@with_groups
-def command(
+def check(
     old: str = argument(..., "Items in the old model: a file, or file:key. Or a bundle or sample: photos, emoji."),
     new: str | None = argument(None, "The same items in the new model."),
     *,
@@ -90,20 +88,20 @@ def command(
     from congruence.upgrade.certify import STEPS, Criteria, certify, split_anchors
 
     check_output(out, force=force, directory=True, foreign=why_no_check)  # before the work starts
+    refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     criteria = Criteria(**{name: settings.pop(name) for name in CRITERIA if name in settings})
     models = tuple(settings.pop(name, None) for name in NAMES)
     others, held = _by_modality(also, "--also"), _by_modality(test, "--test")
     files = [old, *([new] if new else []), *(spec for sides in (*others.values(), *held.values()) for spec in sides)]
     by_fragments = runner.by_fragments(*files)
+    reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
     classes = None
     if new is None and not others:
         refuse_options({"--engine": by_fragments, "--test": held}, "for a bundle", "Pass OLD and NEW.")
         sides, classes = _from_bundle(old, models)
-        given = _words(sides, dict.fromkeys(sides[0], (f"the old side of {old}", f"the new side of {old}")))
+        reader.place(sides, dict.fromkeys(sides[0], (f"the old side of {old}", f"the new side of {old}")))
     else:
-        reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
-        given = reader.given
         sides = reader.read(old, new, modality, others)
     class_file, _, held_file = (labels or "").partition(",")
     classes = _labels(class_file or None, sides) or classes
@@ -119,16 +117,23 @@ def command(
         sides, heldout = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
-    asked = _text_queries(old_queries, queries, models)
-    of_store = None if store is None else _read_store(store)
-    if of_store is not None:
-        given.insert(0, ((f"--store {of_store.shown}", of_store.space), None))
-        settings = {"rows": of_store.rows, **settings}
-    if asked is not None:
-        given += _words(
-            tuple({} if rows is None else {"text": rows} for rows in asked), {"text": (old_queries, queries)}
+    asked = None
+    if queries is None:
+        refuse_options({"--old-queries": old_queries}, "without --queries", "Pass --queries too.")
+    else:
+        ours, theirs = (
+            None if spec is None else read(spec, model=model, modality="text")
+            for spec, model in zip((old_queries, queries), models, strict=True)
         )
-    check_sides(*given)
+        assert theirs is not None
+        asked = ours, theirs
+        reader.given.append(placed((old_queries, queries), asked))
+    of_store = None if store is None else _read_store(store)
+    known = list(reader.given)
+    if of_store is not None:
+        known.insert(0, ((f"--store {of_store.shown}", of_store.space), None))
+        settings = {"rows": of_store.rows, **settings}
+    check_sides(*known)
     with progress("checking", STEPS, as_json) as callback:
         certificate = certify(
             *sides,
@@ -145,7 +150,7 @@ def command(
     mapping = certificate.fit()
     if of_store is not None and of_store.is_new(mapping):
         words = f"the rows of --store {of_store.shown} look like those of {new or 'the new model'}"
-        raise swapped(words, old, new)
+        raise DirectionError(f"The old and the new model are swapped: {words}.", exchanged(old, new))
     written = _write(out, certificate, mapping, force=force)
     following = _next(certificate, old, new, out, store)
     if as_json:
@@ -158,7 +163,7 @@ def command(
             sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
             say(f"Verdict: {verdict.headline}{sure}")
             say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-        if new is not None and not all(side and side[1].model for side in given[of_store is not None]):
+        if new is not None and not all(side and side[1].model for side in reader.given[0]):
             say(f"Old model: {old}; new model: {new} (as typed: the files do not name both models)")
         say(f"Written to {out}: {', '.join(written)}")
         if following is not None:
@@ -241,13 +246,6 @@ def _read_store(store: str) -> _Store:
     return _Store(Address.parse(store).shown, info.rows, replace(info.space, dim=info.dim), rows)
 
 
-def _words(
-    sides: Sequence[Mapping[str, Embeddings]], typed: Mapping[str, Sequence[str | None]]
-) -> list[tuple[Side, Side]]:
-    """Return by modality what was typed for each side, and the space of what was read."""
-    return [placed(words, [side.get(name) for side in sides]) for name, words in typed.items()]
-
-
 def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, ...]]:
     """Return the files of one or both models by modality, which is empty if an entry names none."""
     found: dict[str, tuple[str, ...]] = {}
@@ -275,50 +273,47 @@ class _Reader:
         self.ids, self.models, self.runner, self.seed, self.labels = ids, models, runner, seed, labels
         self.given: list[tuple[Side, Side]] = []  # the words that were read, for check_sides
 
+    def place(self, sides: Sides, typed: Mapping[str, Sequence[str | None]]) -> Sides:
+        """Note by modality what was typed for each side that was read."""
+        self.given += [placed(words, [side.get(name) for side in sides]) for name, words in typed.items()]
+        return sides
+
     def read(
         self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
     ) -> Sides:
         """Return the rows of both models by modality; OLD and NEW are of the given one, or of that the files name."""
-        sides = self._read(old, new, modality, others)
-        first = {} if old is None else {next(iter(sides[0])): (old, new)}
-        self.given += _words(sides, {**first, **others})
-        return sides
-
-    def _read(
-        self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
-    ) -> Sides:
-        from congruence.embeddings import Space
-
         if self.runner is not None:
-            specs = {name: {modality or "other": spec} for name, spec in (("source", old), ("target", new))}
-            for name, files in others.items():
-                specs["source"][name], specs["target"][name] = (*files, None)[:2]
-            models = dict(zip(specs, self.models, strict=True))
+            both = {modality or "other": (old, new), **others}
+            specs = {
+                side: {name: (*files, None)[k] for name, files in both.items()}
+                for k, side in enumerate(("source", "target"))
+            }
             found = read_sides(
                 specs,
                 self.ids,
-                models,
+                dict(zip(specs, self.models, strict=True)),
                 runner=self.runner,
                 random_state=self.seed,
                 needs_rows={"--labels": self.labels},
             )
-            return found["source"], found["target"]
-        spaces = [Space(model, modality=modality) for model in self.models]
-        sides: Sides = {}, {}
-        by_position = False
+            sides: Sides = found["source"], found["target"]
+            return self.place(sides, others if old is None else both)
+        spaces: list[dict[str, Any]] = [{"model": model, "modality": modality} for model in self.models]
+        sides, by_position = ({}, {}), False
         rows: Sequence[Embeddings]
         if old is not None and new is not None:
-            rows, paired_by = read_anchors((old, new), self.ids, (spaces[0], spaces[1]))
+            rows, paired_by = read_anchors((old, new), self.ids, spaces)
             by_position = paired_by == "position"
         else:
-            rows = [] if old is None else [read(old, ids_of(self.ids)[0], spaces[0])]
+            rows = [] if old is None else [read(old, ids_of(self.ids)[0], **spaces[0])]
         for side, one in zip(sides, rows, strict=False):
             side[modality or one.space.modality or self._unknown(others)] = one
+        first = {} if old is None else {next(iter(sides[0])): (old, new)}
         for name, files in others.items():
             for side, spec, column, model in zip(sides, files, ids_of(self.ids), self.models, strict=False):
-                found_ids = False if by_position or column == "none" else column or find_ids(spec)[1]
-                side[name] = read(spec, found_ids, Space(model, modality=name))
-        return sides
+                ids = "none" if by_position else column or find_ids(spec)[1]
+                side[name] = read(spec, ids, model=model, modality=name)
+        return self.place(sides, {**first, **others})
 
     @staticmethod
     def _unknown(others: Mapping[str, object]) -> str:
@@ -329,7 +324,6 @@ class _Reader:
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return the number of anchors, or the ids listed in a file."""
-    from congruence.embeddings import Space
     from congruence.io import parse_spec, read_column
 
     try:
@@ -339,25 +333,13 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     path, key = parse_spec(anchors)
     if key is not None or str(path).lower().endswith(".txt"):
         return read_column(anchors)
-    rows = read(anchors, None, Space(), allow_zero_rows=True)
+    rows = read(anchors, allow_zero_rows=True)
     if not rows.has_ids:
         raise IdError(
             f"Got {anchors} without ids for --anchors; expected a number, or a file of ids.",
             "Pass --anchors FILE:COLUMN, or a .txt with one id per line.",
         )
     return rows.ids
-
-
-def _text_queries(
-    old: str | None, new: str | None, models: tuple[str | None, ...]
-) -> tuple[Embeddings | None, Embeddings] | None:
-    from congruence.embeddings import Space
-
-    if new is None:
-        refuse_options({"--old-queries": old}, "without --queries", "Pass --queries too.")
-        return None
-    spaces = [Space(model, modality="text") for model in models]
-    return None if old is None else read(old, None, spaces[0]), read(new, None, spaces[1])
 
 
 def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict[str, str] | None]:
@@ -396,7 +378,7 @@ def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.upgrade.certify import ACTIONS
 
-    verdict = certificate.verdict
+    verdict, task, controls = certificate.verdict, certificate.task, certificate.controls
     say(f"Verdict: {verdict.headline}")
     say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
@@ -410,41 +392,36 @@ def print_certificate(certificate: Certificate) -> None:
     say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
 
+    rows = []
+    for name, scores in certificate.strategies.items():
+        cells = [_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")]
+        cells.append("1 by definition" if name in controls else _cell(scores.get("re-embed")))
+        rows.append([name, *cells, *(number(controls.get(name, {}).get(c)) for c in ("chance", "random_rotation"))])
     print_table(
         f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
         "scored; 95 % intervals",
         ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
-        [
-            [
-                task,
-                *(_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")),
-                "1 by definition" if task in certificate.controls else _cell(scores.get("re-embed")),
-                *(number(certificate.controls.get(task, {}).get(control)) for control in ("chance", "random_rotation")),
-            ]
-            for task, scores in certificate.strategies.items()
-        ],
+        rows,
     )
     _print_costs(certificate)
-    rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", _cell(e)] for name, e in certificate.retention.items()]
+    rows = [[f"{name.replace('/', ' ÷ ')}, {task}", _cell(e)] for name, e in certificate.retention.items()]
     for modality, e in certificate.cosines.items():
-        controls = certificate.controls.get(f"cosine/{modality}", {})
-        rows.append([f"cosine of mapped {modality} and target {modality}", _cell(e)])
-        rows.append([f"  control: every {modality} at the target's mean", number(controls.get("constant"))])
-        rows.append(["  control: a random rotation about the correct means", number(controls.get("random_rotation"))])
-    rows += [
-        [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
-    ]
+        of_cosine = controls.get(f"cosine/{modality}", {})
+        rows += [
+            [f"cosine of mapped {modality} and target {modality}", _cell(e)],
+            [f"  control: every {modality} at the target's mean", number(of_cosine.get("constant"))],
+            ["  control: a random rotation about the correct means", number(of_cosine.get("random_rotation"))],
+        ]
+    rows += [[f"{m} variance in directions the anchors cover", f"{c:.1%}"] for m, c in certificate.covered.items()]
     rows += [[f"distinct things the {m} anchors show", f"about {n:.0f}"] for m, n in certificate.distinct.items()]
     ways = {"stored": "map the store", "queries": "map the queries"}
     rows += [[f"mapped rows of {ways[way]} are read as", role] for way, role in certificate.roles.items()]
     print_table("", ["", "value"], rows)
+    gained = ("score", "score_at_most", "cosine", "cosine_at_most")
     print_table(
         f"More anchors (now {certificate.n_anchors})",
-        ["more", f"{certificate.task} gains", "at most", "cosine gains", "at most"],
-        [
-            [f"{int(g['more']):,}", *(number(g[k]) for k in ("score", "score_at_most", "cosine", "cosine_at_most"))]
-            for g in certificate.gains
-        ],
+        ["more", f"{task} gains", "at most", "cosine gains", "at most"],
+        [[f"{int(g['more']):,}", *(number(g[k]) for k in gained)] for g in certificate.gains],
     )
     if certificate.theory:
         print("Theory")
@@ -460,14 +437,11 @@ def _print_costs(certificate: Certificate) -> None:
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
     for cost in certificate.costs:
+        share, items, minutes, price = cost["share"], cost["items"], cost["minutes"], cost["price"]
+        name = names.get(cost["strategy"], "re-embed").format(share=share)
+        encoded = f"{share:.0%} of the store" if items is None else f"{items:,}"
         rows.append(
-            [
-                names.get(cost["strategy"], "re-embed").format(share=cost["share"]),
-                _cell(cost["score"]),
-                f"{cost['share']:.0%} of the store" if cost["items"] is None else f"{cost['items']:,}",
-                "–" if cost["minutes"] is None else number(cost["minutes"], 1),
-                "–" if cost["price"] is None else f"{cost['price']:,.2f}",
-            ]
+            [name, _cell(cost["score"]), encoded, number(minutes, 1), "–" if price is None else f"{price:,.2f}"]
         )
     print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
     if certificate.progressive.get("sentence"):

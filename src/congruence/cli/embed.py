@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import typer
 
-from congruence.cli._base import check_not_input, number, print_facts, print_json, progress, refuse_options
+from congruence.cli._base import check_not_input, print_facts, print_json, progress, refuse_options, say_error
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
-from congruence.cli._options import MODEL, Force, Json, argument, option, settable, with_groups
+from congruence.cli._options import MODEL, Force, Json, argument, option, settable
 from congruence.errors import ParameterError
 
 
-@with_groups
-def command(
+def embed(
     encoder: str = argument(..., "Model name or path: hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…."),
     inputs: str = argument(
         ..., "Folder of images, .csv, .jsonl, .parquet or .txt file, or a data set.", metavar="INPUT"
@@ -60,19 +58,15 @@ def command(
         from congruence.encoders import EncoderOptions
         from congruence.engines import embed_dataset, open_itemset
 
-        local = {
-            "--split": split != "test",
-            "--cache": cache,
-            "--layer": chosen == "all",
-            "--root": root,
-            **{f"--set {name}": value for name, value in settings.items()},
-        }
+        local = {"--split": split != "test", "--cache": cache, "--layer": chosen == "all", "--root": root}
+        local |= {f"--set {name}": value for name, value in settings.items()}
         instead = "Leave it out, or embed local files with --engine local."
         refuse_options(local, "for a data set that is encoded by fragments", instead)
         data = open_itemset(inputs, column=column, id_column=ids, modality=modality)
         with progress("embedding", data.n, as_json) as callback:
+            encoding = EncoderOptions(encoder, data.modality, layer=chosen, **model_options)
             job = embed_dataset(
-                EncoderOptions(encoder, data.modality, layer=chosen, **model_options),
+                encoding,
                 data,
                 out,
                 engine=runner.open(),
@@ -88,37 +82,27 @@ def command(
     model = load_encoder(encoder, items.modality, layer=chosen, **model_options)
     try:
         with progress("embedding", len(items), as_json) as callback:
-            report = embed(
-                model,
-                items,
-                out,
-                batch_size=batch_size,
-                cache=cache,
-                force=force,
-                callback=callback,
-                **settings,
-            )
+            options = {"batch_size": batch_size, "cache": cache, "force": force, "callback": callback, **settings}
+            report = embed(model, items, out, **options)
     except KeyboardInterrupt:
-        print("error: interrupted. Run the same command again to resume after the last finished part.", file=sys.stderr)
+        say_error("error: interrupted. Run the same command again to resume after the last finished part.")
         raise typer.Exit(130) from None
     if report.failures:
-        print(f"warning: {len(report.failures)} items left out, see {report.failures_file}", file=sys.stderr)
+        say_error(f"warning: {len(report.failures)} items left out, see {report.failures_file}")
     if as_json:
         print_json({**report.to_dict(), "space": model.space.to_dict()})
         return
-    rows = [
-        ["encoder", report.encoder],
-        ["rows", str(report.rows)],
-        ["width", str(report.dim)],
-        ["encoded", str(report.encoded)],
-        ["from the cache", str(report.cached)],
-        ["from an earlier run", str(report.resumed)],
-        ["left out", str(len(report.failures))],
-        ["seconds", number(report.seconds, 1)],
-        ["written to", report.output],
-    ]
-    if report.layers > 1:
-        rows.insert(2, ["layers", str(report.layers)])
-    if report.ids:
-        rows.append(["ids", report.ids])
-    print_facts("embedded", rows)
+    facts = {
+        "encoder": report.encoder,
+        "rows": report.rows,
+        "layers": report.layers if report.layers > 1 else None,
+        "width": report.dim,
+        "encoded": report.encoded,
+        "from the cache": report.cached,
+        "from an earlier run": report.resumed,
+        "left out": len(report.failures),
+        "seconds": f"{report.seconds:.1f}",
+        "written to": report.output,
+        "ids": report.ids or None,
+    }
+    print_facts("embedded", facts)

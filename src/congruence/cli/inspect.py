@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import load_map, print_facts, print_json
 from congruence.cli._options import Json, argument
-from congruence.cli._scores import held_out_rows
+from congruence.cli._scores import held_out_facts
 from congruence.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
-
 #: False-positive rates of the old model whose thresholds are shown.
 _RATES = (0.1, 0.01, 0.001)
 
 
-def command(
+def inspect(
     map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"), as_json: Json = False
 ) -> None:
     """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds.
@@ -35,10 +34,10 @@ def command(
         return
     if bridge is not None:
         print_facts("Bridge", _of_bridge(bridge))
-    rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
+    shown: dict[str, object] = {"source": mapping.source_space_, "target": mapping.target_space_}
     try:
-        rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
-        rows += held_out_rows(mapping.scores_)
+        shown |= {key.replace("_", " "): _text(value) for key, value in _flat(facts)}
+        shown |= held_out_facts(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check
         # it.
@@ -48,83 +47,65 @@ def command(
             "Pass --json to see them unchanged.",
         ) from error
     if singular is not None:
-        picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
-        rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])
-    print_facts(type(mapping).__name__, rows)
+        last = len(singular) - 1
+        picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, last]
+        shown["singular values"] = "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"
+    print_facts(type(mapping).__name__, shown)
 
 
-def _of_bridge(bridge: Bridge) -> list[list[str]]:
+def _of_bridge(bridge: Bridge) -> dict[str, object]:
     """Describe what a bridge adds to its map: the queries it accepts, and thresholds."""
-    facts = bridge.describe()
-    rows = [["queries", str(bridge.source)], ["index", str(bridge.target)]]
-    rows.append(["bridged queries", "unit rows" if facts["unit_rows"] else "as mapped"])
-    rows += [[name, _text(value)] for name, value in facts["parameters"].items()]
-    fitted = bridge.thresholds
+    facts, fitted = bridge.describe(), bridge.thresholds
+    shown: dict[str, object] = {"queries": bridge.source, "index": bridge.target}
+    shown["bridged queries"] = "unit rows" if facts["unit_rows"] else "as mapped"
+    shown |= {name: _text(value) for name, value in facts["parameters"].items()}
     if fitted is None:
-        return [*rows, ["thresholds", "none; congruence bridge evaluate with --old-queries and --out fits them"]]
+        return {**shown, "thresholds": "none; congruence bridge evaluate with --old-queries and --out fits them"}
     counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
-    rows += [["thresholds", f"from {counts}"], ["known thresholds", f"{fitted.lowest:.4f} to {fitted.highest:.4f}"]]
-    for rate, translation in fitted.at_rates(_RATES):
-        becomes = f"{translation.threshold:.4f} becomes {translation.value:.4f}"
-        rows.append([f"threshold of {rate:.1%} false positives", becomes])
-    return rows
+    shown |= {"thresholds": f"from {counts}", "known thresholds": f"{fitted.lowest:.4f} to {fitted.highest:.4f}"}
+    for rate, row in fitted.at_rates(_RATES):
+        shown[f"threshold of {rate:.1%} false positives"] = f"{row.threshold:.4f} becomes {row.value:.4f}"
+    return shown
 
 
-def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the facts of a map as pairs of name and value."""
+def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the facts of a map as name and value."""
     from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
-    rows = []
+    scores = facts["scores"]
     for key, value in facts.items():
         if key in ("source", "target"):
             continue
-        if key in ("parameters", "scores"):
-            # held_out_rows prints held-out scores, each with its reference value.
-            heldout = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
-            rows += [
-                (f"{key[:-1]}: {name}", item)
-                for name, item in value.items()
-                if name not in heldout and not isinstance(item, dict)
-            ]
-        elif key == "history":
-            rows += _history(value)
+        if key == "history":
+            yield from _history(value)
         elif key == "training":
-            rows.append(("training", _changed_parameters(facts.get("method"), value)))
+            yield key, _changed_parameters(facts.get("method"), value)
+        elif key in ("parameters", "scores"):
+            # held_out_facts prints held-out scores, each with its reference value.
+            plain = {name: one for name, one in value.items() if not isinstance(one, dict)}
+            heldout = "held_out_" if "held_out_pairs" in value else "\0"
+            yield from ((f"{key[:-1]}: {name}", one) for name, one in plain.items() if not name.startswith(heldout))
         elif isinstance(value, dict):
-            rows += [(f"{key}: {name}", item) for name, item in value.items()]
+            yield from ((f"{key}: {name}", one) for name, one in value.items())
         else:
-            rows.append((key, value))
+            yield key, value
     for key, describe in (("choice", choice_rows), ("refinement", refinement_rows), ("alignment", alignment_rows)):
-        if key in facts["scores"]:
-            rows += [(name, value) for name, value in describe(facts["scores"][key])]
-    pairing = facts["scores"].get("pairing")
-    if pairing:
-        rows += [
-            ("anchors look paired", pairing.get("state", pairing["looks_paired"])),
-            ("suspect pairs", len(pairing["suspects"])),
-        ]
-    return rows
+        if key in scores:
+            yield from ((name, value) for name, value in describe(scores[key]))
+    if pairing := scores.get("pairing"):
+        yield "anchors look paired", pairing.get("state", pairing["looks_paired"])
+        yield "suspect pairs", len(pairing["suspects"])
 
 
-def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Describe the first and last value of each loss, and the range of the validation score."""
-    rows = [
-        (
-            name if name == "loss" or name.endswith(("_error", "_teacher")) else f"loss: {name}",
-            f"{curve[0]:.4g} → {curve[-1]:.4g}",
-        )
-        for name, curve in history["losses"].items()
-        if name != "step"
-    ]
+def _history(history: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the first and last value of each loss, and the range of the validation score."""
+    for name, curve in history["losses"].items():
+        if name != "step":
+            own = name == "loss" or name.endswith(("_error", "_teacher"))
+            yield name if own else f"loss: {name}", f"{curve[0]:.4g} → {curve[-1]:.4g}"
     if history["validation"]:
-        scores = dict(history["validation"])
-        rows.append(
-            (
-                "validation",
-                f"{min(scores.values()):.3f} to {max(scores.values()):.3f}, best after {history['best_step']} steps",
-            )
-        )
-    return rows
+        scores = dict(history["validation"]).values()
+        yield "validation", f"{min(scores):.3f} to {max(scores):.3f}, best after {history['best_step']} steps"
 
 
 def _changed_parameters(method: object, parameters: Mapping[str, object]) -> str:
@@ -132,20 +113,14 @@ def _changed_parameters(method: object, parameters: Mapping[str, object]) -> str
     from congruence.train import METHODS
 
     defaults = METHODS[method]().get_params() if method in METHODS else {}
-    defaults = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
-    changed = [
-        f"{name}={_text(value)}"
-        for name, value in parameters.items()
-        if name not in defaults or defaults[name] != value
-    ]
-    return ", ".join(changed) or "default parameters"
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+    changed = {name: value for name, value in parameters.items() if name not in plain or plain[name] != value}
+    return ", ".join(f"{name}={_text(value)}" for name, value in changed.items()) or "default parameters"
 
 
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):
-        if len(value) > 12:
-            return f"{len(value)} values"
-        return ", ".join(map(str, value)) or "–"
+        return f"{len(value)} values" if len(value) > 12 else ", ".join(map(str, value)) or "–"
     return "–" if value is None else str(value)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_page, load_map, print_json, read, refuse_options, say, two_sides
-from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
+from congruence.cli._base import check_out, load_map, print_json, read, refuse_options, say, two_sides
+from congruence.cli._options import Force, Json, Seed, argument, option, settable
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class PairOptions:
         refuse_options({f"--{name}": getattr(self, name) for name in names.split()}, why, fix)
 
 
-@with_groups
-def command(
+def report(
     map_path: str = argument(..., "Folder of a saved map or bridge, or of a migration's journal.", metavar="MAP"),
     data: str | None = argument(None, "Bundle (.parquet) of both models' embeddings, or a sample: photos, emoji."),
     *,
@@ -56,7 +55,7 @@ def command(
     """
     from congruence.maps import HeadsMap
 
-    check_page(out, force=force)
+    check_out(out, force=force, kind="page")
     from congruence import report
 
     if (Path(map_path) / "journal.json").is_file():  # a map's folder has none
@@ -105,11 +104,11 @@ def summarize_files(
     mapping: HeadsMap, given: PairOptions, settings: dict[str, Any], *, held_out: bool | None, seed: int
 ) -> dict[str, Any]:
     """Read the files and score the map."""
-    from congruence.embeddings import Embeddings, Space
+    from congruence.embeddings import Embeddings
     from congruence.io import read_column
     from congruence.report import summarize_training
 
-    X, Y = (read(file, None, Space()) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
+    X, Y = (read(file) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
@@ -128,7 +127,7 @@ def summarize_files(
         mapping,
         X,
         Y,
-        None if given.negatives is None else read(given.negatives, None, Space()),
+        None if given.negatives is None else read(given.negatives),
         groups=None if given.groups is None else read_column(given.groups),
         tasks=None if given.tasks is None else read_column(given.tasks),
         texts=texts,

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import (
-    check_new,
-    check_table_name,
-    print_json,
-    print_table,
-    read,
-    say,
-    two_sides,
-    write_table,
-)
-from congruence.cli._options import Force, Json, Seed, argument, option, settable, with_groups
+from congruence.cli._base import check_out, print_json, print_table, read, say, two_sides, write_table
+from congruence.cli._options import Force, Json, Seed, argument, option, settable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +18,7 @@ if TYPE_CHECKING:
 _PRINTED = 20
 
 
-@with_groups
-def command(
+def search(
     map_path: str = argument(..., "Folder of a bridge or map from the new model to the old one.", metavar="MAP"),
     queries: str = option(..., "Queries in the new model."),
     old: str = option(..., "The rows that are still of the old model."),
@@ -53,16 +43,13 @@ def command(
     An index that is wholly of the old model is searched by ``congruence bridge search``.
     """
     from congruence import Bridge
-    from congruence.embeddings import Space
     from congruence.upgrade.bridge import search_mixed
 
     files = two_sides(background, "--background") or ()
     check_hits_output(out, queries, old, new, *files, force=force)
     bridge = Bridge.load(map_path)
-    id_column = False if ids == "none" else ids
-    new_queries = read(queries, id_column, Space(modality=modality))
-    old_rows, new_rows = read(old, id_column, Space()), read(new, id_column, Space())
-    scale = (read(files[0], False, Space()), read(files[1], False, Space())) if files else None
+    new_queries, old_rows, new_rows = read(queries, ids, modality=modality), read(old, ids), read(new, ids)
+    scale = (read(files[0], "none"), read(files[1], "none")) if files else None
     mixed = search_mixed(bridge, new_queries, old_rows, new_rows, k, background=scale, random_state=seed, **settings)
     share = float(mixed.new.mean())
     notes = [f"{share:.1%} of the hits come from the new part."]
@@ -70,8 +57,14 @@ def command(
         notes.append(
             f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
-    report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries)}
-    report |= {"n_old": len(old_rows), "n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
+    report: dict[str, Any] = {
+        "map": map_path,
+        "output": out,
+        "k": k,
+        "n_queries": len(new_queries),
+        "n_old": len(old_rows),
+    }
+    report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
     report["merge"] = settings.get("merge", "standardize")
     title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
     hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
@@ -83,8 +76,8 @@ def check_hits_output(out: str | None, *specs: str | None, force: bool) -> None:
     from congruence.io import open_source
 
     if out is not None:
-        check_table_name(out, "--out")
-        check_new(out, *(open_source(spec, ids=False) for spec in specs if force and spec is not None), force=force)
+        inputs = [open_source(spec, ids=False) for spec in specs if force and spec is not None]
+        check_out(out, *inputs, force=force, kind="table")
 
 
 def print_hits(

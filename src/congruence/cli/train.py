@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import (
-    check_page,
+    check_out,
     checkpoint_folder,
     number,
     print_facts,
     print_json,
     print_table,
+    say_error,
     split_named,
     two_sides,
 )
@@ -18,15 +19,14 @@ from congruence.cli._options import Force, Json, argument, option
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
-    from congruence.recipe import Recipe
-    from congruence.recipe.run import Run
+    from congruence.recipe import Recipe, Run
 
 
 #: Names of the selection criteria.
 _CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at_1": "recall at 1, source → target"}
 
 
-def command(
+def train(
     method: str | None = argument(
         None,
         "self_trained (the default), sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, "
@@ -74,7 +74,7 @@ def command(
 
     check_map_output(out, force=force)
     if report is not None:
-        check_page(report, force=force)
+        check_out(report, force=force, kind="page")
     settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}
     first, second = (
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
@@ -126,7 +126,7 @@ def _settable() -> dict[str, Any]:
     return known | {name: value for method in METHODS.values() for name, value in method().get_params().items()}
 
 
-command.settable = _settable  # type: ignore[attr-defined]  # for messages that name such a parameter
+train.settable = _settable  # type: ignore[attr-defined]  # for messages that name such a parameter
 
 
 def _named(entries: list[str] | None, flag: str) -> list[tuple[str, str]]:
@@ -160,79 +160,60 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
 
 def _print_grid_point(criterion: str, point: dict[str, object], score: float) -> None:
     """Print the score of a grid point on standard error; without a grid, the point is empty."""
-    import sys
-
     if point:
-        values = ", ".join(
+        values = [
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items()
-        )
-        print(f"{values}: {criterion} {score:.3f}", file=sys.stderr)
+        ]
+        say_error(f"{', '.join(values)}: {criterion} {score:.3f}")
 
 
 def _print(run: Run, recipe: Recipe, out: str) -> None:
-    facts, mapping, scores = run.map.facts_, run.map, run.map.scores_
-    rows = [
-        ["source", f"{mapping.source_space_}"],
-        ["target", f"{mapping.target_space_}"],
-        ["pairs", str(facts["n_pairs"])],
-    ]
-    if "n_unpaired_source" in facts:
-        rows.append(
-            ["unpaired", f"{facts['n_unpaired_source']} of the source, {facts['n_unpaired_target']} of the target"]
-        )
-    if facts.get("negatives_each"):
-        rows.append(["wrong captions per pair", str(facts["negatives_each"])])
-    if "identical_rows" in scores:
-        rows.append(
-            ["pairs identical to another", f"{scores['identical_rows']} (groups: {scores['identical_groups']})"]
-        )
-    if "steps" in facts:
-        best = "" if facts.get("best_step") is None else f", best after {facts['best_step']}"
-        rows.append(["steps", f"{facts['steps']}{best}"])
-    for side, error in facts.get("reconstruction_error", {}).items():
-        if side != "rows":
-            rows.append([f"{side} variance not reconstructed", number(error)])
-    if "self_training" in scores:
-        rows.append(["chosen by folds", scores["self_training"]["sentence"]])
-    if run.parameters:
-        rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in run.parameters.items())])
-    if run.score == run.score:  # NaN without validation
-        rows.append(["validation pairs", str(scores["validation_pairs"])])
-        rows.append([f"validation: {_CRITERIA[mapping.criterion]}", number(run.score)])
-        if "teacher_validation_mean_recall_at_1" in scores:
-            rows.append(["validation: its teacher's", number(scores["teacher_validation_mean_recall_at_1"])])
-    if "test_pairs" in scores:
-        rows += _test_rows(scores)
-    rows.append(["written to", out])
-    print_facts(recipe.method, rows)
-    if scores.get("test_tasks", {}).keys() - {"all"}:
-        _print_tasks(scores)
-
-
-def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of a table with the scores on the test pairs."""
-    rows = [["test pairs", str(scores["test_pairs"])]]
-    for k in (1, 5, 10):
-        for prefix, name in (
-            ("", f"recall at {k}, source → target, and back"),
-            ("teacher_", f"its teacher's recall at {k}"),
-        ):
-            recalls = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
-            if None not in recalls:
-                rows.append([name, ", ".join(map(number, recalls))])
-    if "test_binary_recall" in scores:
-        rows.append(["caption before its wrong ones", number(scores["test_binary_recall"])])
-    if "test_choice_recall" in scores:
-        rows.append([f"caption first of {scores['test_choice_options']}", number(scores["test_choice_recall"])])
+    mapping, facts, scores = run.map, run.map.facts_, run.map.scores_
+    alone = [facts.get(f"n_unpaired_{side}") for side in ("source", "target")]
+    lost = facts.get("reconstruction_error", {})
+    best = "" if facts.get("best_step") is None else f", best after {facts['best_step']}"
+    validated = run.score == run.score  # NaN without validation
+    same = scores.get("identical_rows")
+    shown = {
+        "source": mapping.source_space_,
+        "target": mapping.target_space_,
+        "pairs": facts["n_pairs"],
+        "unpaired": None if None in alone else "{} of the source, {} of the target".format(*alone),
+        "wrong captions per pair": facts.get("negatives_each") or None,
+        "pairs identical to another": None if same is None else f"{same} (groups: {scores['identical_groups']})",
+        "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
+        **{f"{side} variance not reconstructed": number(error) for side, error in lost.items() if side != "rows"},
+        "chosen by folds": scores.get("self_training", {}).get("sentence"),
+        "chosen": ", ".join(f"{name}={value}" for name, value in (run.parameters or {}).items()) or None,
+        "validation pairs": scores["validation_pairs"] if validated else None,
+        f"validation: {_CRITERIA[mapping.criterion]}": run.score if validated else None,
+        "validation: its teacher's": scores.get("teacher_validation_mean_recall_at_1") if validated else None,
+        "test pairs": scores.get("test_pairs"),
+        **_recalls(scores),
+        "caption before its wrong ones": scores.get("test_binary_recall"),
+        f"caption first of {scores.get('test_choice_options', 5)}": scores.get("test_choice_recall"),
+        "written to": out,
+    }
     if "test_choice_note" in scores:
-        rows.append(["caption first of 5", f"not measured: {scores['test_choice_note']}"])
-    return rows
+        shown["caption first of 5"] = f"not measured: {scores['test_choice_note']}"
+    print_facts(recipe.method, shown)
+    tasks = scores.get("test_tasks", {})
+    if tasks.keys() - {"all"}:
+        lines = [
+            [task, str(line["n"]), number(line["binary"]), number(line["choice"]), str(line["ties"])]
+            for task, line in tasks.items()
+        ]
+        first = f"first of {scores.get('test_choice_options', 5)}"
+        print_table("recall by task, test pairs", ["task", "captions", "before its wrong ones", first, "ties"], lines)
 
 
-def _print_tasks(scores: dict[str, Any]) -> None:
-    lines = [
-        [task, str(line["n"]), number(line["binary"]), number(line["choice"]), str(line["ties"])]
-        for task, line in scores["test_tasks"].items()
-    ]
-    first = f"first of {scores.get('test_choice_options', 5)}"
-    print_table("recall by task, test pairs", ["task", "captions", "before its wrong ones", first, "ties"], lines)
+def _recalls(scores: dict[str, Any]) -> dict[str, str]:
+    """Return the recalls on the test pairs, in both directions."""
+    shown = {}
+    for k in (1, 5, 10):
+        titles = {"": f"recall at {k}, source → target, and back", "teacher_": f"its teacher's recall at {k}"}
+        for prefix, title in titles.items():
+            found = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
+            if None not in found:
+                shown[title] = ", ".join(map(number, found))
+    return shown

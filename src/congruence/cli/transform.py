@@ -6,17 +6,16 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import in_python, inverse_of, load_map, number, print_facts, print_json, progress, unit_rows
+from congruence.cli._base import in_python, inverse_of, load_map, print_facts, print_json, progress, unit_rows
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
-from congruence.cli._options import Force, Ids, Json, argument, option, settable, with_groups
+from congruence.cli._options import Force, Ids, Json, argument, option, settable
 from congruence.errors import DirectionError
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
 
 
-@with_groups
-def command(
+def transform(
     map_path: str = argument(..., "Folder of a saved map, or of a bridge, which maps queries.", metavar="MAP"),
     vectors: str = argument(..., "Vectors to map: a file, file:key, or a folder of parts.", metavar="IN"),
     *,
@@ -88,12 +87,15 @@ def command(
     if as_json:
         print_json(report.to_dict())
         return
-    rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
-    if "target" not in mapping.sides:
-        model = mapping.source_space_.model or "unnamed"
-        rows.insert(0, ["taken as", f"vectors of the {'new' if inverse else 'old'} model ({model})"])
-    rows.append(["norms", "1" if report.normalized else "as mapped"])
-    if report.covered_share is not None:
-        rows.append(["variance in covered directions", number(report.covered_share)])
-    rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_facts("mapped", rows)
+    taken = f"vectors of the {'new' if inverse else 'old'} model ({mapping.source_space_.model or 'unnamed'})"
+    facts = {
+        "taken as": None if "target" in mapping.sides else taken,
+        "rows": report.rows,
+        "width": report.dim,
+        "dtype": report.dtype,
+        "norms": "1" if report.normalized else "as mapped",
+        "variance in covered directions": report.covered_share,
+        "seconds": f"{report.seconds:.1f}",
+        "written to": report.output,
+    }
+    print_facts("mapped", facts)

@@ -72,16 +72,6 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     -----
     No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the
     canaries can show. A few dozen items of the kinds in use are enough.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.compare.drift import compare_canaries
-    >>> old = np.random.default_rng(0).standard_normal((30, 8))
-    >>> compare_canaries(old, old.astype(np.float32)).kind
-    'none'
-    >>> compare_canaries(old, old[:, ::-1]).kind
-    'rotation'
     """
     check_positive(tolerance, "tolerance")
     pairs = Pairs.join(*as_pair(reference, current, ("reference", "current")))

@@ -166,16 +166,6 @@ def match_test(
     ``permutations`` non-matches of all rows, including the actual pairing, that score at least as close as it. The p of
     hard non-matches is the share of random exchanges of each row's two captions with as large a difference. Subsets
     overlap, so no test compares their scores (docs/match.md). P-values are not corrected for several metrics.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.compare.matching import match_test
-    >>> rng = np.random.default_rng(0)
-    >>> images = rng.standard_normal((80, 12))
-    >>> found = match_test(images, images @ rng.standard_normal((12, 8)), metrics=["linear_cka"], draws=10)
-    >>> [(one.formula, one.against, one.auc) for one in found]
-    [('biased', 'noise', 1.0), ('biased', 'shuffled', 1.0), ('debiased', 'noise', 1.0), ('debiased', 'shuffled', 1.0)]
     """
     check_seed(random_state)
     scored = [

@@ -373,7 +373,8 @@ class Judgement:
     """Which rows a map would be applied to.
 
     - ``outcome``: "good", "bad" (other rows than the map is for), "unrelated" (some are of no model that the map
-      knows), "ask" (the modality is unclear), or "unknown" (it cannot be told).
+      knows), "unlike" (some are like those of another model, or of none, but may have new content), "ask" (the modality
+      is unclear), or "unknown" (it cannot be told).
     - ``shares``: Share of the distinct rows of each kind, in words.
     - ``modality``: Modality that was given, or that the rows clearly are of.
     - ``detail``, ``fix``: What was found, and what to do.
@@ -387,7 +388,7 @@ class Judgement:
 
     def refuse(self, place: str, fix: str = "") -> None:
         """Raise ModalityError or SpaceMismatchError if the map must not be applied to the rows of ``place``."""
-        if self.outcome in ("good", "unknown"):
+        if self.outcome in ("good", "unlike", "unknown"):
             return
         kind = ModalityError if self.outcome == "ask" else DirectionError if self.fix == _BACK else SpaceMismatchError
         raise kind(f"The rows of {place} do not all fit the map: {self.detail}.", f"{self.fix} {fix}".strip())
@@ -432,9 +433,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     said = modality or (chosen.partition(".")[2] or None if clear else None)
     if chosen and counted(len(odd)):
         if kinds[chosen].excludes(odd):
-            return Judgement(
-                "unrelated", shares, said, found, "Select the other rows, or use a map of their model and modality."
-            )
+            return Judgement("unrelated", shares, said, found, _OTHERS)
         clear = False
     # Rows that are all unlike the only modality that a map knows may be of another one.
     options = " or ".join(f"`modality={name!r}`" for name in own if name)
@@ -442,6 +441,8 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
         return Judgement("ask", shares, None, found, f"Pass {options}.")
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
     good &= len(rows) >= _COUNT and wrong + len(odd) <= _SHARE * len(rows)  # one of few rows is a large share
+    if not good and counted(wrong + len(odd)):
+        return Judgement("unlike", shares, said, found, _OTHERS)
     return Judgement("good" if good else "unknown", shares, said, found)
 
 
@@ -472,6 +473,9 @@ def _in_words(name: str) -> str:
 
 #: What to do about rows of the new model, which rows that were mapped resemble.
 _BACK = "They need no map to the new model; the inverse map leads back."
+
+#: What to do about rows of a model that is not known.
+_OTHERS = "Select the other rows, or use a map of their model and modality."
 
 
 def _fix(kind: str, mixed: bool, modality: str | None) -> str:

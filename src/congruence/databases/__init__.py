@@ -66,7 +66,6 @@ class Kind:
     """How a kind of database is recognized and opened."""
 
     name: str
-    extra: str  # of this package, that installs the client; empty if none is needed
     schemes: tuple[str, ...]  # of URLs
     suffixes: tuple[str, ...]  # of its files and folders
     example: str  # an address, as users of the database write it
@@ -80,39 +79,23 @@ class Kind:
         return opener
 
 
+_SQLITE = (".sqlite", ".sqlite3", ".db")
+_TABLES = (".parquet", ".arrow", ".feather")
+
 #: Kinds by name.
 DATABASES: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "lancedb", "lancedb", ("lancedb", "s3", "gs", "az"), (".lance",), "photos/items.lance", ".lancedb:LanceDB"
-        ),
-        Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", ".duckdb:DuckDB"),
-        Kind("pgvector", "pgvector", ("postgresql", "postgres"), (), "postgresql://user@host/db", ".pgvector:PgVector"),
-        Kind(
-            "sqlite-vec", "sqlite-vec", ("sqlite",), (".sqlite", ".sqlite3", ".db"), "photos.sqlite", ".sqlite:SQLite"
-        ),
-        Kind("qdrant", "qdrant", ("qdrant", "http", "https"), (), "http://localhost:6333", ".qdrant:Qdrant"),
-        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", ".chroma:Chroma"),
-        Kind(
-            "milvus",
-            "milvus",
-            ("milvus", "milvus+http", "milvus+https"),
-            (),
-            "milvus:///path/file.db",
-            ".milvus:Milvus",
-        ),
-        Kind(
-            "parquet",
-            "",
-            ("parquet", "arrow"),
-            (".parquet", ".arrow", ".feather"),
-            "photos.parquet",
-            ".parquet:Tables",
-            folders=True,
-        ),
-        Kind("npy", "", ("npy",), (".npy",), "vectors.npy", ".npy:Npy"),
-        Kind("faiss", "faiss", ("faiss",), (".faiss", ".index"), "photos.faiss", ".faiss:Faiss"),
+    name: Kind(name, tuple(schemes.split()), suffixes, example, opener, folders=name == "parquet")
+    for name, schemes, suffixes, example, opener in (
+        ("lancedb", "lancedb s3 gs az", (".lance",), "photos/items.lance", ".lancedb:LanceDB"),
+        ("duckdb", "duckdb", (".duckdb", ".ddb"), "photos.duckdb", ".duckdb:DuckDB"),
+        ("pgvector", "postgresql postgres", (), "postgresql://user@host/db", ".pgvector:PgVector"),
+        ("sqlite-vec", "sqlite", _SQLITE, "photos.sqlite", ".sqlite:SQLite"),
+        ("qdrant", "qdrant http https", (), "http://localhost:6333", ".qdrant:Qdrant"),
+        ("chroma", "chroma chroma+http chroma+https", (), "chroma://folder", ".chroma:Chroma"),
+        ("milvus", "milvus milvus+http milvus+https", (), "milvus:///path/file.db", ".milvus:Milvus"),
+        ("parquet", "parquet arrow", _TABLES, "photos.parquet", ".parquet:Tables"),
+        ("npy", "npy", (".npy",), "vectors.npy", ".npy:Npy"),
+        ("faiss", "faiss", (".faiss", ".index"), "photos.faiss", ".faiss:Faiss"),
     )
 }
 
@@ -126,9 +109,9 @@ def _installed() -> tuple[Kind, ...]:
     for point in entry_points(group="congruence.databases"):
         name, opener = point.name.lower(), point.value
         if name.startswith("."):
-            kinds.append(Kind(name[1:], "", (), (name,), f"file{name}", opener))
+            kinds.append(Kind(name[1:], (), (name,), f"file{name}", opener))
         else:
-            kinds.append(Kind(name, "", (name,), (), f"{name}://place", opener))
+            kinds.append(Kind(name, (name,), (), f"{name}://place", opener))
     return tuple(kinds)
 
 

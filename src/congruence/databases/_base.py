@@ -26,7 +26,7 @@ from congruence._utils.engine import Engine
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 from congruence.io import SPACE_KEY, read_space
 
 #: Default number of rows per block of a scan.
@@ -197,12 +197,11 @@ class DatabaseInfo:
 
 
 class Block(NamedTuple):
-    """A block of rows from a scan.
+    """A block of rows from a scan, which continues after ``cursor``.
 
     ``ids`` are int64, uint64 or large_string, shape (b,), UUIDs as text. ``vectors`` are float32, shape (b, dim),
-    C-contiguous: half precision is converted, int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
-    ``modalities`` are large_string, shape (b,), from the column that was passed when the database was opened. A scan
-    continues after ``cursor``.
+    C-contiguous: int8 values are whole numbers from -128 to 127, and bits are 1 and -1. ``modalities`` are
+    large_string, shape (b,).
     """
 
     ids: pa.Array
@@ -267,33 +266,19 @@ class NewVectors(NamedTuple):
 class Database(ABC):
     """Vectors in a database that is open for a migration; a context manager.
 
-    Subclasses guarantee the following, which ``tests/databases/database_contract.py`` checks for each:
+    The options are those of ``congruence.databases.open_database``. Subclasses guarantee the following, which
+    ``tests/databases/database_contract.py`` checks for each:
 
-    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until
-      ``drop_old``.
+    - The old vectors, the other columns and the ids are not changed until ``drop_old``.
     - ``write`` and ``prepare`` are idempotent.
     - If the process is killed at any point, ``stage`` then reports the true state, and each method can be called
       again.
-    - No message and no attribute contains a password or key; names of tables and columns are always quoted in
-      statements.
-
-    Parameters
-    ----------
-    address : Address
-    table, column, ids, modality_column, rows : str, optional
-        See ``congruence.databases.open_database``; the docstring of each backend says what differs.
-
-    Attributes
-    ----------
-    kind : str
-        Name in ``congruence.databases.DATABASES``.
-    capabilities : Capabilities
-    transient : tuple of exception types
-        Types of the client's errors that are worth a retry after a pause.
+    - No message and no attribute contains a password or key; names are always quoted in statements.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # name in ``congruence.databases.DATABASES``
     capabilities: Capabilities
+    #: Types of the client's errors that are worth a retry after a pause.
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
     #: Distance of a search where neither the column nor an index declares one.
     searches_by: ClassVar[str | None] = None
@@ -345,7 +330,7 @@ class Database(ABC):
             raise
         except Exception as error:
             if _FULL.search(str(error)):
-                raise refusals.full_disk(self._address.shown, self._address.hide(str(error))) from error
+                raise refusals.refusal("full disk", self._address.shown, self._address.hide(str(error))) from error
             ours = self._translate(error)
             if ours is None:
                 raise
@@ -380,11 +365,7 @@ class Database(ABC):
 
     @abstractmethod
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows that have a vector, each once, in an order that is stable while no client writes.
-
-        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows
-        that were written are included.
-        """
+        """Yield the rows that have a vector, each once, in an order that is stable while no client writes."""
 
     @abstractmethod
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
@@ -409,17 +390,10 @@ class Database(ABC):
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of ``scan``.
-
-        Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
-        ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
-        """
+        """Store new vectors (b, dim), as in a ``Block``, of rows from ``scan``; deleted rows are skipped."""
 
     def rehearse(self, ids: pa.Array, vectors: np.ndarray, element_type: str) -> Iterator[tuple[str, str, str]]:
-        """Try the whole migration with some rows, undo it, and yield checks of a plan: name, outcome and details.
-
-        The outcome is "good", "bad" if ``prepare`` would refuse, or "unknown" for what an application has to know.
-        """
+        """Try the whole migration with some rows, undo it, and yield checks of a plan: name, outcome and details."""
         return iter(())
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
@@ -434,19 +408,15 @@ class Database(ABC):
         """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases scale them."""
         return vectors
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - most write at once
         """Make everything written so far durable, so that killing the process loses none of it."""
-        return
 
     def build_index(self) -> str | None:
         """Build an index over the new vectors like the one over the old vectors; return a description, or None."""
         return None
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, by the database's search.
-
-        Queries have the form of the vectors in a block of that side: integers for int8, 1 and -1 for bits.
-        """
+        """Return the ids of the ``k`` nearest rows of each query (q, dim), as in a block, by the database's search."""
         raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
     # ---- the steps of a migration, from what a backend provides ------------------------------------------------------
@@ -484,17 +454,15 @@ class Database(ABC):
         """Run a function that reads the state and changes it: in a transaction, or again after a conflict."""
         return self._call(change)
 
-    def _complete(self) -> None:
+    def _complete(self) -> None:  # noqa: B027 - most need nothing
         """Complete what ``prepare`` made, which a kill may have interrupted."""
-        return
 
     def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
         """Return what in the schema stands in the way of a step, each with the step; nothing is changed."""
         return []
 
-    def check(self, new: NewVectors) -> None:
+    def check(self, new: NewVectors) -> None:  # noqa: B027 - most need nothing
         """Raise an error if a name or a setting stands in the way of all steps; nothing is changed."""
-        return
 
     def foresee(self, obstacles: Sequence[tuple[str, str]], back: bool) -> Iterator[tuple[str, str, str]]:
         """Yield what will become of each later step, as checks of a plan; ``back``: whether the map has an inverse."""
@@ -532,13 +500,18 @@ class Database(ABC):
 
         def create() -> None:
             stage = self.stage()
-            refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
+            refusals.refuse(stage is Stage.SWITCHED, "switched", self._subject)
             if stage is Stage.UNTOUCHED:
                 self.check(wanted)
-                refusals.check_obstacles(self.obstacles(wanted), self._subject)
+                against = "; ".join(words for _, words in self.obstacles(wanted))
+                refusals.refuse(against, "obstacles", self._subject, found=against)
                 self._create(wanted)
-            else:
-                refusals.check_same(self._subject, self._made(), wanted)
+            elif (made := self._made()) != wanted:
+                have, want = (f"{dim} × {kind} with the note {note}" for dim, kind, note in (made, wanted))
+                raise MigrationError(
+                    f"{self._subject} already has new vectors, of another map or other settings: {have}, not {want}.",
+                    "Discard them first.",
+                )
             self._complete()
 
         self._change(create)
@@ -549,10 +522,10 @@ class Database(ABC):
 
         def show() -> None:
             stage = self.stage()
-            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._subject)
+            refusals.refuse(stage is Stage.UNTOUCHED, "untouched", self._subject)
             if stage is Stage.PREPARED:
                 self._complete()
-                refusals.check_missing(max(self._missing(), 0), self._subject)
+                refusals.refuse((n := self._missing()) > 0, "missing", self._subject, n=n)
                 self._show_new()
 
         self._change(show)
@@ -568,15 +541,12 @@ class Database(ABC):
         self._change(show)
 
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch, which cannot be undone.
-
-        Raises MigrationError before it, or if rows would lose their only vector.
-        """
+        """Remove the old vectors after the switch, for good; refused if rows would lose their only one."""
         self.flush()
 
         def remove() -> None:
-            refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._subject)
-            refusals.check_losing(self._losing(), self._subject)
+            refusals.refuse(self.stage() is not Stage.SWITCHED, "not switched", self._subject)
+            refusals.refuse(n := self._losing(), "losing", self._subject, n=n)
             self._remove_old()
 
         self._change(remove)
@@ -586,16 +556,14 @@ class Database(ABC):
 
         def remove() -> None:
             stage = self.stage()
-            refusals.refuse_switched(stage is Stage.SWITCHED, self._subject)
+            refusals.refuse(stage is Stage.SWITCHED, "switched", self._subject)
             if stage is Stage.PREPARED:
                 self._remove_new()
 
         self._change(remove)
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the rows with a vector of a side, those of the other side, (b, dim), zeros for rows without one, which
-        rows have one, and which have the same fields there.
-        """
+        """Yield rows of a side, their vectors of the other or zeros, which have one, and which the same fields."""
         for block in self.scan(side, batch=batch):
             found = self.fetch(block.ids, "new" if side == "old" else "old")
             width = found.vectors.shape[1] or self._made().dim  # of no rows a backend need not know it
@@ -652,10 +620,9 @@ class Database(ABC):
         yield RowRange("all rows")
 
     def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
-        """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
+        """Write what a function returns for a range of rows, maybe again, read in blocks of at most ``batch`` rows.
 
-        May be called again for the same range. Returns files that ``take`` must make part of the database. Reading,
-        computing and writing overlap.
+        Returns files that ``take`` must make part of the database. Reading, computing and writing overlap.
         """
         reader = self.reader()
 
@@ -675,10 +642,7 @@ class Database(ABC):
         return []
 
     def take(self, files: Sequence[WrittenFile]) -> int:
-        """Make files, and everything else written so far, durable parts of the database.
-
-        Returns how many files no longer fit, because others have changed their rows.
-        """
+        """Make all that was written durable; return how many files no longer fit, as others have changed their rows."""
         self.flush()
         return 0
 

@@ -24,7 +24,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
 )
-from congruence.errors import CongruenceError, DatabaseError
+from congruence.errors import CongruenceError, DatabaseError, MigrationError
 
 #: Number of queries per request.
 _QUERIES = 64
@@ -132,11 +132,9 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        """Return the name that readers use: the one that was given, or the only one."""
         return only_table(self._names(), self._aliases(), self._address.shown) if table is None else table
 
     def _aliases(self) -> Mapping[str, str]:
-        """Return the collection of each alias."""
         return {}
 
     def _aliases_of(self, collection: str) -> list[str]:
@@ -157,14 +155,15 @@ class CollectionDatabase(Database):
             return place
         mark = self._mark_of(place.new)
         if not mark or (place.alias and mark.get("of") != place.old):
-            raise refusals.not_ours(place.old if place.switched else place.new)
-        refusals.check_column(self._column, mark.get("column", self._column))
+            raise refusals.refusal("not ours", place.old if place.switched else place.new)
+        other = mark.get("column", self._column)
+        refusals.refuse(other != self._column, "other column", self._subject, other=other)
         return replace(place, mark=mark)
 
     def _place_with_new(self) -> Collections:
         """Return the collections, of which the new one must exist."""
         place = self._place()
-        refusals.refuse_untouched(not place.exists, self._subject)
+        refusals.refuse(not place.exists, "untouched", self._subject)
         return place
 
     def stage(self) -> Stage:
@@ -179,11 +178,21 @@ class CollectionDatabase(Database):
         place, aliases = self._place(), self._aliases()
         names = {place.new} if place.alias else {place.new, self._table + OLD}
         for name in sorted(names & aliases.keys()):
-            raise refusals.not_ours(name)
-        refusals.check_length(place.old, names, self.longest_name)
+            raise refusals.refusal("not ours", name)
+        if (longest := max(map(len, names))) > self.longest_name:
+            raise DatabaseError(
+                f"The name of {place.old!r} is too long: migrations need one of {longest} letters, more than "
+                f"{self.longest_name}.",
+                "Rename it, or copy it under a shorter name.",
+            )
         if not place.alias and ROLE.search(self._table):
             raise DatabaseError(f"{self._table!r} is a name that migrations use.", "Rename the collection.")
-        refusals.check_readers(self._table, place.old, self._aliases_of(place.old))
+        if others := sorted({*self._aliases_of(place.old)} - {self._table}):
+            raise MigrationError(
+                f"The collection {place.old!r} is also read by the alias {others[0]!r}, and the switch moves only "
+                f"{self._table!r}.",
+                f"Let all readers use {self._table!r}, and delete the other alias.",
+            )
 
     def _create(self, new: NewVectors) -> None:
         place = self._place()
@@ -191,28 +200,23 @@ class CollectionDatabase(Database):
 
     def delete(self, ids: pa.Array) -> None:
         place = self._place_with_new()
-        refusals.refuse_switched(place.switched, self._subject)
+        refusals.refuse(place.switched, "switched", self._subject)
         self._delete(place.new, ids.to_pylist())
 
     def _show_new(self) -> None:
-        place, table = self._place(), self._table
-        if place.alias:
-            self._move_alias(place.new)
-        else:
-            self._exchange({table: table + OLD, place.new: table})
+        self._show(self._place().new, OLD)
 
     def _show_old(self) -> None:
-        place, table = self._place(), self._table
-        if place.alias:
-            self._move_alias(place.old)
-        else:
-            self._exchange({table: table + NEW, place.old: table})
+        self._show(self._place().old, NEW)
 
-    def _exchange(self, names: Mapping[str, str]) -> None:
-        """Rename two collections, the one that readers use first; after an error in between, it gets its name back."""
+    def _show(self, collection: str, hidden: str) -> None:
+        """Let readers see a collection; if names are exchanged, the other is hidden with a suffix, until an error."""
+        if self._find().alias:
+            self._move_alias(collection)
+            return
         try:
-            for collection, name in names.items():
-                self._rename(collection, name)
+            self._rename(self._table, self._table + hidden)
+            self._rename(collection, self._table)
         except BaseException:
             with suppress(CongruenceError):
                 self._find()
@@ -220,14 +224,17 @@ class CollectionDatabase(Database):
 
     def _remove_old(self) -> None:
         place = self._place()
-        refusals.check_aliases(self._aliases_of(place.old), place.old)
-        self._drop(place.old)
+        self._remove(place.old)
         self._unmark(place.new)
 
     def _remove_new(self) -> None:
-        new = self._place().new
-        refusals.check_aliases(self._aliases_of(new), new)
-        self._drop(new)
+        self._remove(self._place().new)
+
+    def _remove(self, collection: str) -> None:
+        """Drop a collection unless an alias points to it, which the server would delete too."""
+        aliases = self._aliases_of(collection)
+        refusals.refuse(aliases, "alias", collection, alias=aliases[0] if aliases else "")
+        self._drop(collection)
 
     # ---- rows, as records of the client ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import NEW, OLD, Database, NewVectors, Stage, VectorSide, owned
-from congruence.errors import DatabaseError
+from congruence.errors import DatabaseError, ParameterError
 
 
 class ColumnDatabase(Database):
@@ -42,14 +42,14 @@ class ColumnDatabase(Database):
         """Write vectors, shape (b, dim), of the rows that exist, or remove them; each id occurs once."""
 
     def _hidden(self, suffix: str) -> str:
-        """Return the name of the column that readers do not use."""
         return self._column + suffix
 
     def _names(self, names: Collection[str] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, given those of all columns."""
         names = self._column_names() if names is None else names
         column, new, old = self._column, self._hidden(NEW), self._hidden(OLD)
-        refusals.check_column_name(column, (NEW, OLD))
+        if column.endswith((NEW, OLD)):
+            raise ParameterError(f"The column {column!r} has a name that migrations use.", "Pass another `column=…`.")
         if column not in names or {new, old} <= set(names):
             found = ", ".join(sorted({column, new, old} & set(names)))
             raise DatabaseError(
@@ -66,7 +66,7 @@ class ColumnDatabase(Database):
         if side == "new":
             self.flush()
         stage, old, new = self._names(names)
-        refusals.refuse_untouched(side == "new" and stage is Stage.UNTOUCHED, self._subject)
+        refusals.refuse(side == "new" and stage is Stage.UNTOUCHED, "untouched", self._subject)
         return old if side == "old" else new
 
     def stage(self) -> Stage:
@@ -85,9 +85,7 @@ class ColumnDatabase(Database):
         )
 
     def check(self, new: NewVectors) -> None:
-        """Raise DatabaseError if a column has one of our names in other letters, which some databases do not tell
-        apart.
-        """
+        """Raise DatabaseError if a column has one of our names in capitals, which some databases do not tell apart."""
         ours = {(self._column + suffix).casefold() for suffix in (NEW, OLD)}
         for name in self._column_names():
             if name.casefold() in ours:
@@ -123,7 +121,6 @@ class ColumnDatabase(Database):
             self.flush()
 
     def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null."""
         self.flush()
         self._store(ids, None)
 

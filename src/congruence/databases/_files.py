@@ -69,20 +69,12 @@ _PARTS = {_NAME, "other", "aside", "vectors.npy", "written.bin", "space.json"}
 #: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
 _SAMPLE = 16 * 1024
 
-#: Bytes of vectors that ``FileDatabase.fetch`` reads at a time.
-_FETCH_BYTES = 8 * 2**20
+#: Bytes of vectors that ``FileDatabase.fetch`` reads at a time, and rows whose ids are.
+_FETCH_BYTES, _ID_ROWS = 8 * 2**20, 65_536
 
 #: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
-_DAMAGE = (
-    ValueError,
-    EOFError,
-    SyntaxError,
-    TypeError,
-    tokenize.TokenError,
-    MemoryError,
-    RecursionError,
-    OverflowError,
-)
+_DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError)
+_DAMAGE += (RecursionError, OverflowError)
 
 
 @contextmanager
@@ -114,6 +106,20 @@ class FilePiece(NamedTuple):
     vectors: np.ndarray | None  # float32, shape (valid.sum(), dim)
     modalities: pa.Array | None  # large_string, shape (b,)
 
+    @classmethod
+    def full(cls, start: int, ids: pa.Array, vectors: np.ndarray | None, labels: pa.Array | None) -> FilePiece:
+        """Return rows that all have a vector, given the modalities of all rows of the file."""
+        modalities = None if labels is None else labels.slice(start, len(ids))
+        return cls(start, ids, np.ones(len(ids), bool), vectors, modalities)
+
+    def until(self, stop: int | None) -> FilePiece:
+        """Return the rows with numbers below ``stop``."""
+        rows = len(self.ids) if stop is None else max(0, min(len(self.ids), stop - self.start))
+        valid = self.valid[:rows]
+        vectors = None if self.vectors is None else self.vectors[: int(valid.sum())]
+        modalities = None if self.modalities is None else self.modalities.slice(0, rows)
+        return FilePiece(self.start, self.ids.slice(0, rows), valid, vectors, modalities)
+
 
 class FileDatabase(Database):
     """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
@@ -123,7 +129,6 @@ class FileDatabase(Database):
     dim: int
 
     def _open_path(self, path: str) -> None:
-        """Find the file that readers open, and the state of its migration."""
         self._place, self._shown = HiddenFolder(path), path
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
@@ -142,10 +147,9 @@ class FileDatabase(Database):
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
         """Return and remember two options, by default with the values with which the migration was started."""
         record = self._place.record()
-        known = {} if record is None else record.options
-        columns = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
-        self._options = {name: value for name, value in columns.items() if value}
-        return columns["ids"], columns["modality_column"]
+        given = {"ids": ids, "modality_column": modality_column}
+        self._options = (record.options if record else {}) | {name: value for name, value in given.items() if value}
+        return self._options.get("ids"), self._options.get("modality_column")
 
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
@@ -163,6 +167,7 @@ class FileDatabase(Database):
         """Return how many rows of the original have a vector."""
         return self.n
 
+    @abstractmethod
     def _reopen(self) -> None:
         """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
 
@@ -175,8 +180,7 @@ class FileDatabase(Database):
         return self._place.folder / "vectors.npy"
 
     def _new_vectors(self) -> RowVectors:
-        """Return the new vectors, which must exist."""
-        refusals.refuse_untouched(self._stage is Stage.UNTOUCHED, self._shown)
+        refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -184,7 +188,7 @@ class FileDatabase(Database):
 
     def _record(self) -> MigrationRecord:
         record = self._place.record()
-        refusals.refuse_untouched(record is None, self._shown)
+        refusals.refuse(record is None, "untouched", self._shown)
         assert record is not None
         return record
 
@@ -204,7 +208,6 @@ class FileDatabase(Database):
         return free_bytes(self._place.path.parent) or 0
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in file order; the cursor is the number of the next row."""
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
@@ -224,7 +227,6 @@ class FileDatabase(Database):
             yield RowRange.numbered("rows", start, min(start + most, self.n))
 
     def revise(self, rows: RowRange, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by row number, then mark the rows as written."""
         new = self._new_vectors()
 
         def changed() -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]]:
@@ -241,9 +243,11 @@ class FileDatabase(Database):
         return []
 
     def _numbered_pairs(self, rows: RowRange, batch: int) -> Iterator[tuple[np.ndarray, PairedBlock]]:
-        """Yield old and new vectors in file order, with their row numbers."""
         new = self._new_vectors()
-        for piece in cut(self._pieces(rows.start, batch, True), rows.stop):
+        for whole in self._pieces(rows.start, batch, True):
+            piece = whole.until(rows.stop)
+            if not len(piece.ids):
+                return
             numbers = piece.start + np.flatnonzero(piece.valid)
             if not len(numbers):
                 continue
@@ -262,10 +266,9 @@ class FileDatabase(Database):
         return shown
 
     def _all_ids(self) -> pa.Array:
-        return pa.concat_arrays([piece.ids for piece in self._pieces(0, 65_536, False)])
+        return pa.concat_arrays([piece.ids for piece in self._pieces(0, _ID_ROWS, False)])
 
     def _other_fields(self) -> np.ndarray:
-        """Return a digest of each row's other columns, shape (n,)."""
         return np.zeros(self.n)
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
@@ -296,12 +299,10 @@ class FileDatabase(Database):
         return self.count("old") - self.count("new")
 
     def _losing(self) -> int:
-        """Return 0: in most kinds of files, each row has a vector."""
-        return 0
+        return 0  # in most kinds of files, each row has a vector
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
-        return iter(())
+        return iter(())  # a file that was changed during the migration is rejected instead of repaired
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
@@ -327,21 +328,17 @@ class FileDatabase(Database):
 
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have, found by comparing 64-bit hashes."""
-        parts = [hashes(piece.ids) for piece in self._pieces(0, 65_536, False)]
+        parts = [hashes(piece.ids) for piece in self._pieces(0, _ID_ROWS, False)]
         distinct, counts = np.unique(np.concatenate(parts), return_counts=True)
-        repeated = distinct[counts > 1]
-        if not len(repeated):
-            return []
+        repeated = distinct[counts > 1][:1000]
         occurrences: Counter[int | str] = Counter()  # different ids may have the same hash
-        for piece in self._pieces(0, 65_536, False):
-            ids = piece.ids.filter(pa.array(np.isin(hashes(piece.ids), repeated[:1000])))
-            occurrences.update(ids.to_pylist())
+        for piece in self._pieces(0, _ID_ROWS, False) if len(repeated) else ():
+            occurrences.update(piece.ids.filter(pa.array(np.isin(hashes(piece.ids), repeated))).to_pylist())
         return [str(id_) for id_, count in occurrences.items() if count > 1][:10]
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
-        """Return the row number of each id, or -1 if it does not exist."""
         out = np.full(len(ids), -1, np.int64)
-        for piece in self._pieces(0, 65_536, False):
+        for piece in self._pieces(0, _ID_ROWS, False):
             places = among(ids, piece.ids)
             out = np.where(places >= 0, piece.start + places, out)
             if (out >= 0).all():
@@ -359,7 +356,6 @@ class FileDatabase(Database):
             )
 
     def _create(self, new: NewVectors) -> None:
-        """Create the hidden folder next to the file, atomically."""
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
@@ -370,24 +366,21 @@ class FileDatabase(Database):
         self._place.check_unchanged(self._record())
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors; the ids are searched in the whole file."""
-        new = self._new_vectors()
-        refusals.check_shape(vectors, (len(ids), new.dim))
-        self._call(self._invalidate_built)
-        rows = self._rows_of(ids)
-        known = rows >= 0
-        self._call(new.write, rows[known], vectors if known.all() else vectors[known])
+        refusals.check_shape(vectors, (len(ids), self._new_vectors().dim))
+        self._set(ids, vectors)
 
     def delete(self, ids: pa.Array) -> None:
-        """Mark rows as not written."""
-        new = self._new_vectors()
+        self._set(ids, None)
+
+    def _set(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
+        new, rows = self._new_vectors(), self._rows_of(ids)
         self._call(self._invalidate_built)
-        rows = self._rows_of(ids)
-        self._call(new.forget, rows[rows >= 0])
+        known = rows >= 0
+        self._call(new.write, rows[known], None if vectors is None else vectors[known])
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""
-        refusals.refuse_switched(self._stage is Stage.SWITCHED, self._shown)
+        refusals.refuse(self._stage is Stage.SWITCHED, "switched", self._shown)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -408,7 +401,7 @@ class FileDatabase(Database):
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
                 new = self._new_vectors()
-                refusals.check_missing(self._missing(), self._shown)
+                refusals.refuse(n := self._missing(), "missing", self._shown, n=n)
                 new.flush()
                 self._build(new)
                 record.built = fingerprint(self._place.other)
@@ -437,12 +430,9 @@ class FileDatabase(Database):
         self._reopen()
 
     def _remove_old(self) -> None:
-        self._end_migration()
+        self._remove_new()  # the folder, in which the original is now
 
     def _remove_new(self) -> None:
-        self._end_migration()
-
-    def _end_migration(self) -> None:
         self.close()
         self._place.remove()
         self._stage = Stage.UNTOUCHED
@@ -450,29 +440,12 @@ class FileDatabase(Database):
         self._reopen()
 
     def close(self) -> None:
-        """Close the files of the new vectors."""
         if self._new is not None:
             self._new.close()
             self._new = None
 
 
 # ---- rows of a file --------------------------------------------------------------------------------------------------
-
-
-def cut(pieces: Iterator[FilePiece], stop: int | None) -> Iterator[FilePiece]:
-    """Yield pieces up to row number ``stop``, shortening the last one; all pieces if it is None."""
-    for piece in pieces:
-        rows = len(piece.ids) if stop is None else min(len(piece.ids), stop - piece.start)
-        if rows <= 0:
-            return
-        if rows == len(piece.ids):
-            yield piece
-            continue
-        valid = piece.valid[:rows]
-        vectors = None if piece.vectors is None else piece.vectors[: int(valid.sum())]
-        modalities = None if piece.modalities is None else piece.modalities.slice(0, rows)
-        yield FilePiece(piece.start, piece.ids.slice(0, rows), valid, vectors, modalities)
-        return
 
 
 def path_of(address: Address, schemes: tuple[str, ...]) -> str:
@@ -524,10 +497,10 @@ def label_array(spec: str, n: int) -> pa.Array:
 
 
 class RowVectors:
-    """New vectors by row number, read and written in any order, also by several threads.
+    """New vectors by row number in an ``.npy`` file, read and written in any order, also by several threads.
 
-    They are in an ``.npy`` file. ``marks`` is a file with one byte per row, 1 if the row is written. Both are opened
-    for writing unless readers may have them open, after the switch.
+    ``marks`` is a file with one byte per row, 1 if the row is written. Both are opened for writing unless readers may
+    have them open, after the switch.
     """
 
     def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
@@ -555,7 +528,6 @@ class RowVectors:
 
     @staticmethod
     def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
-        """Create both files, with no row written yet."""
         dtype = np.dtype(element_type)
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
         with open(path, "wb") as stream:
@@ -564,30 +536,28 @@ class RowVectors:
         with open(marks, "wb") as stream:
             stream.truncate(rows)
 
-    def write(self, rows: np.ndarray, vectors: np.ndarray) -> None:
-        """Store vectors, shape (b, dim), then the marks of their rows, int64 of shape (b,)."""
+    def write(self, rows: np.ndarray, vectors: np.ndarray | None) -> None:
         try:
             with np.errstate(over="raise"):
-                stored = np.ascontiguousarray(vectors, self.dtype)
+                stored = None if vectors is None else np.ascontiguousarray(vectors, self.dtype)
         except FloatingPointError:
             raise DtypeError(
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
-        width = self.dim * self.dtype.itemsize
         with self._lock:
+            if stored is not None:
+                for start, stop in _ranges(rows):
+                    self._file.seek(self._at(rows[start]))
+                    write_all(self._file, stored[start:stop])
             for start, stop in _ranges(rows):
-                _write_at(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
-            for start, stop in _ranges(rows):
-                _write_at(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
+                self._marks.seek(int(rows[start]))
+                write_all(self._marks, np.full(stop - start, vectors is not None))
 
-    def forget(self, rows: np.ndarray) -> None:
-        """Remove the marks of rows."""
-        with self._lock:
-            for start, stop in _ranges(rows):
-                _write_at(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
+    def _at(self, row: int) -> int:
+        """Return the position of a row in the file of vectors."""
+        return self._offset + int(row) * self.dim * self.dtype.itemsize
 
     def written(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return which rows of a range are written, ndarray of bool."""
         out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
         with self._lock:
             self._read_into(self._marks, start, out)
@@ -596,10 +566,9 @@ class RowVectors:
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of rows in ascending order, ndarray of float32, shape (b, dim)."""
         out = np.empty((len(rows), self.dim), self.dtype)
-        width = self.dim * self.dtype.itemsize
         with self._lock:
             for start, stop in _ranges(rows):
-                self._read_into(self._file, self._offset + int(rows[start]) * width, out[start:stop])
+                self._read_into(self._file, self._at(rows[start]), out[start:stop])
         return out.astype(np.float32, copy=False)
 
     def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
@@ -615,13 +584,11 @@ class RowVectors:
                 got += count
 
     def flush(self) -> None:
-        """Sync both files to disk, the marks last."""
         if self._file.writable():
             for stream in (self._file, self._marks):
                 os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Close both files."""
         self._file.close()
         self._marks.close()
 
@@ -632,11 +599,6 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
         return []
     breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
     return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
-
-
-def _write_at(stream: FileIO, position: int, array: np.ndarray) -> None:
-    stream.seek(position)
-    write_all(stream, array)
 
 
 # ---- the hidden folder -----------------------------------------------------------------------------------------------
@@ -718,22 +680,19 @@ class HiddenFolder:
         path = self.folder / _NAME
         try:
             facts = json.loads(path.read_bytes())
-            if facts["format"] != _FORMAT or facts["format_version"] != _FORMAT_VERSION:
-                raise ValueError("another format")
             record = MigrationRecord(**facts)
-            if not all(type(size) is int and size > 0 for size in (record.dim, record.rows)):
-                raise ValueError("invalid values")
-            if record.element_type not in ("float32", "float16"):
-                raise ValueError("invalid values")
-            for texts in (record.note, record.options):
-                if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-                    raise ValueError("an invalid note or invalid options")
+            values = [*record.note.values(), *record.options.values()]
+            good = (record.format, record.format_version) == (_FORMAT, _FORMAT_VERSION)
+            good &= all(type(size) is int and size > 0 for size in (record.dim, record.rows))
+            good &= record.element_type in ("float32", "float16") and all(isinstance(text, str) for text in values)
+            if not good:
+                raise ValueError("another format, or invalid values")
             return record
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise FileError(describe_refusal(error, f"while reading {path}")) from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise CorruptFileError(
                 f"The record of a migration, {path}, is damaged ({error}).",
                 f"Restore it from a backup; {self.path} and the vectors next to it are intact.",
@@ -746,7 +705,6 @@ class HiddenFolder:
                 raise FileError(f"{path} was not created by a migration, which needs this name.", "Rename it.")
 
     def keep(self, record: MigrationRecord) -> None:
-        """Replace the record."""
         with atomic_path(self.folder / _NAME, force=True) as temporary:
             temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
@@ -783,13 +741,11 @@ class HiddenFolder:
             )
 
     def swap(self, switched: bool) -> None:
-        """Exchange the file that readers open and the one in the hidden folder.
-
-        ``switched`` if readers then see the new one.
+        """Exchange the file that readers open, then the new one if ``switched``, and the one in the hidden folder.
 
         A single system call does this if the operating system and the file system support it (Linux, macOS, local
-        disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
-        killed there, the next ``HiddenFolder`` for the path repairs this.
+        disks). Otherwise readers find no file for a moment; if the process is killed then, the next ``HiddenFolder``
+        for the path repairs this.
         """
         # Before the exchange, so that a full disk is noticed while nothing has changed.
         record = self.record()

@@ -107,13 +107,13 @@ class Chroma(CollectionDatabase):
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
         if self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM:  # not all of its errors say so
-            return refusals.full_disk(where, message)
+            return refusals.refusal("full disk", where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
-            return refusals.no_answer(where, message, "the Chroma server")
+            return refusals.refusal("no answer", where, message)
         theirs = module in ("chromadb", "chromadb_rust_bindings")
         if theirs or isinstance(error, (ValueError, TypeError, OSError, sqlite3.Error)):
-            return refusals.rejected(where, message)
+            return refusals.refusal("rejected", where, message)
         return None
 
     def _names(self) -> list[str]:
@@ -135,13 +135,11 @@ class Chroma(CollectionDatabase):
         self._call(self._client.delete_collection, collection)
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
-        """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
         found = self._call(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
         keys = dict.fromkeys(key for metadata in found["metadatas"] for key in metadata or {})
         return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
 
     def _get(self, collection: Any, ids: list[str], include: list[str]) -> dict[str, Any]:
-        """Return the records of these ids that exist, sorted by id."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
         for start in range(0, len(ids), self._most):
             got = self._call(collection.get, ids=ids[start : start + self._most], include=include)
@@ -246,7 +244,7 @@ def _parse_where(text: str) -> dict[str, object]:
     try:
         where = json.loads(text)
     except ValueError as error:
-        raise refusals.bad_condition(text, f"not JSON: {error}", example) from error
+        raise refusals.refusal("condition", text, f"not JSON: {error}", example=example) from error
     if not isinstance(where, dict) or not where:
-        raise refusals.bad_condition(text, "not a Chroma where filter", example)
+        raise refusals.refusal("condition", text, "not a Chroma where filter", example=example)
     return where

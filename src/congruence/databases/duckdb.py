@@ -61,6 +61,10 @@ _DISK = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC), errn
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
+#: Conditions for the catalog's functions: of this file, and of a table.
+_HERE = "WHERE database_name = current_database()"
+_OF_TABLE = f"{_HERE} AND schema_name = $1 AND table_name = $2"
+
 
 class DuckColumn(NamedTuple):
     """A column as DuckDB's catalog describes it."""
@@ -113,10 +117,8 @@ class DuckDB(ColumnDatabase):
         return other
 
     def _find_table(self, table: Name, column: Name, ids: Name, modality: Name) -> DuckTable:
-        tables = self._connection.execute(
-            "SELECT schema_name, table_name FROM duckdb_tables() "
-            "WHERE database_name = current_database() AND NOT internal AND NOT temporary"
-        ).fetchall()
+        query = f"SELECT schema_name, table_name FROM duckdb_tables() {_HERE} AND NOT internal AND NOT temporary"
+        tables = self._connection.execute(query).fetchall()
         matching = [name for name in tables if table is None or table in (name[1], ".".join(name))]
         if len(matching) != 1:
             names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables))
@@ -124,13 +126,7 @@ class DuckDB(ColumnDatabase):
                 f"Got `table={table!r}`; expected one of those in {self._place}: {names or 'none'}.", "Pass `table=…`."
             )
         schema, name = matching[0]
-        columns: dict[str, str] = dict(
-            self._connection.execute(
-                "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() "
-                "AND schema_name = ? AND table_name = ? ORDER BY column_index",
-                [schema, name],
-            ).fetchall()
-        )
+        columns = {one: facts.type for one, facts in self._columns_of(schema, name).items()}
         refusals.check_columns(columns, name, column, ids, modality)
         if hidden := [one for one in columns if one.lower() == "rowid"]:
             raise DatabaseError(f"{name} has a column {hidden[0]!r}, which hides DuckDB's own row ids.", "Rename it.")
@@ -145,17 +141,14 @@ class DuckDB(ColumnDatabase):
                 "Pass another `column=…`.",
             )
         if ids is None:
-            keys = self._connection.execute(
-                "SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = current_database() "
-                "AND schema_name = ? AND table_name = ? AND constraint_type = 'PRIMARY KEY'",
-                [schema, name],
-            ).fetchall()
-            single = [key[0][0] for key in keys if len(key[0]) == 1]
+            query = f"SELECT constraint_column_names FROM duckdb_constraints() {_OF_TABLE} AND constraint_type = $3"
+            keys = self._connection.execute(query, [schema, name, "PRIMARY KEY"]).fetchall()
+            single = [key[0] for (key,) in keys if len(key) == 1]
             ids = single[0] if single else "id" if "id" in columns else None
         if ids is None:
             raise ParameterError(f"{name} has no primary key of one column and no column id.", "Pass `ids=…`.")
         if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
-            raise refusals.bad_ids(columns[ids], ids)
+            raise refusals.refusal("ids", ids, kind=columns[ids])
         return DuckTable(schema, name, column, ids, columns[ids], modality)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -168,15 +161,15 @@ class DuckDB(ColumnDatabase):
                 refused = OSError(number, os.strerror(number))
                 return StorageError(describe_refusal(refused, f"from the disk at {place}"))
         if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
-            return refusals.in_use(place, reason)
+            return refusals.refusal("in use", place, reason)
         condition = (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
         if self._rows is not None and isinstance(error, condition):
-            return refusals.bad_condition(self._rows, reason, "a condition for WHERE in DuckDB's SQL")
+            return refusals.refusal("condition", self._rows, reason, example="a condition for WHERE in DuckDB's SQL")
         if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
-            return refusals.damaged(place, reason)
+            return refusals.refusal("damaged", place, reason)
         if isinstance(error, duckdb.IOException):
             return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
-        return refusals.rejected(place, reason)
+        return refusals.refusal("rejected", place, reason)
 
     def _check_condition(self, rows: str) -> None:
         """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
@@ -185,7 +178,9 @@ class DuckDB(ColumnDatabase):
             query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
-                raise refusals.bad_condition(rows, "more than a condition", "a single condition for WHERE")
+                raise refusals.refusal(
+                    "condition", rows, "more than a condition", example="a single condition for WHERE"
+                )
             self._read(f"{query} AND false")
 
     def _read(self, query: str, *values: object) -> pa.Table:
@@ -194,31 +189,29 @@ class DuckDB(ColumnDatabase):
 
     def _run(self, *statements: str) -> None:
         """Run statements in one transaction."""
+        around = ([], []) if self._rehearsing else (["BEGIN"], ["COMMIT"])
         with self._errors():
-            if self._rehearsing:
-                for statement in statements:
-                    self._connection.execute(statement)
-                return
-            self._connection.execute("BEGIN")
             try:
-                for statement in statements:
+                for statement in (*around[0], *statements, *around[1]):
                     self._connection.execute(statement)
-                self._connection.execute("COMMIT")
             except BaseException:
-                with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended
-                    self._connection.execute("ROLLBACK")
+                if not self._rehearsing:
+                    self._undo()
                 raise
 
-    def _columns(self) -> dict[str, DuckColumn]:
-        """Return the current columns, by name."""
+    def _undo(self) -> None:
+        with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended
+            self._connection.execute("ROLLBACK")
+
+    def _columns_of(self, schema: str, table: str) -> dict[str, DuckColumn]:
+        facts = "column_name, data_type, coalesce(comment, ''), NOT is_nullable, column_default"
+        query = f"SELECT {facts} FROM duckdb_columns() {_OF_TABLE} ORDER BY column_index"
         with self._errors():
-            rows = self._connection.execute(
-                "SELECT column_name, data_type, coalesce(comment, ''), NOT is_nullable, column_default "
-                "FROM duckdb_columns() "
-                "WHERE database_name = current_database() AND schema_name = ? AND table_name = ? ORDER BY column_index",
-                [self._table.schema, self._table.name],
-            ).fetchall()
+            rows = self._connection.execute(query, [schema, table]).fetchall()
         return {name: DuckColumn(*facts) for name, *facts in rows}
+
+    def _columns(self) -> dict[str, DuckColumn]:
+        return self._columns_of(self._table.schema, self._table.name)
 
     @property
     def _subject(self) -> object:
@@ -245,7 +238,6 @@ class DuckDB(ColumnDatabase):
         return NewVectors(mark["dim"], "int8" if kind.startswith("TINYINT") else "float32", mark["note"])
 
     def _side(self, side: VectorSide) -> tuple[str, int]:
-        """Return the column of a side and its width."""
         columns = self._columns()  # one query only: this runs for each block that is written or read
         if side == "new":
             return self._name("new", columns), self._made_of(columns).dim
@@ -268,15 +260,10 @@ class DuckDB(ColumnDatabase):
         old, dim = self._side("old")
         columns = self._columns()
         stage, _, new = self._names(columns)
-        own = {old, new, self._table.ids}
+        others = [name for name in columns if name not in (old, new)]
         comment = self._mark_in(columns).get("comment", "") if stage is Stage.SWITCHED else columns[old].comment
-        several = (
-            sum(bool(_VECTOR.fullmatch(kind.type)) for name, kind in columns.items() if name not in (old, new)) > 0
-        )
-        counts = self._read(
-            f"SELECT count(*) AS rows, count({quoted(old)}) AS full FROM {self._table.path} {self._where()}"
-        )
-        rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
+        several = any(_VECTOR.fullmatch(columns[name].type) for name in others)
+        full, rows = self.count(), self._number(f"count(*) AS n FROM {self._table.path} {self._where()}")
         try:
             metadata = json.loads(comment)
         except ValueError:
@@ -288,7 +275,7 @@ class DuckDB(ColumnDatabase):
             dim=dim,
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
-            columns=tuple(name for name in columns if name not in own),
+            columns=tuple(name for name in others if name != self._table.ids),
             space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
             free_bytes=free_bytes(self._place.absolute().parent),
         )
@@ -306,10 +293,10 @@ class DuckDB(ColumnDatabase):
     ) -> Iterator[tuple[pa.Table, Cursor]]:
         """Yield rows by ranges of row ids, with one query per range, up to the last row id at the start of the scan."""
         start: int = -1
-        stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
+        stop: int | None = self._number(f"max(rowid) AS n FROM {self._table.path}")
         if after is not None:
             if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
-                raise refusals.bad_cursor(after)
+                raise refusals.refusal("cursor", after)
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
         rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
@@ -322,11 +309,10 @@ class DuckDB(ColumnDatabase):
                 yield page.combine_chunks(), [start, stop]
             elif start < stop:  # rows that moved or do not satisfy the condition leave many empty ranges
                 end = min(start + _GAP_ROWS, stop)
-                following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
+                following = self._number(f"min(rowid) AS n {rows}", start, end)
                 start = end if following is None else following - 1
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield rows in the order of their row ids."""
         for page, cursor in self._pages([self._side(side)], after, batch):
             yield self._block(page, cursor)
 
@@ -358,17 +344,17 @@ class DuckDB(ColumnDatabase):
         finally:
             self._connection.unregister("congruence_given")
 
+    def _number(self, what: str, *values: object) -> Any:
+        """Return the number ``n`` that a query selects."""
+        return self._read(f"SELECT {what}", *values)["n"][0].as_py()
+
     def count(self, side: VectorSide = "old") -> int:
-        column, _ = self._side(side)
-        return int(
-            self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
-        )
+        column = quoted(self._name(side))
+        return int(self._number(f"count({column}) AS n FROM {self._table.path} {self._where()}"))
 
     def _missing(self) -> int:
-        columns = self._columns()
-        old, new = self._name("old", columns), self._name("new", columns)
-        lacking = f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"
-        return int(self._read(f"SELECT count(*) AS n FROM {self._table.path} WHERE {lacking}")["n"][0].as_py())
+        lacking = f"{quoted(self._name('old'))} IS NOT NULL AND {quoted(self._name('new'))} IS NULL"
+        return int(self._number(f"count(*) AS n FROM {self._table.path} WHERE {lacking}"))
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
         sides = self._side(side), self._side("new" if side == "old" else "old")
@@ -393,7 +379,6 @@ class DuckDB(ColumnDatabase):
             )
 
     def _create(self, new: NewVectors) -> None:
-        """Add the column and its comment in one transaction."""
         columns = self._columns()
         _, old, column = self._names(columns)
         kind = self._type_like(columns[old].type, new.dim, new.element_type)
@@ -404,13 +389,11 @@ class DuckDB(ColumnDatabase):
         )
 
     def _type_like(self, old: str, dim: int, element_type: str) -> str:
-        """Return the type of a column of new vectors."""
         number = "TINYINT" if element_type == "int8" else "DOUBLE" if old.startswith("DOUBLE") else "FLOAT"
         return f"{number}[]" if old.endswith("[]") else f"{number}[{dim}]"
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be null."""
         return not self._columns()[self._column].required
 
     @property
@@ -418,15 +401,12 @@ class DuckDB(ColumnDatabase):
         return not self._columns()[self._name("old")].type.startswith("DOUBLE")
 
     def obstacles(self, new: NewVectors) -> list[tuple[str, str]]:
-        """Return what stands in the way of a step, by the catalog and a rehearsal in a transaction that is undone."""
         columns, name, table = self._columns(), self._column, self._table
         old = columns[name]
         mentions = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-        constraints = self._read(
-            "SELECT table_name, constraint_type AS kind, constraint_text AS text, expression, referenced_table AS "
-            "other FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ?",
-            table.schema,
-        ).to_pylist()
+        facts = "table_name, constraint_type AS kind, constraint_text AS text, expression, referenced_table AS other"
+        query = f"SELECT {facts} FROM duckdb_constraints() {_HERE} AND schema_name = ?"
+        constraints = self._read(query, table.schema).to_pylist()
         found = [
             ("drop-old", f"the constraint {row['text']}, which DuckDB drops with the column")
             for row in constraints
@@ -470,8 +450,7 @@ class DuckDB(ColumnDatabase):
             return [(step, f"columns that DuckDB does not rename or drop ({error.__cause__ or error})")]
         finally:
             self._rehearsing = False
-            with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended
-                self._connection.execute("ROLLBACK")
+            self._undo()
         return []
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
@@ -484,7 +463,6 @@ class DuckDB(ColumnDatabase):
         return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
     def _store(self, ids: pa.Array, vectors: np.ndarray | None, side: VectorSide = "new") -> None:
-        """Write or remove vectors in one transaction."""
         column, dim = self._side(side)
         table = self._table
         rows = {"id": ids}
@@ -507,14 +485,8 @@ class DuckDB(ColumnDatabase):
         return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
 
     def _indices(self) -> list[dict[str, str]]:
-        """Return the indexes created by CREATE INDEX: name and statement."""
-        indices: list[dict[str, str]] = self._read(
-            "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() "
-            "AND schema_name = ? AND table_name = ? AND sql IS NOT NULL",
-            self._table.schema,
-            self._table.name,
-        ).to_pylist()
-        return indices
+        query = f"SELECT index_name AS name, sql FROM duckdb_indexes() {_OF_TABLE} AND sql IS NOT NULL"
+        return list(self._read(query, self._table.schema, self._table.name).to_pylist())
 
     def _without_indices(self, *statements: str) -> None:
         """Run statements that DuckDB does not allow on indexed tables: without the indexes, in one transaction."""
@@ -573,7 +545,6 @@ class DuckTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The qualified table name in SQL."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property

@@ -74,13 +74,8 @@ class Faiss(FileDatabase):
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         for start in range(after, self.n, batch):
             stop = min(start + batch, self.n)
-            yield FilePiece(
-                start,
-                pa.array(self._stored.ids[start:stop]),
-                np.ones(stop - start, bool),
-                self._stored.read(start, stop) if vectors else None,
-                None if self._labels is None else self._labels.slice(start, stop - start),
-            )
+            rows = self._stored.read(start, stop) if vectors else None
+            yield FilePiece.full(start, pa.array(self._stored.ids[start:stop]), rows, self._labels)
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         # Ids and graph are as large as in the old index.
@@ -102,17 +97,12 @@ class Faiss(FileDatabase):
         return describe_index(self._stored.inner, self._stored.id_map)
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        """Search the index of a side; the new side must have one."""
-        index = self._index
-        if side == "new":
-            if self._new_index is None:
-                switched = self._stage is Stage.SWITCHED
-                if self._record().built is None and not switched:
-                    raise MigrationError(
-                        f"There is no new index beside {self._shown}.", "Build it first (build_index)."
-                    )
-                self._new_index = read_index(self._place.path if switched else self._place.other)
-            index = self._new_index
+        switched = self._stage is Stage.SWITCHED
+        if side == "new" and self._new_index is None:
+            if self._record().built is None and not switched:
+                raise MigrationError(f"There is no new index beside {self._shown}.", "Build it first (build_index).")
+            self._new_index = read_index(self._place.path if switched else self._place.other)
+        index: faiss.Index = self._index if side == "old" else self._new_index
         _, ids = index.search(np.ascontiguousarray(queries, np.float32), k)
         return [pa.array(row[row >= 0]) for row in ids]
 
@@ -125,7 +115,7 @@ def read_index(path: Path) -> faiss.Index:
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
-        raise refusals.damaged(path, str(error)[:300]) from error
+        raise refusals.refusal("damaged", path, str(error)[:300]) from error
 
 
 def write_index(index: faiss.Index, path: Path) -> None:
@@ -156,13 +146,8 @@ class StoredVectors:
         self.inner = index
         #: For an inverted file: number of each list, and position of its first vector.
         self._lists: list[tuple[int, int]] | None = None
-        if type(index) not in (
-            faiss.IndexFlat,
-            faiss.IndexFlatIP,
-            faiss.IndexFlatL2,
-            faiss.IndexHNSWFlat,
-            faiss.IndexIVFFlat,
-        ):
+        flat = faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2
+        if type(index) not in (*flat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat):
             raise DatabaseError(
                 f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
                 "Migrate the vectors it was built from (a .npy or .parquet), and build it again.",
@@ -178,7 +163,6 @@ class StoredVectors:
         self.ids = np.arange(self.n) if ids is None else ids
 
     def _read_lists(self, index: faiss.Index) -> np.ndarray:
-        """Find the position at which each inverted list starts, and return the ids in the order of the lists."""
         faiss = require("faiss", extra="faiss")
         self._lists, parts, start = [], [np.empty(0, np.int64)], 0
         for k in range(index.nlist):
@@ -190,20 +174,17 @@ class StoredVectors:
         return np.concatenate(parts)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the vectors of a range of positions, float32 of shape (stop - start, dim)."""
         if self._lists is None:
             return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
-        return np.concatenate([np.empty((0, self.dim), np.float32), *self._from_lists(start, stop)])
-
-    def _from_lists(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Yield the vectors of a range of positions from each inverted list that overlaps it."""
         faiss = require("faiss", extra="faiss")
-        for k, first in self._lists or []:
+        parts = [np.empty((0, self.dim), np.float32)]
+        for k, first in self._lists:
             size = self.inner.invlists.list_size(k)
             if first < stop and first + size > start:
                 codes = faiss.rev_swig_ptr(self.inner.invlists.get_codes(k), size * self.dim * 4)
                 rows = codes.view(np.float32).reshape(size, self.dim)
-                yield rows[max(start - first, 0) : stop - first].copy()
+                parts.append(rows[max(start - first, 0) : stop - first])
+        return np.concatenate(parts)
 
 
 def describe_index(index: faiss.Index, id_map: str) -> str:

@@ -99,14 +99,11 @@ class LanceDB(ColumnDatabase):
 
     The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
     ``az``). Vectors are fixed-size lists of floats, or of bytes with packed bits, highest bit first. ``rows`` is a
-    condition for LanceDB's ``where``, which Lance evaluates for each row; it cannot run statements.
+    condition for LanceDB's ``where``, which cannot run statements.
 
-    Each fragment in which new vectors change gets a new file of the column, so write many rows at a time. Other clients
-    may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
-    of its old content. ``rollback`` renames the columns back, and so keeps rows added after the switch.
-
-    All ranges refer to the version that ``ranges`` read. A file is committed only if its fragment still consists of the
-    same files, apart from the new column: updated and compacted rows move to another fragment.
+    Each fragment in which new vectors change gets a new file of the column, so write many rows at a time. It is
+    committed only if the fragment, of the version that ``ranges`` read, still consists of the same other files: other
+    clients may add, update, delete and compact rows meanwhile, and such rows move to another fragment.
     """
 
     kind = "lancedb"
@@ -139,7 +136,6 @@ class LanceDB(ColumnDatabase):
         self.__dict__.update(state, _lance=import_lance())
 
     def _open(self) -> lance.LanceDataset:
-        """Open the latest version."""
         with translated_errors(self._place, None):
             return self._lance.dataset(self._place.uri, storage_options=self._place.options)
 
@@ -155,18 +151,24 @@ class LanceDB(ColumnDatabase):
     def _column_names(self) -> Collection[str]:
         return list(self._open().schema.names)
 
-    def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
-        """Return the column of a side in one version."""
-        return self._name(side, data.schema.names)
+    def _latest(self, side: VectorSide) -> tuple[lance.LanceDataset, str]:
+        """Return the latest version, with all new vectors if the side is the new one, and the side's column."""
+        if side == "new":
+            self.flush()
+        data = self._open()
+        return data, self._name(side, data.schema.names)
+
+    def _both(self) -> tuple[lance.LanceDataset, str, str]:
+        """Return the latest version, with all new vectors, and the columns of both sides."""
+        data, new = self._latest("new")
+        return data, self._name("old", data.schema.names), new
 
     def info(self) -> DatabaseInfo:
         data = self._open()
         _, old, new = self._names(data.schema.names)
         own = {old, new, self._ids}
-        lists = [
-            name for name in data.schema.names if pa.types.is_fixed_size_list(storage_of(data.schema.field(name).type))
-        ]
-        several = not own.issuperset(lists)
+        others = [field for field in data.schema if field.name not in own]
+        several = any(pa.types.is_fixed_size_list(storage_of(field.type)) for field in others)
         value_type = storage_of(data.schema.field(old).type)
         ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
@@ -182,7 +184,7 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                columns=tuple(name for name in data.schema.names if name not in own),
+                columns=tuple(field.name for field in others),
                 space=space_in(decoded_metadata(data.schema.metadata), self._place),
                 free_bytes=free_bytes(self._place.folder),
             )
@@ -199,58 +201,55 @@ class LanceDB(ColumnDatabase):
         condition = f"{quoted(column)} IS NOT NULL"
         return condition if self._rows is None else f"({self._rows}) AND {condition}"
 
-    def _batches(
+    def _pieces(
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after a cursor: ids, the columns, modalities if there are any, and addresses."""
+    ) -> Iterator[LancePiece]:
+        """Yield the rows after a cursor, in table order."""
         fragments, last_read = data.get_fragments(), np.uint64(0)
         if after is not None:
             position: Any = after
             good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
             if not good or len(position) != 2:
-                raise refusals.bad_cursor(after)
+                raise refusals.refusal("cursor", after)
             number, offset = position
             index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
                 fragments = fragments[index:]
                 last_read = np.uint64((number << 32) + offset)
-        modalities = [self._modality] if self._modality else []
-        if not fragments:
-            return
-        pieces = stream(
-            data, [self._ids, *columns, *modalities], filter=self._rows, batch_size=batch, fragments=fragments
-        )
-        for piece in pieces:
+        for piece in self._read(data, columns, batch, filter=self._rows, fragments=fragments) if fragments else ():
             if after is not None:
-                addresses = np.asarray(piece.column(piece.num_columns - 1))
-                same_fragment = fragment_of(addresses) == fragment_of(np.array([last_read]))[0]
-                if same_fragment.any():
-                    piece = piece.filter(pa.array(~same_fragment | (addresses > last_read)))
-            for start in range(0, len(piece), batch):
-                yield piece.slice(start, batch)
+                same_fragment = fragment_of(piece.addresses) == fragment_of(np.array([last_read]))[0]
+                piece = piece.where(~same_fragment | (piece.addresses > last_read))
+            if len(piece.ids):
+                yield piece
 
-    def _modalities_of(self, piece: pa.RecordBatch) -> pa.Array | None:
-        """Return the modalities, which are the second-to-last column."""
-        return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modality else None
+    def _read(self, data: lance.LanceDataset, columns: list[str], batch: int, **options: Any) -> Iterator[LancePiece]:
+        """Yield rows with their ids, these columns of vectors, and modalities if there are any."""
+        modalities = [self._modality] if self._modality else []
+        for found in stream(data, [self._ids, *columns, *modalities], batch_size=batch, **options):
+            for start in range(0, len(found), batch):
+                piece = found.slice(start, batch)
+                refusals.check_ids(piece.column(0), self._ids, self._place)
+                yield LancePiece(
+                    owned(as_ids(piece.column(0))),  # else it would keep its whole batch, with the vectors, in memory
+                    [matrix_of(piece.column(1 + k)) for k in range(len(columns))],
+                    piece.column(1 + len(columns)).cast(pa.large_string()) if modalities else None,
+                    np.asarray(piece.column(piece.num_columns - 1)),
+                )
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
-        data = self._settled(side)
-        column = self._side(data, side)
+        data, column = self._latest(side)
         with self._errors():
-            for piece in self._batches(data, [column], after, batch):
-                vectors, has = matrix_of(piece.column(1))
-                if has.any():
-                    mask, modalities = pa.array(has), self._modalities_of(piece)
-                    kept = modalities.filter(mask) if modalities is not None else None
-                    last = np.asarray(piece.column(piece.num_columns - 1))[-1:]
+            for whole in self._pieces(data, [column], after, batch):
+                piece = whole.where(whole.vectors[0][1])
+                if len(piece.ids):
+                    last = whole.addresses[-1:]
                     cursor: Cursor = [int(fragment_of(last)[0]), int(offset_of(last)[0])]
-                    rows = numbers_of(vectors if has.all() else vectors[has])
-                    yield Block(self._ids_of(piece).filter(mask), rows, kept, cursor)
+                    yield Block(piece.ids, numbers_of(piece.vectors[0][0]), piece.modalities, cursor)
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        data = self._settled(side)
-        column, start, rows = self._side(data, side), 0, []
+        (data, column), start, rows = self._latest(side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
                 positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
@@ -258,40 +257,35 @@ class LanceDB(ColumnDatabase):
                 start += len(piece)
             columns = [self._ids, column, *([self._modality] if self._modality else [])]
             taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
-            (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
-            vectors, has = matrix_of(piece.column(1))
+            (found,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
+            vectors, has = matrix_of(found.column(1))
             mask = pa.array(has)
-            modalities = piece.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
-            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+            modalities = found.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
+            return Block(as_ids(found.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: VectorSide = "old") -> int:
-        data = self._settled(side)
+        data, column = self._latest(side)
         with self._errors():
-            return int(data.count_rows(self._having(self._side(data, side))))
+            return int(data.count_rows(self._having(column)))
 
     def _missing(self) -> int:
-        data = self._settled()
-        old, new = quoted(self._side(data, "old")), quoted(self._side(data, "new"))
+        data, old, new = self._both()
         with self._errors():
-            return int(data.count_rows(f"{old} IS NOT NULL AND {new} IS NULL"))
+            return int(data.count_rows(f"{quoted(old)} IS NOT NULL AND {quoted(new)} IS NULL"))
 
     def scan_new(self, *, batch: int = BATCH) -> Iterator[NewBlock]:
-        data = self._settled()
-        columns = [self._side(data, "new"), self._side(data, "old")]
+        data, old, new = self._both()
         with self._errors():
-            for piece in self._batches(data, columns, None, batch):
-                vectors, has_new = matrix_of(piece.column(1))
-                if has_new.any():
-                    mask, modalities = pa.array(has_new), self._modalities_of(piece)
-                    kept = None if modalities is None else modalities.filter(mask)
-                    has_old = piece.column(2).is_valid().to_numpy(zero_copy_only=False)[has_new]
-                    rows, same = numbers_of(vectors[has_new]), np.ones(len(has_old), bool)
-                    yield NewBlock(self._ids_of(piece).filter(mask), rows, has_old, same, kept)
+            for whole in self._pieces(data, [new, old], None, batch):
+                piece = whole.where(whole.vectors[0][1])
+                if len(piece.ids):
+                    (rows, same), (_, has_old) = piece.vectors
+                    yield NewBlock(piece.ids, numbers_of(rows), has_old, same, piece.modalities)
 
     def _update_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         """Update old vectors as users do, which moves the rows: they share files with other columns."""
-        data = self._settled()
-        field, names = data.schema.field(self._side(data, "old")), data.schema.field(self._ids)
+        data, column, _ = self._both()
+        field, names = data.schema.field(column), data.schema.field(self._ids)
         kind = storage_of(field.type)
         values = np.zeros((len(ids), dim_of(kind))) if vectors is None else vectors
         mask = pa.array(np.full(len(ids), vectors is None))
@@ -302,23 +296,6 @@ class LanceDB(ColumnDatabase):
         keys = pa.array([uuid.UUID(id_).bytes for id_ in ids.to_pylist()], pa.binary(16)) if uuids else ids
         given = pa.table([keys.cast(storage_of(names.type)), rows], schema=pa.schema([names, field]))
         self._change(lambda: self._open().merge_insert(self._ids).when_matched_update_all().execute(given))
-
-    def _ids_of(self, piece: pa.RecordBatch) -> pa.Array:
-        refusals.check_ids(piece.column(0), self._ids, self._place)
-        # A copy: a column from Lance would keep its whole batch, with the vectors, in memory.
-        return owned(as_ids(piece.column(0)))
-
-    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray]:
-        """Return the rows of a batch with an old vector, and a mask of these rows."""
-        (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
-        ids, modalities = self._ids_of(piece), self._modalities_of(piece)
-        if not has_old.all():
-            mask = pa.array(has_old)
-            ids, modalities = ids.filter(mask), modalities.filter(mask) if modalities is not None else None
-            old, new, has_new = old[has_old], new[has_old], has_new[has_old]
-        new = np.array(numbers_of(new))
-        new[~has_new] = 0
-        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old
 
     def repeated_ids(self) -> list[str]:
         with self._errors():
@@ -342,9 +319,8 @@ class LanceDB(ColumnDatabase):
         data = self._open()
         old = data.schema.field(self._column)
         wide = storage_of(old.type).value_type == pa.float64()
-        number = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}[
-            new.element_type
-        ]
+        numbers = {"float32": pa.float64() if wide else pa.float32(), "float16": pa.float16(), "binary": pa.uint8()}
+        number = numbers[new.element_type]
         kind = pa.list_(number, new.dim // 8 if new.element_type == "binary" else new.dim)
         metadata = {**decoded_metadata(old.metadata), NOTE: json.dumps(new.note), **hiding_metadata(kind)}
         data.add_columns(pa.field(self._column + NEW, kind, metadata=metadata))
@@ -391,12 +367,6 @@ class LanceDB(ColumnDatabase):
         folder = self._place.folder
         return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
 
-    def _settled(self, side: VectorSide = "new") -> lance.LanceDataset:
-        """Return the latest version; for the new side, with all new vectors."""
-        if side == "new":
-            self.flush()
-        return self._open()
-
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry if others commit in between."""
         for attempt in range(_ATTEMPTS):
@@ -410,8 +380,7 @@ class LanceDB(ColumnDatabase):
         raise AssertionError
 
     def build_index(self) -> str | None:
-        data = self._settled()
-        old, new = self._side(data, "old"), self._side(data, "new")
+        data, old, new = self._both()
         like, index = find_index(data, old), find_index(data, new)
         if like is None:
             return None
@@ -423,9 +392,9 @@ class LanceDB(ColumnDatabase):
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search with the index and its distance, or exactly, by L2, without one; by Hamming for bits."""
-        data = self._settled()
-        column = self._side(data, side)
-        index = find_index(data, column) or find_index(data, self._side(data, "old"))
+        data, old, new = self._both() if side == "new" else (*self._latest("old"), "")
+        column = new or old
+        index = find_index(data, column) or find_index(data, old)
         rows = np.asarray(queries, np.float32)
         if is_bits(data.schema.field(column).type):
             metric, rows = {"metric": "hamming"}, pack(rows)
@@ -473,12 +442,11 @@ class LanceDB(ColumnDatabase):
 
     @property
     def exact(self) -> bool:
-        data = self._open()
-        return bool(storage_of(data.schema.field(self._side(data, "old")).type).value_type != pa.float64())
+        data, column = self._latest("old")
+        return bool(storage_of(data.schema.field(column).type).value_type != pa.float64())
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be null."""
         return bool(self._open().schema.field(self._column).nullable)
 
     def _hide(self, suffix: str) -> None:
@@ -500,7 +468,8 @@ class LanceDB(ColumnDatabase):
 
     def ranges(self, most: int) -> Iterator[RowRange]:
         """Yield ranges of fragments, which are never divided."""
-        data = self._settled()
+        self.flush()
+        data = self._open()
         self._version = data.version
         bounds: list[tuple[int, int]] = []
         rows = most
@@ -534,25 +503,19 @@ class LanceDB(ColumnDatabase):
         selected: np.ndarray | None,
     ) -> list[WrittenFile]:
         """Write a new column file of a fragment if vectors change, at the selected offsets if not None."""
-        new = self._side(data, "new")
-        columns = [self._ids, self._side(data, "old"), new, *([self._modality] if self._modality else [])]
+        old, new = (self._name(side, data.schema.names) for side in ("old", "new"))
         kind = storage_of(data.schema.field(new).type)
 
-        def pieces() -> Iterator[pa.RecordBatch]:
-            for piece in stream(data, columns, fragments=[fragment], batch_size=batch):
-                for start in range(0, len(piece), batch):
-                    yield piece.slice(start, batch)
-
         def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-            for piece in run_ahead(pieces()):
-                offsets = offset_of(np.asarray(piece.column(piece.num_columns - 1)))
-                mine = np.ones(len(piece), bool) if selected is None else np.isin(offsets, selected)
-                values, has = matrix_of(piece.column(2))
-                block, has_old = self._paired(piece.filter(pa.array(mine)))
-                result = change(block) if len(block.ids) else None
+            for piece in run_ahead(self._read(data, [old, new], batch, fragments=[fragment])):
+                offsets, (values, has) = offset_of(piece.addresses), piece.vectors[1]
+                mine = piece.vectors[0][1].copy()  # with an old vector
+                if selected is not None:
+                    mine &= np.isin(offsets, selected)
+                result = change(piece.where(mine).paired()) if mine.any() else None
                 if result is not None:
                     which, vectors = result
-                    rows = np.flatnonzero(mine)[has_old][which]
+                    rows = np.flatnonzero(mine)[which]
                     values, has = values.copy(), has.copy()
                     has[rows] = vectors is not None
                     if vectors is not None:
@@ -589,7 +552,7 @@ class LanceDB(ColumnDatabase):
             from lance.fragment import DataFile
 
             data = self._open()
-            field = data.lance_schema.field(self._side(data, "new")).id()
+            field = data.lance_schema.field(self._name("new", data.schema.names)).id()
             fragments = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
             fitting = [file for file in files if _fits(fragments.get(file["fragment"]), field, file)]
             if fitting:
@@ -601,6 +564,31 @@ class LanceDB(ColumnDatabase):
             if file["fragment"] not in committed:
                 self._place.remove(str(file["file"]["path"]))
         return len(files) - len(committed)
+
+
+class LancePiece(NamedTuple):
+    """Rows of a table: vectors of several columns as they are stored, and which rows have one."""
+
+    ids: pa.Array
+    vectors: list[tuple[np.ndarray, np.ndarray]]
+    modalities: pa.Array | None
+    addresses: np.ndarray
+
+    def where(self, rows: np.ndarray) -> LancePiece:
+        """Return some of the rows."""
+        if rows.all():
+            return self
+        mask = pa.array(rows)
+        vectors = [(found[rows], has[rows]) for found, has in self.vectors]
+        modalities = None if self.modalities is None else self.modalities.filter(mask)
+        return LancePiece(self.ids.filter(mask), vectors, modalities, self.addresses[rows])
+
+    def paired(self) -> PairedBlock:
+        """Return the rows with the vectors of both columns, zeros for missing ones."""
+        (old, _), (new, has_new) = self.vectors
+        rows = np.array(numbers_of(new))
+        rows[~has_new] = 0
+        return PairedBlock(self.ids, numbers_of(old), rows, has_new, self.modalities)
 
 
 # ---- tables, types and errors ----------------------------------------------------------------------------------------
@@ -615,7 +603,6 @@ class LanceLocation:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the table; None in an object store."""
         return None if "://" in self.uri else Path(self.uri)
 
     def __str__(self) -> str:
@@ -652,13 +639,8 @@ def find_table(address: Address, table: str | None) -> LanceLocation:
 
 
 def find_columns(
-    schema: pa.Schema,
-    primary: list[str],
-    place: LanceLocation,
-    column: str | None,
-    ids: str | None,
-    modality: str | None,
-) -> tuple[str, str, str | None]:
+    schema: pa.Schema, primary: list[str], place: LanceLocation, column: Name, ids: Name, modality: Name
+) -> tuple[str, str, Name]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
     refusals.check_columns(schema.names, place, column, ids, modality)
     kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
@@ -669,8 +651,7 @@ def find_columns(
         column = refusals.only_name(vectors, "columns of vectors", place, "column")
     if column not in vectors:
         raise DatabaseError(
-            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats, or of "
-            "uint8 for bits.",
+            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats or bytes.",
             "Pass another `column=…`, or cast this one.",
         )
     if ids is None and "id" in schema.names:
@@ -679,10 +660,8 @@ def find_columns(
         ids = refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (
-        pa.types.is_integer(kind) or pa.types.is_string(text) or pa.types.is_large_string(text) or kind == pa.binary(16)
-    ):
-        raise refusals.bad_ids(kind, ids)
+    if not (pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)):
+        raise refusals.refusal("ids", ids, kind=kind)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
@@ -755,7 +734,7 @@ def translated_errors(place: LanceLocation, where: str | None) -> Iterator[None]
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise refusals.damaged(place, _first_line(error)) from None
+        raise refusals.refusal("damaged", place, _first_line(error)) from None
 
 
 def _translate(error: Exception, place: LanceLocation, where: str | None) -> CongruenceError:
@@ -766,12 +745,12 @@ def _translate(error: Exception, place: LanceLocation, where: str | None) -> Con
     if number is not None:
         return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
-        return refusals.bad_condition(where, reason, "LanceDB's SQL")
+        return refusals.refusal("condition", where, reason, example="LanceDB's SQL")
     if _CONFLICT.search(text):
         return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return refusals.damaged(place, reason) if _DAMAGE.search(text) else refusals.rejected(place, reason)
+    return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
 
 
 def _first_line(error: BaseException) -> str:
@@ -838,9 +817,7 @@ def find_index(data: lance.LanceDataset, column: str) -> LanceIndex | None:
 
 
 def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: str | None) -> None:
-    """Build an index of the same kind and parameters over another column.
-
-    If ``name`` is given, it replaces the index of that name.
+    """Build an index of the same kind and parameters over another column; it replaces that of a ``name``.
 
     The length of the sub-vectors is kept, or reduced until it divides the width. Bits are indexed unquantized (flat) by
     the Hamming distance. Floats that replace bits are indexed by cosine.
@@ -966,21 +943,14 @@ class ColumnWriter:
 
         path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
-        for at, values, has in self._existing() if first else ():
+        options = {"fragments": [self._fragment], "batch_size": _ROWS}
+        for batch in stream(self._data, [self._column], **options) if first else ():
+            at, (values, has) = offset_of(np.asarray(batch.column(1))), matrix_of(batch.column(0))
             n = int(np.searchsorted(at, first))
             if n:
                 self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)
             if n < len(at):
                 return
-
-    def _existing(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield the offsets of the fragment's rows, their vectors, and which of them have one."""
-        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
-            yield offset_of(np.asarray(batch.column(1))), *matrix_of(batch.column(0))
-
-    def zeros(self, n: int) -> np.ndarray:
-        """Return vectors of zeros, shape (n, width)."""
-        return np.zeros((n, self._kind.list_size), self._kind.value_type.to_pandas_dtype())
 
     def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
         """Append the physical rows up to ``stop``; rows that are not passed are deleted ones, and become null."""
@@ -990,7 +960,7 @@ class ColumnWriter:
         if len(at) == len(full):
             dense = values
         else:
-            dense = self.zeros(len(full))
+            dense = np.zeros((len(full), self._kind.list_size), self._kind.value_type.to_pandas_dtype())
             dense[at - self._written] = values
         flat = pa.array(np.ascontiguousarray(dense).reshape(-1))
         lists = pa.FixedSizeListArray.from_arrays(flat, type=self._kind, mask=None if full.all() else pa.array(~full))
@@ -1003,11 +973,10 @@ class ColumnWriter:
 
         if self._writer is None:
             return None
-        no_rows, no_vectors = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
-        while self._written < self._fragment.physical_rows:
-            self._write(
-                no_rows, no_vectors, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows)
-            )
+        rows = self._fragment.physical_rows
+        while self._written < rows:
+            none = np.empty((0, self._kind.list_size))
+            self._write(none[:, 0].astype(int), none, none[:, 0] > 0, min(self._written + _ROWS, rows))
         self._writer.close()
         return DataFile.create(self._data, self._name)
 

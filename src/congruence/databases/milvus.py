@@ -7,9 +7,7 @@ import json
 import logging
 import re
 import shutil
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +61,9 @@ _BUSY = re.compile(r"rate limit|not ready|unavailable|deadline|timeout|too many 
 
 #: Keys in Milvus's description of an index that are not parameters.
 _STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
+
+#: Logs of the client with a traceback of each error that it also raises.
+_LOGS = ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager")
 
 RowId = int | str
 
@@ -131,7 +132,8 @@ class Milvus(CollectionDatabase):
         if file is not None:
             self._check_file(file)
         pymilvus = require("pymilvus", extra="milvus")
-        _silence_log()
+        for name in _LOGS:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         if file is not None:
             require("milvus_lite", extra="milvus")
             options: dict[str, object] = {"uri": str(file)}
@@ -147,8 +149,7 @@ class Milvus(CollectionDatabase):
             }
         with self._errors():
             try:
-                with _silent():
-                    return pymilvus.MilvusClient(**options)
+                return pymilvus.MilvusClient(**options)
             except Exception as error:
                 if file is None:
                     raise
@@ -178,10 +179,10 @@ class Milvus(CollectionDatabase):
             require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
         except Exception as error:
             if type(error).__name__ == "DataDirLockedError":
-                return refusals.in_use(shown)
+                return refusals.refusal("in use", shown, "only one process can open it")
             if isinstance(error, PermissionError):
                 return FileError(f"{shown} cannot be read and written ({error}).", "Change its permissions.")
-            return refusals.damaged(shown, f"{type(error).__name__}: {error}")
+            return refusals.refusal("damaged", shown, f"{type(error).__name__}: {error}")
         return DatabaseUnavailableError(f"{shown} could not be opened.", "Try again.")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -189,17 +190,17 @@ class Milvus(CollectionDatabase):
         module = type(error).__module__.partition(".")[0]
         message = " ".join(self._address.hide(str(getattr(error, "message", "") or error) or name).split())
         if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
-            return refusals.no_answer(where, message, "Milvus")
+            return refusals.refusal("no answer", where, message)
         if getattr(error, "code", None) == 65535 and "auth" in message:
-            return refusals.no_access(where, message, TOKEN)
+            return refusals.refusal("no access", where, message, variable=TOKEN)
         if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
-            return refusals.rejected(where, message)
+            return refusals.refusal("rejected", where, message)
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
         if self._file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
-        with self._errors(), _silent():
+        with self._errors():
             result = getattr(self._client, name)(*args, **kwargs)
             # The client returns a lazy sequence: read it here, where errors are translated.
             return [dict(row) for row in result] if name == "query" else result
@@ -215,12 +216,10 @@ class Milvus(CollectionDatabase):
             self._ask("load_collection", collection)
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
-        """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
         return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
     def _names(self) -> list[str]:
-        names: list[str] = self._ask("list_collections")
-        return names
+        return list(self._ask("list_collections"))
 
     def _find(self) -> Collections:
         place, table = super()._find(), self._table
@@ -317,7 +316,6 @@ class Milvus(CollectionDatabase):
         return {index["field_name"]: index for index in indexes if index}
 
     def _describe_index(self, collection: str, column: str) -> tuple[str | None, str | None]:
-        """Return the metric and a short description of the index over a field; both None if there is no index."""
         index = self._indexes(collection).get(column)
         if index is None:
             return None, None
@@ -328,21 +326,18 @@ class Milvus(CollectionDatabase):
         return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
 
     def _complete(self) -> None:
-        place = self._place()
-        self._copy_indexes(place.old, place.new)
-
-    def _copy_indexes(self, old: str, new: str) -> None:
         """Index the new collection like the old one, keeping existing indexes, and load it."""
-        existing = self._indexes(new)
+        place = self._place()
+        existing = self._indexes(place.new)
         missing = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
-        for column, index in self._indexes(old).items():
+        for column, index in self._indexes(place.old).items():
             if column not in existing:
                 params = {key: value for key, value in _params(index).items() if value not in ("", "NONE")}
                 missing.add_index(column, index["index_type"], index["index_name"], params=params)
         if len(missing):
             # Waiting here would take half a second per index; build_index waits for all of them.
-            self._ask("create_index", new, missing, sync=False)
-        self._load(new)
+            self._ask("create_index", place.new, missing, sync=False)
+        self._load(place.new)
 
     @property
     def _id_type(self) -> pa.DataType:
@@ -377,7 +372,6 @@ class Milvus(CollectionDatabase):
             after = page[-1]
 
     def _literal(self, id_: object) -> str:
-        """Return an id as a literal in a filter expression."""
         return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
 
     def _count(self, collection: str, *, all_rows: bool = False) -> int:
@@ -472,9 +466,9 @@ class Milvus(CollectionDatabase):
 
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
-        new = (place := self._place_with_new()).new
+        new = self._place_with_new().new
         self._ask("flush", new)
-        self._copy_indexes(place.old, new)
+        self._complete()
         description = self._describe_index(new, self._schema.column)[1]
         if description:
             wait_until_indexed(lambda: self._pending(new), repr(new))
@@ -490,13 +484,9 @@ class Milvus(CollectionDatabase):
             pending += int(description.get("pending_index_rows") or 0)
         return pending
 
-    def _show_new(self) -> None:
-        self._load(self._place().new)
-        super()._show_new()
-
-    def _show_old(self) -> None:
-        self._load(self._place().old)
-        super()._show_old()
+    def _show(self, collection: str, hidden: str) -> None:
+        self._load(collection)
+        super()._show(collection, hidden)
 
     def close(self) -> None:
         """Close the connection to a server. A file stays open until the process ends: all clients share it."""
@@ -505,28 +495,3 @@ class Milvus(CollectionDatabase):
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in _STATE}
-
-
-# ---- the client's log, to which it writes a traceback of each error that it raises -----------------------------------
-
-_own_calls = threading.local()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    _own_calls.depth = getattr(_own_calls, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _own_calls.depth -= 1
-
-
-def _is_users(record: logging.LogRecord) -> bool:
-    """Return whether a log record comes from a call of the user rather than of this library."""
-    return not getattr(_own_calls, "depth", 0)
-
-
-def _silence_log() -> None:
-    """Suppress the client's log during calls by this library, whose errors are raised anyway."""
-    for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
-        logging.getLogger(name).addFilter(_is_users)  # adding the same filter twice has no effect

@@ -68,14 +68,10 @@ class Npy(FileDatabase):
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         blocks = (block for _, block in self._source.scan(after, batch)) if vectors else None
         for start in range(after, self.n, batch):
-            stop = min(start + batch, self.n)
-            yield FilePiece(
-                start,
-                pa.array(np.arange(start, stop)) if self._ids is None else self._ids.slice(start, stop - start),
-                np.ones(stop - start, bool),
-                None if blocks is None else next(blocks).astype(np.float32, copy=False),
-                None if self._labels is None else self._labels.slice(start, stop - start),
-            )
+            ids = pa.array(np.arange(start, min(start + batch, self.n)))
+            ids = ids if self._ids is None else self._ids.slice(start, len(ids))
+            rows = None if blocks is None else next(blocks).astype(np.float32, copy=False)
+            yield FilePiece.full(start, ids, rows, self._labels)
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         return self.n * dim * size
@@ -92,7 +88,6 @@ class Npy(FileDatabase):
         return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
-        """Return the space of the original; after the switch, from the copy of its description in the hidden folder."""
         if self._stage is not Stage.SWITCHED:
             return self._source.space
         try:
@@ -110,12 +105,11 @@ class Npy(FileDatabase):
             copy_mode(self._place.path, self._place.other)
         super()._exchange(switched)
 
-    def _end_migration(self) -> None:
+    def _remove_new(self) -> None:
         self._write_space_file()
-        super()._end_migration()
+        super()._remove_new()
 
     def _write_space_file(self) -> None:
-        """Write the description of the file that readers now see, if the original had one and it is missing."""
         kept = self._kept_space_file
         if self._stage is Stage.UNTOUCHED or self._space_file.exists() or not kept.is_file():
             return

@@ -71,75 +71,57 @@ class Tables(FileDatabase):
         refusals.check_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
         self._open_path(path)
         ids, modality = self._remember(ids, modality)
-        first = TableFile.open(find_parts(self._original)[0], 0, None, None).schema
-        self._column = _choose_column(first, column or key, path)
+        first = TableFile.open(find_parts(self._original)[0], 0).schema
+        vectors = [field.name for field in first if is_vectors(field.type)]
+        column = refusals.check_name(column or key, first.names, path, "column")
+        self._column = column or refusals.only_name(vectors, "columns of vectors", path, "column")
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
         refusals.check_columns(plain, path, None, ids, modality)
         known = self._place.record()
-        refusals.check_column(self._column, (known.options if known else {}).get("column", self._column))
+        other = known.options.get("column", self._column) if known else self._column
+        refusals.refuse(other != self._column, "other column", path, other=other)
         self._options["column"] = self._column
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
-        if sum(is_vectors(field.type) for field in first) > 1:
+        if len(vectors) > 1:
             self._shown = f"{path}:{self._column}"
         self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process may have another working directory.
-        place = HiddenFolder(str(self._place.path.absolute()))
-        parts = [replace(part, path=part.path.absolute()) for part in self._parts]
-        return {**super().__getstate__(), "_place": place, "_parts": parts}
+        return {**super().__getstate__(), "_place": HiddenFolder(str(self._place.path.absolute()))}
 
     def _reopen(self) -> None:
-        files, start = find_parts(self._original), 0
         self._parts: list[TableFile] = []
-        width: int | None = None
-        kinds: set[str] = set()
-        for path in files:
-            schema = TableFile.open(path, 0, None, None).schema if width is None else None
-            if schema is not None:
-                width = self._width(path, schema)
-            part = TableFile.open(path, start, self._column, width)
+        self.n, width, kinds = 0, None, set()
+        for path in find_parts(self._original):
+            part = TableFile.open(path, self.n)
             self._check(part, width)
+            width = width or part.width(self._column)
             kinds.add(_id_kind(part.schema, self._id_column))
             self._parts.append(part)
-            start += part.rows
-        if width is None or not start:
+            self.n += part.rows
+        if width is None or not self.n:
             raise ShapeError(f"{self._shown} has no vectors.", "Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
                 f"{self._shown} has ids of several types ({', '.join(sorted(kinds))}).",
                 "Write its files with one schema.",
             )
-        self.n, self.dim, self._id_type = start, width, kinds.pop()
-
-    def _width(self, path: Path, schema: pa.Schema) -> int | None:
-        """Return the width of a file's vectors, or of its first one if lists have no fixed size; None without any."""
-        if schema.names.count(self._column) != 1:
-            return None  # ``_check`` raises
-        kind = schema.field(self._column).type
-        if pa.types.is_fixed_size_list(kind):
-            return int(kind.list_size)
-        rows = TableFile.open(path, 0, self._column, None)
-        for _, piece in rows.pieces([self._column], 0, 1024):
-            lengths = [length for length in piece.column(0).value_lengths().to_pylist() if length]
-            if lengths:
-                return int(lengths[0])
-        return None
+        self.dim, self._id_type = width, kinds.pop()
 
     def _check(self, part: TableFile, width: int | None) -> None:
-        names = [name for name in (self._column, self._id_column, self._modality) if name is not None]
-        missing = [name for name in names if part.schema.names.count(name) != 1]
-        if missing:
-            raise DatabaseError(
-                f"{part.path} is without exactly one column {missing[0]!r}, which other files have.",
-                "Write the files with one schema.",
-            )
+        for name in (self._column, self._id_column, self._modality):
+            if name is not None and part.schema.names.count(name) != 1:
+                raise DatabaseError(
+                    f"{part.path} is without exactly one column {name!r}, which other files have.",
+                    "Write the files with one schema.",
+                )
         kind = part.schema.field(self._column).type
         if not is_vectors(kind) or (pa.types.is_fixed_size_list(kind) and width not in (None, kind.list_size)):
             raise DatabaseError(
-                f"{part.path}:{self._column} is of type {kind}, not lists of {width} numbers as in the first file.",
-                "Write the files with one schema.",
+                f"{part.path}:{self._column} is of type {kind}, not lists of numbers, {width or 'all'} in each.",
+                "Pass another `column=…`, or write the files with one schema.",
             )
 
     def info(self) -> DatabaseInfo:
@@ -166,9 +148,10 @@ class Tables(FileDatabase):
         return note_in((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
 
     def _count_old(self) -> int:
-        if all(part.valid is not None for part in self._parts):
-            return sum(part.valid or 0 for part in self._parts)
-        return sum(int(piece.valid.sum()) for piece in self._pieces(0, 1024, True))
+        counts = [part.count(self._column, self.dim) for part in self._parts]
+        if None in counts:
+            return sum(int(piece.valid.sum()) for piece in self._pieces(0, 1024, True))
+        return sum(count for count in counts if count)
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         names = [name for name in (self._id_column, self._modality) if name is not None]
@@ -178,17 +161,12 @@ class Tables(FileDatabase):
                 continue
             for start, piece in part.pieces(list(dict.fromkeys(names)), after, batch):
                 with reading(part.path, pa.ArrowException):  # damage may only show when values are read
-                    yield self._piece(part, start, piece, vectors)
-
-    def _piece(self, part: TableFile, start: int, piece: pa.RecordBatch, vectors: bool) -> FilePiece:
-        column = piece.column(self._column) if vectors else None
-        valid, matrix = np.ones(len(piece), bool), None
-        if column is not None:
-            valid, matrix = self._matrix(part, start, column)
-        modalities = None
-        if self._modality is not None:
-            modalities = _decoded(piece.column(self._modality)).cast(pa.large_string())
-        return FilePiece(start, self._ids(part, start, piece), valid, matrix, modalities)
+                    valid, matrix, modalities = np.ones(len(piece), bool), None, None
+                    if vectors:
+                        valid, matrix = self._matrix(part, start, piece.column(self._column))
+                    if self._modality is not None:
+                        modalities = _decoded(piece.column(self._modality)).cast(pa.large_string())
+                    yield FilePiece(start, self._ids(part, start, piece), valid, matrix, modalities)
 
     def _ids(self, part: TableFile, start: int, piece: pa.RecordBatch) -> pa.Array:
         if self._id_column is None:
@@ -204,18 +182,17 @@ class Tables(FileDatabase):
     def _matrix(self, part: TableFile, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         column = column if valid.all() else column.drop_null()
-        lengths = None if pa.types.is_fixed_size_list(column.type) else column.value_lengths()
-        odd = None if lengths is None else np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != self.dim)
+        fixed = pa.types.is_fixed_size_list(column.type)
+        ragged = not fixed and (column.value_lengths().to_numpy(zero_copy_only=False) != self.dim).any()
         values = column.flatten()
-        if values.null_count or (odd is not None and len(odd)):
+        if values.null_count or ragged:
             first = start - part.start
             raise ShapeError(
                 f"Among the rows {first} to {first + len(valid) - 1} of {part.path}:{self._column} is a vector "
                 f"with missing numbers, or with another number of them than {self.dim}.",
                 "Drop or re-encode such rows.",
             )
-        flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
-        return valid, np.array(flat, np.float32)
+        return valid, np.array(values.to_numpy(zero_copy_only=False).reshape(-1, self.dim), np.float32)
 
     def _other_fields(self) -> np.ndarray:
         digests = []
@@ -229,7 +206,9 @@ class Tables(FileDatabase):
         return sum(int(seen.sum()) for _, seen in self.without_new())
 
     def _needed_bytes(self, dim: int, size: int) -> int:
-        return 2 * self.n * dim * size + sum(part.others for part in self._parts)
+        old = self._parts[0].schema.field(self._column).type.value_type.bit_width // 8
+        others = sum(part.path.stat().st_size for part in self._parts) - self.count() * self.dim * old
+        return 2 * self.n * dim * size + max(others, 0)
 
     def _build(self, new: RowVectors) -> None:
         root = self._place.path
@@ -255,7 +234,6 @@ class Tables(FileDatabase):
                 pass
 
     def write_part(self, job: NewFile) -> dict[str, object]:
-        """Write the new version of a file of the data set; return its number of rows."""
         part, new, note = self._parts[job.number], self._new_vectors(), self._record().note
         layout = TableLayout(
             Columns(part.schema, self._column, self._id_column),
@@ -269,17 +247,19 @@ class Tables(FileDatabase):
         mark = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
         schema = layout.schema.with_metadata({**(layout.schema.metadata or {}), **mark})
 
-        def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
-            written = new.written(start, stop)
+        def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
+            """Return the new version of rows, given their other columns."""
+            written = new.written(start, start + len(piece))
             rows = new.read(start + np.flatnonzero(written)).astype(new.dtype, copy=False)
-            return _lists(rows, written, kind)
+            arrays = [piece.column(name) for name in schema.names if name != self._column]
+            arrays.insert(layout.at, _lists(rows, written, schema.field(layout.at).type))
+            return pa.record_batch(arrays, schema=schema)
 
         with atomic_path(job.target, force=True) as temporary:
-            rewrite_part(part, temporary, self._column, schema, lists)
+            part.rewrite(temporary, self._column, schema, filled)
         return {"rows": part.rows}
 
     def ranges(self, most: int) -> Iterator[RowRange]:
-        """Yield ranges of rows: whole files, or some row groups of a file that is larger."""
         for part in self._parts:
             start = part.start
             for rows in [*(part.groups() if part.rows > most else ()), part.rows]:
@@ -297,19 +277,7 @@ class NewFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the file, for messages."""
         return f"file-{self.number:06d}"
-
-
-def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:
-    candidates: list[str] = [field.name for field in schema if is_vectors(field.type)]
-    if column is None:
-        return refusals.only_name(candidates, "columns of vectors", path, "column")
-    if refusals.check_name(column, schema.names, path, "column") not in candidates:
-        raise DatabaseError(
-            f"{path}:{column} is of type {schema.field(column).type}, not lists of numbers.", "Pass another `column=…`."
-        )
-    return column
 
 
 def _id_kind(schema: pa.Schema, column: str | None) -> str:
@@ -323,7 +291,7 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
         return "uuid"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
-    raise refusals.bad_ids(kind, column)
+    raise refusals.refusal("ids", column, kind=kind)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -332,19 +300,11 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 def _lists(vectors: np.ndarray, has_vector: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return vectors as an array of lists, with null for rows without a vector."""
+    lists = list_array(vectors, kind)
     if has_vector.all():
-        return list_array(vectors, kind)
-    mask = pa.array(~has_vector)
-    if pa.types.is_fixed_size_list(kind):
-        # In a fixed-size list, a null row also takes up space for its numbers.
-        full = np.zeros((len(has_vector), vectors.shape[1]), vectors.dtype)
-        full[has_vector] = vectors
-        return pa.FixedSizeListArray.from_arrays(pa.array(full.reshape(-1)), type=kind, mask=mask)
-    large = pa.types.is_large_list(kind)
-    ends = np.zeros(len(has_vector) + 1, np.int64 if large else np.int32)
-    np.cumsum(has_vector * vectors.shape[1], out=ends[1:])
-    make = pa.LargeListArray if large else pa.ListArray
-    return make.from_arrays(pa.array(ends), pa.array(vectors.reshape(-1)), type=kind, mask=mask)
+        return lists
+    places = np.cumsum(has_vector) - 1
+    return lists.take(pa.array(places, mask=~has_vector))
 
 
 def is_vectors(kind: pa.DataType) -> bool:
@@ -376,45 +336,39 @@ class TableFile:
     path: Path
     start: int  # number of its first row in the data set
     table: Table
-    valid: int | None  # number of rows with a vector, if it is known without reading the vectors
-    others: int  # size of the other columns in bytes
+
+    @classmethod
+    def open(cls, path: Path, start: int) -> TableFile:
+        kind = ParquetTable if path.suffix.lower() == ".parquet" else ArrowTable
+        return cls(path, start, kind(path.absolute()))
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.table.n
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of all columns."""
         return self.table.schema
 
-    @classmethod
-    def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> TableFile:
-        """Return the description of a file, from its metadata (Parquet) or its batches (Arrow)."""
-        if path.suffix.lower() != ".parquet":
-            missing = others = 0
-            with open_arrow(path, check=False) as (schema, _, batches):
-                for batch in batches if column in schema.names else ():
-                    missing += batch.column(column).null_count
-                    names = [name for name in schema.names if name != column]
-                    others += sum(batch.column(name).get_total_buffer_size() for name in names)
-            table = ArrowTable(path.absolute())
-            return cls(path, start, table, table.n - missing, others)
-        found = ParquetTable(path.absolute())
-        with open_parquet(path) as file:
-            others = values = 0
-            if any(name.startswith(f"{column}.") for name in found.schema.names):  # leaf columns would be ambiguous
-                dim = None
-            for k in range(file.num_row_groups):
-                group = file.metadata.row_group(k)
-                for j in range(group.num_columns):
-                    chunk = group.column(j)
-                    if column is not None and chunk.path_in_schema.startswith(f"{column}."):
-                        values += chunk.num_values
-                    else:
-                        others += chunk.total_compressed_size
-        return cls(path, start, found, _count_valid(found.n, values, dim), others)
+    def width(self, column: str) -> int | None:
+        """Return the width of the vectors, or of the first one if lists have no fixed size; None without any."""
+        kind = self.schema.field(column).type
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        lengths = (piece.column(0).value_lengths().to_pylist() for _, piece in self.pieces([column], 0, 1024))
+        return next((int(length) for some in lengths for length in some if length), None)
+
+    def count(self, column: str, dim: int) -> int | None:
+        """Return how many rows have a vector, if it is known without reading the vectors."""
+        if isinstance(self.table, ArrowTable):
+            with open_arrow(self.path, check=False) as (_, _, batches):
+                return sum(len(batch) - batch.column(column).null_count for batch in batches)
+        if dim < 2 or any(name.startswith(f"{column}.") for name in self.schema.names):
+            return None  # the names of leaf columns would be ambiguous
+        with open_parquet(self.path) as file:
+            # One value for each number, and one for each missing vector.
+            numbers = sum(chunk.num_values for _, chunk in _chunks(file, column)) - self.rows
+        return None if numbers % (dim - 1) or not 0 <= numbers <= self.rows * (dim - 1) else numbers // (dim - 1)
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` on."""
@@ -428,99 +382,66 @@ class TableFile:
         sizes = self.table.group_sizes if isinstance(self.table, ParquetTable) else []
         return list(accumulate(rows for rows, _ in sizes))
 
+    def rewrite(
+        self, target: Path, column: str, schema: pa.Schema, filled: Callable[[int, pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        """Write a new version, in which ``filled`` adds the vectors to a batch of the other columns."""
+        others, start = [name for name in schema.names if name != column], self.start
+        if isinstance(self.table, ParquetTable):
+            self._rewrite_parquet(target, column, schema, filled)
+        else:
+            options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+            with open_arrow(self.path) as (_, streamed, batches):
+                new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
+                with new_writer(str(target), schema, options=options) as writer:
+                    for batch in batches:
+                        writer.write_batch(filled(start, batch.select(others) if others else _placeholder(len(batch))))
+                        start += len(batch)
+        copy_mode(self.path, target)
+
+    def _rewrite_parquet(
+        self, target: Path, column: str, schema: pa.Schema, filled: Callable[[int, pa.RecordBatch], pa.RecordBatch]
+    ) -> None:
+        """Keep codecs, dictionaries and row groups of the other columns.
+
+        Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times
+        faster.
+        """
+        import pyarrow.parquet as pq
+
+        kind, start = schema.field(column).type, self.start
+        row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096
+        with open_parquet(self.path) as file:
+            found = list(_chunks(file, column, others=True))
+            codecs = {name: _CODECS.get(chunk.compression, chunk.compression.lower()) for name, chunk in found}
+            dictionaries = {name for name, chunk in found if any("DICTIONARY" in one for one in chunk.encodings)}
+            sizes = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
+            limits = [max(row_bytes, size.total_byte_size // max(size.num_rows, 1)) for size in sizes]
+        others = [name for name in schema.names if name != column]
+        with pq.ParquetWriter(
+            target,
+            schema,
+            compression=codecs or "none",
+            use_dictionary=sorted(dictionaries) or False,
+            write_statistics=sorted(codecs) or False,
+        ) as writer:
+            for k, width in enumerate(limits):
+                group = replace(self, start=start, table=ParquetTable(self.path, groups=(k, k + 1)))
+                for first, piece in group.pieces(others, start, max(256, _GROUP_BYTES // max(width, 1))):
+                    batch = filled(first, piece)
+                    writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(len(batch), 1))
+                start += group.rows
+
+
+def _chunks(file: Any, column: str, others: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the description of each chunk of a column, or of all ``others``."""
+    for k in range(file.num_row_groups):
+        group = file.metadata.row_group(k)
+        for chunk in (group.column(j) for j in range(group.num_columns)):
+            if chunk.path_in_schema.startswith(f"{column}.") != others:
+                yield chunk.path_in_schema, chunk
+
 
 def _placeholder(rows: int) -> pa.RecordBatch:
     """Return a batch of rows without data, since a batch without columns has no rows."""
     return pa.record_batch([pa.nulls(rows)], names=[""])
-
-
-def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
-    """Return how many rows have a vector (``dim`` values; without, 1), from the number of values; None if unknown."""
-    if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
-        return None
-    return (values - rows) // (dim - 1)
-
-
-# ---- rewriting -------------------------------------------------------------------------------------------------------
-
-
-def rewrite_part(
-    part: TableFile, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
-) -> None:
-    """Write a new version of a file with the values that ``lists`` returns for a range of rows and a type."""
-    kind, place = schema.field(column).type, schema.get_field_index(column)
-    others = [name for name in schema.names if name != column]
-    row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096
-
-    def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [piece.column(name) for name in others]
-        arrays.insert(place, lists(start, start + len(piece), kind))
-        return pa.record_batch(arrays, schema=schema)
-
-    if part.path.suffix.lower() == ".parquet":
-        _write_parquet(part, target, schema, column, others, row_bytes, filled)
-    else:
-        with open_arrow(part.path) as (_, streamed, _):
-            new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
-        options, start = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True), part.start
-        with new_writer(str(target), schema, options=options) as writer:
-            for batch in _of_batches(part.path, others):
-                writer.write_batch(filled(start, batch))
-                start += len(batch)
-    copy_mode(part.path, target)
-
-
-def _write_parquet(
-    part: TableFile,
-    target: Path,
-    schema: pa.Schema,
-    column: str,
-    others: list[str],
-    row_bytes: int,
-    filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
-) -> None:
-    import pyarrow.parquet as pq
-
-    with open_parquet(part.path) as file:
-        codecs, dictionaries, limits = {}, set(), []
-        for k in range(file.num_row_groups):
-            group = file.metadata.row_group(k)
-            width = max(row_bytes, group.total_byte_size // max(group.num_rows, 1))
-            limits.append((group.num_rows, max(256, _GROUP_BYTES // max(width, 1))))
-            for j in range(group.num_columns):
-                chunk = group.column(j)
-                if not chunk.path_in_schema.startswith(f"{column}."):
-                    codecs[chunk.path_in_schema] = _CODECS.get(chunk.compression, chunk.compression.lower())
-                    if any("DICTIONARY" in encoding for encoding in chunk.encodings):
-                        dictionaries.add(chunk.path_in_schema)
-    # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times
-    # faster.
-    with pq.ParquetWriter(
-        target,
-        schema,
-        compression=codecs or "none",
-        use_dictionary=sorted(dictionaries) or False,
-        write_statistics=sorted(codecs) or False,
-    ) as writer:
-        start = part.start
-        for piece in _of_groups(part.path, limits, others):
-            table = pa.Table.from_batches([filled(start, piece)], schema)
-            writer.write_table(table, row_group_size=max(len(piece), 1))
-            start += len(piece)
-
-
-def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield each row group, divided if it is larger than its limit."""
-    with open_parquet(path) as file:
-        for k, (rows, most) in enumerate(limits):
-            if names:
-                yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
-                continue
-            for start in range(0, rows, most):
-                yield _placeholder(min(most, rows - start))
-
-
-def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with open_arrow(path) as (_, _, batches):
-        for batch in batches:
-            yield batch.select(names) if names else _placeholder(len(batch))

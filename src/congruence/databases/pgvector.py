@@ -8,7 +8,6 @@ in one transaction; whatever is bound to the column follows by definitions that 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -47,21 +46,23 @@ from congruence.databases._base import (
     pack,
     unpack,
 )
-from congruence.databases._base import quoted as quoted_name
 from congruence.databases._columns import ColumnDatabase
 from congruence.databases.pgvector_bound import (
     Mark,
     Names,
-    OldIndex,
+    PgIndex,
     Relation,
     ServerRefusal,
     copy_attributes,
     empty_search_path,
+    hidden_name,
     literal,
     move,
     obstacles,
+    oids_of,
     publish,
-    read_indexes_of,
+    quoted,
+    read_indexes,
     read_tree,
     refusing,
 )
@@ -158,17 +159,16 @@ class PgVector(ColumnDatabase):
 
     def _column_names(self) -> Collection[str]:
         with self._reading() as cursor:
-            return read_columns(cursor, self._table)
+            return read_columns(cursor, self._table.oid)
 
     def _state(self, cursor: Any = None) -> PgState:
         with self._reading() if cursor is None else nullcontext(cursor) as cursor:
-            columns = read_columns(cursor, self._table)
+            columns = read_columns(cursor, self._table.oid)
             stage, old, new = self._names(columns)
             mark = None if stage is Stage.UNTOUCHED else self._read_mark(cursor)
             return PgState(stage, old, columns[old], new, columns.get(new), mark)
 
     def _read_mark(self, cursor: Any) -> Mark:
-        """Return what the comment on our trigger says."""
         row = cursor.execute(_MARK, [self._table.oid, self._guard]).fetchone()
         try:
             facts = json.loads((row or ("",))[0] or "")[MARK_KEY]
@@ -196,7 +196,6 @@ class PgVector(ColumnDatabase):
         return f"(SELECT {', '.join(columns)} FROM {table.path} WHERE {' AND '.join(conditions)}) AS t"
 
     def _side(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, str, int]:
-        """Return the column of a side, its type and its width."""
         if side == "new":
             mark, type_ = state.made(self._place)
             return state.new, type_.kind, mark.dim
@@ -214,14 +213,13 @@ class PgVector(ColumnDatabase):
         return state.old, state.old_type.kind, dim
 
     @property
-    def _row(self) -> str:
-        """SQL for what ``_block`` takes."""
-        return f"{self._id}, t.vector, t.modality, t.place"
-
-    @property
     def _id(self) -> str:
         """SQL expression for the id as the client receives it."""
         return "t.id::text" if self._table.id_kind == "uuid" else "t.id"
+
+    @property
+    def _row(self) -> str:
+        return f"{self._id}, t.vector, t.modality, t.place"  # what ``_block`` takes
 
     @property
     def _id_type(self) -> str:
@@ -253,7 +251,7 @@ class PgVector(ColumnDatabase):
             source = self._source(state, state.old, where="true")
             rows, without = one_row(cursor, f"SELECT count(t.vector), count(*) - count(t.vector) FROM {source}")
             _, kind, dim = self._side(cursor, state, "old")
-            indexes = read_indexes(cursor, table.oid, state.old)
+            indexes = self._searchable(cursor, state.old)
             comment = one_row(
                 cursor,
                 "SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
@@ -298,7 +296,6 @@ class PgVector(ColumnDatabase):
             after = rows[-1][0]
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield rows in the order of their ids."""
         for block, _ in self._blocks(side, after, batch):
             yield block
 
@@ -422,10 +419,10 @@ class PgVector(ColumnDatabase):
             with empty_search_path(cursor):
                 tree = self._tree(cursor)
                 reasons = [("switch", words) for words in obstacles(cursor, tree, self._column, self._guard)]
-            indexes = read_indexes_of(cursor, tree, self._column)
+            oids = oids_of(tree)
+            indexes = read_indexes(cursor, oids, self._column)
             hidden = [hidden_name(index.name, suffix) for index in indexes for suffix in (NEW, OLD)]
             columns = [self._hidden(suffix) for suffix in (NEW, OLD)]
-            oids = [relation.oid for relation in tree]
             taken = cursor.execute(_TAKEN, [oids, columns, *self._guard_function, hidden]).fetchall()
             reasons += [("run", f"{what}, whose name migrations need (rename it)") for (what,) in taken]
             indexed, nulls = one_row(cursor, _USABLE, [table.oid, table.ids])
@@ -438,14 +435,13 @@ class PgVector(ColumnDatabase):
 
     @property
     def bare_rows(self) -> bool:
-        """Whether the column that readers use may be NULL."""
         with self._reading() as cursor:
             return not one_row(cursor, _NOT_NULL, [self._table.oid, self._column])[0]
 
     def _add_column(self, new: NewVectors) -> None:
         table, cursor = self._table, self._cursor
         kind, hidden = VECTOR_TYPES[new.element_type], self._hidden(NEW)
-        old = read_columns(cursor, table)[self._column]
+        old = read_columns(cursor, table.oid)[self._column]
         type_ = table.vector_type(kind, None if old.dim is None and kind != "bit" else new.dim)
         cursor.execute(f"ALTER TABLE {table.path} ADD COLUMN {quoted(hidden)} {type_}")
         tree = self._tree(cursor)
@@ -509,9 +505,8 @@ class PgVector(ColumnDatabase):
             cursor.execute(insert, [self._parameter(ids)])
 
     def _following(self) -> list[str]:
-        """Return what is bound to the old column by its number, in the server's words."""
-        oids = [relation.oid for relation in self._tree(self._cursor)]
-        return [words for (words,) in self._cursor.execute(_BOUND, [oids, self._column]).fetchall()]
+        bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
+        return [words for (words,) in bound.fetchall()]
 
     def _announcements(self, new: NewVectors) -> Iterator[str]:
         """Return what changes for the application although nothing is refused."""
@@ -521,7 +516,7 @@ class PgVector(ColumnDatabase):
             f"SELECT *, whole rows, and INSERT and COPY without column names: {hidden!r} is the last column until "
             f"drop-old, and then {column!r} is; prepared SELECT * must be prepared again"
         )
-        published = cursor.execute(_PUBLISHED, [[relation.oid for relation in tree]]).fetchall()
+        published = cursor.execute(_PUBLISHED, [oids_of(tree)]).fetchall()
         if published:
             type_ = table.vector_type(VECTOR_TYPES[new.element_type], new.dim)
             names = ", ".join(name for (name,) in published)
@@ -555,7 +550,7 @@ class PgVector(ColumnDatabase):
         names, places = ids.to_pylist(), list(self._places)
         found = [next((page[one] for page in reversed(places) if one in page), None) for one in names]
         with self._client.reading() as cursor:
-            strided = any(index.method == "hnsw" for index in read_indexes(cursor, self._table.oid, state.old))
+            strided = any(index.method == "hnsw" for index in self._searchable(cursor, state.old))
         for rows in _strides(found) if strided else [np.arange(len(ids))]:
             start = 0
             while start < len(rows):
@@ -649,8 +644,7 @@ class PgVector(ColumnDatabase):
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(name)}")
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
-        """Return the user's triggers that an update of the new column fires: table, name and when it is enabled."""
-        return list(cursor.execute(_FIRING, [self._table.oid, f"{GUARD}:%"]).fetchall())
+        return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
 
     def _firing(self, cursor: Any) -> list[tuple[str, str]]:
         return [(relation, name) for relation, name, when in self._triggers(cursor) if when == "O"]
@@ -691,6 +685,10 @@ class PgVector(ColumnDatabase):
 
     # ---- the index ---------------------------------------------------------------------------------------------------
 
+    def _searchable(self, cursor: Any, column: str) -> list[PgIndex]:
+        """Return the indexes by which pgvector searches a column."""
+        return [index for index in read_indexes(cursor, [self._table.oid], column) if index.searches]
+
     def _planned_indexes(self, cursor: Any) -> tuple[list[NewIndex], list[tuple[str, str]]]:
         """Return the indexes to build over the new column before the switch, and those that cannot be built, and why.
 
@@ -698,22 +696,19 @@ class PgVector(ColumnDatabase):
         """
         table, tree, hidden = self._table, self._tree(cursor), self._hidden(NEW)
         state = self._state(cursor)
-        mark, _ = state.made(self._place)
-        planned, left_out = [], []
+        mark, type_ = state.made(self._place)
+        buildable, left_out = [], []
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute("SET LOCAL search_path = ''")
-            known = {
-                relation.oid: {index.name: index for index in read_indexes(cursor, relation.oid, self._column)}
-                for relation in tree
-            }
             aside = quoted(self._hidden("__congruence_aside"))
             for old, new in ((quoted(hidden), aside), (quoted(self._column), quoted(hidden))):
                 cursor.execute(f"ALTER TABLE {table.path} RENAME COLUMN {old} TO {new}")
-            for old_index in read_indexes_of(cursor, tree, hidden):
-                if old_index.valid:
-                    like = known[old_index.table_oid].get(old_index.name)
-                    planned.append(new_index(old_index, like, table, hidden, state.old_type, *state.made(self._place)))
-        buildable = []
+            found = read_indexes(cursor, oids_of(tree), hidden)
+        planned = [
+            NewIndex(index, definition_like(index, table, hidden, state.old_type.dim, mark.dim, type_))
+            for index in found
+            if index.valid
+        ]
         with cursor.connection.transaction(force_rollback=True):
             cursor.execute(f"CREATE TEMP TABLE congruence_indexed (LIKE {table.path})")
             where = f"{quoted(hidden)} IS NOT NULL"
@@ -752,7 +747,7 @@ class PgVector(ColumnDatabase):
                     index.attach(cursor, planned)
                 cursor.execute("RESET statement_timeout")
         with self._client.reading() as cursor:
-            indexes = read_indexes(cursor, self._table.oid, self._state(cursor).new)
+            indexes = self._searchable(cursor, self._state(cursor).new)
         return "; ".join(map(str, indexes)) or None
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
@@ -762,11 +757,11 @@ class PgVector(ColumnDatabase):
         with self._client.reading() as cursor:
             state = self._state(cursor)
             column, kind, dim = self._side(cursor, state, side)
-            old = read_indexes(cursor, table.oid, state.old)
+            old = self._searchable(cursor, state.old)
             distance = next((index.distance for index in old if index.distance), "cosine")
             if kind == "bit":
                 distance = "hamming"
-            indexes = old if side == "old" else read_indexes(cursor, table.oid, column)
+            indexes = old if side == "old" else self._searchable(cursor, column)
             index = next((index for index in indexes if distance in (index.distance, index.metric)), None)
             type_ = table.vector_type(index.kind if index else kind, dim)
             vector = f"(t.vector::{type_})" if index is not None and index.cast else "t.vector"
@@ -894,14 +889,13 @@ class PgVector(ColumnDatabase):
         super()._show_old()
 
     def _rename(self, shown: str, hidden: str, *, rehearsal: bool = False) -> None:
-        """Rename both columns, with all that is bound to the one that readers use."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         mark = self._state().mark
         assert mark is not None
-        names = Names(self._column, self._hidden(shown), self._hidden(hidden), shown, hidden)
+        names = Names(self._column, shown, hidden)
         with _SERVER_REFUSES():
-            move(cursor, self._tree(cursor), names, hidden_name, mark, table.extension, rehearsal=rehearsal)
+            move(cursor, self._tree(cursor), names, mark, table.extension, rehearsal=rehearsal)
         self._set_guard(cursor, mark, names.outgoing, switched=hidden == OLD)
 
     def _validate(self) -> None:
@@ -923,7 +917,6 @@ class PgVector(ColumnDatabase):
         self._change(lambda: self._set_mark(self._cursor, replace(mark, unvalidated=[])))
 
     def _drop(self, column: str, unmark: str | None = None) -> None:
-        """Drop a column, our trigger and its function."""
         cursor, table = self._cursor, self._table
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         tree = self._tree(cursor)
@@ -1111,9 +1104,9 @@ class Client:
                 "Try again when no long query is running, and no prepared transaction holds the table.",
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
-            return refusals.no_answer(place, text, "the server")
+            return refusals.refusal("no answer", place, text)
         if code == "53100":
-            return refusals.full_disk(place, text)
+            return refusals.refusal("full disk", place, text)
         if not code and lost:
             return DatabaseError(
                 f"{place} refused the connection ({text}).",
@@ -1123,10 +1116,13 @@ class Client:
             "42501": "Run it as the owner of the table.",
             "25006": "Connect to the primary server, and remove functions that write from `rows=…`.",
         }.get(code)
-        return DatabaseError(f"Got an error from {place}: {text}", hint) if hint else refusals.rejected(place, text)
+        return (
+            DatabaseError(f"Got an error from {place}: {text}", hint)
+            if hint
+            else refusals.refusal("rejected", place, text)
+        )
 
     def close(self) -> None:
-        """Close both connections."""
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -1151,10 +1147,6 @@ _COLUMNS = """
     JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(temp|toast)'
     WHERE e.extname = 'vector' ORDER BY 1, 2, a.attnum"""
-
-_ATTRIBUTES = """
-    SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
 _PRIMARY_KEY = """
     SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
@@ -1189,7 +1181,7 @@ _TAKEN = """
 
 _TYPES = """
     SELECT a.attname, t.typname, a.atttypmod FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped"""
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
 _MARK = "SELECT obj_description(oid, 'pg_trigger') FROM pg_trigger WHERE tgrelid = $1 AND tgname = $2"
 
@@ -1201,29 +1193,13 @@ _PUBLISHED = """
 
 #: Triggers of the user that an update of a column added at the end fires.
 _FIRING = r"""
-    WITH RECURSIVE tree AS (SELECT $1::oid AS oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = oid)
     SELECT format('%I.%I', n.nspname, c.relname), g.tgname, g.tgenabled::text
-    FROM tree JOIN pg_trigger g ON g.tgrelid = tree.oid JOIN pg_class c ON c.oid = tree.oid
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0
-    AND (g.tgattr = '' OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = tree.oid AND a.attnum = ANY(g.tgattr)
+    FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE g.tgrelid = ANY($1::oid[])
+    AND NOT g.tgisinternal AND g.tgparentid = 0 AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0
+    AND (g.tgattr = '' OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY(g.tgattr)
                                   AND a.attname LIKE '%\_\_congruence\_new'))
     AND g.tgname NOT LIKE $2 ORDER BY 1, 2"""
-
-
-def hidden_name(name: str, suffix: str) -> str:
-    """Return a name with a suffix, unique within 63 bytes, to which PostgreSQL truncates longer names."""
-    whole = name + suffix
-    if len(whole.encode()) <= 63:
-        return whole
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    room = 63 - len(suffix.encode()) - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
-
-
-def quoted(*names: str) -> str:
-    """Return a name, or one in a schema, as a quoted SQL identifier."""
-    return ".".join(map(quoted_name, names))
 
 
 class PgColumn(NamedTuple):
@@ -1249,11 +1225,9 @@ class PgTable:
 
     @property
     def path(self) -> str:
-        """The qualified table name in SQL."""
         return quoted(self.schema, self.name)
 
     def vector_type(self, kind: str, dim: int | None) -> str:
-        """Return a vector type as SQL."""
         name = quoted("pg_catalog" if kind == "bit" else self.extension, kind)
         return name if dim is None else f"{name}({int(dim)})"
 
@@ -1269,68 +1243,48 @@ class PgState(NamedTuple):
     mark: Mark | None
 
     def column(self, side: VectorSide) -> str:
-        """Return the name of the column of a side."""
         return self.old if side == "old" else self.new
 
     def made(self, place: str) -> tuple[Mark, PgColumn]:
         """Return the note and the type of the new column. Raises MigrationError if there is none."""
-        refusals.refuse_untouched(self.mark is None or self.new_type is None, place)
+        refusals.refuse(self.mark is None or self.new_type is None, "untouched", place)
         assert self.mark is not None
         assert self.new_type is not None
         return self.mark, self.new_type
 
 
-def read_columns(cursor: Any, table: PgTable) -> dict[str, PgColumn]:
+def read_columns(cursor: Any, oid: int) -> dict[str, PgColumn]:
     """Return the present columns of a table."""
-    rows = cursor.execute(_TYPES, [table.oid]).fetchall()
+    rows = cursor.execute(_TYPES, [oid]).fetchall()
     if not rows:
-        raise DatabaseError(
-            f"The table {table.schema}.{table.name} no longer exists.",
-            "Open the database again with the table's current name.",
-        )
+        raise DatabaseError("The table no longer exists.", "Open the database again with the table's current name.")
     return {name: PgColumn(kind, typmod if typmod > 0 else None) for name, kind, typmod in rows}
-
-
-class _VectorColumn(NamedTuple):
-    """A row of ``_COLUMNS``."""
-
-    schema: str
-    table: str
-    oid: int
-    visible: bool
-    column: str
-    kind: str
-    extension: str
 
 
 def find_table(
     cursor: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> PgTable:
     """Find the table and its columns."""
-    rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
-    candidates = [row for row in rows if not row.column.endswith((NEW, OLD))]
+    rows = [row for row in cursor.execute(_COLUMNS).fetchall() if not row[4].endswith((NEW, OLD))]
     # A column of bits need not hold vectors: it counts if it is named, or if the table has no other vectors.
-    floats = {row.oid for row in candidates if row.kind != "bit"}
-    candidates = [
-        row for row in candidates if row.kind != "bit" or row.column == column or (column is None and not floats)
-    ]
-    chosen = candidates
+    floats = any(row[5] != "bit" for row in rows)
+    rows = [row for row in rows if row[5] != "bit" or row[4] == column or (column is None and not floats)]
+    chosen = rows
     if table is not None:
-        chosen = [row for row in candidates if row.table == table]
-        chosen = [row for row in chosen if row.visible] or chosen
-        chosen = chosen or [row for row in candidates if f"{row.schema}.{row.table}" == table]
-    if len({row.oid for row in chosen}) != 1:
-        known = ", ".join(sorted({f"{row.schema}.{row.table}" for row in candidates}))
+        chosen = [row for row in rows if row[1] == table]
+        chosen = [row for row in chosen if row[3]] or chosen  # visible
+        chosen = chosen or [row for row in rows if f"{row[0]}.{row[1]}" == table]
+    if len({row[2] for row in chosen}) != 1:
+        known = ", ".join(sorted({f"{row[0]}.{row[1]}" for row in rows}))
         raise ParameterError(
             f"Got `table={table!r}`; expected one of those in {place} that have vectors: {known or 'none'}.",
             "Pass `table=…` with the name of one.",
         )
-    columns = [row.column for row in chosen]
+    columns = {row[4]: row for row in chosen}
     column = refusals.only_name(columns, "columns of vectors", place, "column") if column is None else column
     refusals.check_name(column, columns, place, "column")
-    chosen = [row for row in chosen if row.column == column]
-    schema, name, oid, _, column, _, extension = chosen[0]
-    types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
+    schema, name, oid, _, column, _, extension = columns[column]
+    types = {one: found.kind for one, found in read_columns(cursor, oid).items()}
     if ids is None:
         key = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
         key = key or [one for one in types if one == "id"]
@@ -1354,88 +1308,52 @@ def find_table(
 #: Maximum width that an index supports, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
 WIDEST = {"vector": 2000, "halfvec": 4000, "bit": 64_000}
 
-DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
-_INDEXES = """
-    SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'),
-           i.indexprs IS NOT NULL
-    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
-    JOIN pg_opclass o ON o.oid = i.indclass[0]
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
-    WHERE i.indrelid = $1 AND i.indisvalid AND am.amname IN ('hnsw', 'ivfflat') AND (i.indkey[0] = a.attnum OR EXISTS (
-        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-        AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
-    ORDER BY c.relname"""
 
+def definition_like(
+    index: PgIndex, table: PgTable, column: str, old_dim: int | None, dim: int, type_: PgColumn
+) -> str | None:
+    """Return what follows USING in the definition of an index like another, over new vectors; None if there is none.
 
-@dataclass(frozen=True)
-class PgIndex:
-    """An index over a column of vectors, or over an expression of it."""
-
-    name: str
-    method: str  # hnsw or ivfflat
-    kind: str  # type of the indexed values: vector, halfvec or bit
-    metric: str  # as in the operator class: cosine, ip, l2, l1, …
-    options: tuple[str, ...]  # storage parameters, such as m=16
-    cast: bool  # whether it is over the vectors cast to ``kind``; a query uses it only with the same cast
-
-    @property
-    def distance(self) -> str | None:
-        """Distance in the terms of ``congruence.databases.DatabaseInfo``; None if it has no such name."""
-        return DISTANCES.get(self.metric)
-
-    def __str__(self) -> str:
-        parameters = [f"{self.kind}_{self.metric}_ops", *self.options]
-        cast = f", over a cast to {self.kind}: only queries with the same cast use it" if self.cast else ""
-        return f"{self.method} ({', '.join(parameters)}){cast}"
-
-    def like(self, kind: str, dim: int, *, declared: bool) -> PgIndex | None:
-        """Return the same index for vectors of another type and width; None if pgvector does not support it.
-
-        ``declared``: whether the width is in the column's type, without which a cast is needed.
-        """
-        # A bit index with a cast is over bits computed from the vectors.
-        if self.kind not in WIDEST or (self.kind == "bit" and self.cast):
-            return None
-        if "bit" in (kind, self.kind):
-            if dim > WIDEST[kind]:
-                return None
-            metric = self.metric if kind == self.kind else "hamming" if kind == "bit" else "cosine"
-            return PgIndex(self.name, self.method, kind, metric, self.options, False)
-        target = "halfvec" if "halfvec" in (kind, self.kind) or dim > WIDEST["vector"] else "vector"
-        if dim > WIDEST[target]:
-            return None
-        return PgIndex(self.name, self.method, target, self.metric, self.options, target != kind or not declared)
-
-    def definition(self, table: PgTable, column: str, dim: int, predicate: str | None) -> str:
-        """Return what follows USING in the statement that creates the index over a column."""
-        expression = quoted(column)
-        if self.cast:
-            expression = f"({expression}::{table.vector_type(self.kind, dim)})"
-        options = ", ".join(
-            f"{quoted(key)} = {literal(value)}" for key, _, value in (option.partition("=") for option in self.options)
-        )
-        operators = quoted(table.extension, f"{self.kind}_{self.metric}_ops")
-        parameters = f" WITH ({options})" if self.options else ""
-        where = f" WHERE {predicate}" if predicate else ""
-        return f"{quoted(self.method)} ({expression} {operators}){parameters}{where}"
+    The server has written the other's definition for this column. A wide vector is indexed as halfvec; where the column
+    declares no width, a cast does.
+    """
+    only = "ONLY " if index.partitioned else ""
+    rest: str = index.definition.split(f" ON {only}{index.table} USING ", 1)[1]
+    if not index.searches:
+        return rest
+    if index.kind == "bit" and index.cast:  # over bits that are computed from the vectors
+        return rest if old_dim is None else rest.replace(f"bit({old_dim})", f"bit({dim})")
+    kind, metric, cast = type_.kind, index.metric, False
+    if "bit" in (kind, index.kind):
+        metric = metric if kind == index.kind else "hamming" if kind == "bit" else "cosine"
+    else:
+        kind = "halfvec" if "halfvec" in (kind, index.kind) or dim > WIDEST["vector"] else "vector"
+        cast = kind != type_.kind or type_.dim is None
+    if index.kind not in WIDEST or dim > WIDEST[kind]:
+        return None
+    expression = f"({quoted(column)}::{table.vector_type(kind, dim)})" if cast else quoted(column)
+    pairs = (option.partition("=") for option in index.options)
+    options = ", ".join(f"{quoted(key)} = {literal(value)}" for key, _, value in pairs)
+    operators = quoted(table.extension, f"{kind}_{metric}_ops")
+    parameters = f" WITH ({options})" if options else ""
+    where = f" WHERE {index.predicate}" if index.predicate else ""
+    return f"{quoted(index.method)} ({expression} {operators}){parameters}{where}"
 
 
 class NewIndex(NamedTuple):
     """An index to build over the new vectors before the switch."""
 
-    old: OldIndex
+    old: PgIndex
     rest: str | None  # of the definition, after USING; None if pgvector does not support it
 
     @property
     def name(self) -> str:
-        """Its name before the switch."""
         return hidden_name(self.old.name, NEW)
 
     @property
     def path(self) -> str:
-        """The qualified name in SQL."""
         return quoted(self.old.schema, self.name)
 
     def statement(self, on: str, concurrently: str = "") -> str:
@@ -1463,29 +1381,6 @@ class NewIndex(NamedTuple):
         attached = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = to_regclass($1))"
         if parent is not None and not one_row(cursor, attached, [self.path])[0]:
             cursor.execute(f"ALTER INDEX {parent.path} ATTACH PARTITION {self.path}")
-
-
-def new_index(
-    index: OldIndex, like: PgIndex | None, table: PgTable, column: str, old: PgColumn, mark: Mark, type_: PgColumn
-) -> NewIndex:
-    """Return the index to build for an old one, whose definition the server has written for the new column."""
-    only = "ONLY " if index.partitioned else ""
-    rest: str | None = index.definition.split(f" ON {only}{index.table} USING ", 1)[1]
-    if like is not None and not (like.kind == "bit" and like.cast):
-        new = like.like(type_.kind, mark.dim, declared=type_.dim is not None)
-        rest = None if new is None else new.definition(table, column, mark.dim, index.predicate)
-    elif like is not None and old.dim is not None:  # over bits that are computed from the vectors
-        rest = str(rest).replace(f"bit({old.dim})", f"bit({mark.dim})")
-    return NewIndex(index, rest)
-
-
-def read_indexes(cursor: Any, oid: int, column: str) -> list[PgIndex]:
-    """Return the valid pgvector indexes over a column, or over an expression of it."""
-    indexes = []
-    for name, method, operators, options, expression in cursor.execute(_INDEXES, [oid, column]).fetchall():
-        kind, _, metric = re.sub(r"_ops$", "", operators).partition("_")
-        indexes.append(PgIndex(name, method, kind, metric, tuple(options), expression))
-    return indexes
 
 
 # ---- binary format ---------------------------------------------------------------------------------------------------

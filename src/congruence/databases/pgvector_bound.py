@@ -6,13 +6,15 @@ columns were renamed, so that they refer to the new column.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from congruence.databases._base import MARK_KEY, NEW, quoted
+from congruence.databases._base import MARK_KEY, NEW
+from congruence.databases._base import quoted as quoted_name
 from congruence.errors import MigrationError
 from congruence.io import SPACE_KEY
 
@@ -159,8 +161,9 @@ _INDEXES = """
                    ELSE ' DEFERRABLE' END FROM pg_constraint WHERE conindid = i.indexrelid AND contype = 'u'),
            obj_description(i.indexrelid, 'pg_class'),
            (SELECT obj_description(oid, 'pg_constraint') FROM pg_constraint WHERE conindid = i.indexrelid
-            AND contype = 'u')
+            AND contype = 'u'), am.amname, o.opcname, coalesce(c.reloptions, '{}'), i.indexprs IS NOT NULL
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_am am ON am.oid = c.relam JOIN pg_opclass o ON o.oid = i.indclass[0]
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = $2
     WHERE i.indrelid = ANY($1::oid[]) AND (a.attnum = ANY(i.indkey) OR EXISTS (
         SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
@@ -179,6 +182,21 @@ _UNVALIDATED = """
     SELECT format('%I.%I', n.nspname, t.relname), c.conname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
     JOIN pg_namespace n ON n.oid = t.relnamespace
     WHERE c.conrelid = ANY($1::oid[]) AND c.contype = 'c' AND NOT c.convalidated AND c.conislocal"""
+
+
+def quoted(*names: str) -> str:
+    """Return a name, or one in a schema, as a quoted SQL identifier."""
+    return ".".join(map(quoted_name, names))
+
+
+def hidden_name(name: str, suffix: str) -> str:
+    """Return a name with a suffix, unique within 63 bytes, to which PostgreSQL truncates longer names."""
+    whole = name + suffix
+    if len(whole.encode()) <= 63:
+        return whole
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    room = 63 - len(suffix.encode()) - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
 
 
 def literal(text: str | None) -> str:
@@ -212,13 +230,13 @@ class Bound(NamedTuple):
     refusal: str
 
 
-class OldIndex(NamedTuple):
-    """An index over a column, as a row of ``_INDEXES``."""
+class PgIndex(NamedTuple):
+    """An index over a column, or over an expression of it, as a row of ``_INDEXES``."""
 
     oid: int
     schema: str
     name: str
-    kind: str  # relkind
+    relkind: str
     unique: bool
     table_oid: int
     table: str
@@ -230,26 +248,52 @@ class OldIndex(NamedTuple):
     constraint: str | None  # properties of the unique constraint that it belongs to; None without one
     comment: str | None
     constraint_comment: str | None
+    method: str
+    operators: str  # operator class, such as vector_cosine_ops
+    options: list[str]  # storage parameters, such as m=16
+    cast: bool  # whether it is over an expression; a query uses an index over a cast only with the same cast
 
     @property
     def partitioned(self) -> bool:
-        """Whether it is over a partitioned table."""
-        return self.kind == "I"
+        return self.relkind == "I"
+
+    @property
+    def searches(self) -> bool:
+        """Whether pgvector finds the nearest rows by it."""
+        return self.valid and self.method in ("hnsw", "ivfflat")
+
+    @property
+    def kind(self) -> str:
+        return self.operators.partition("_")[0]
+
+    @property
+    def metric(self) -> str:
+        return self.operators.removesuffix("_ops").partition("_")[2]
+
+    @property
+    def distance(self) -> str | None:
+        """Distance in the terms of ``congruence.databases.DatabaseInfo``; None if it has no such name."""
+        return {"cosine": "cosine", "ip": "dot", "l2": "l2"}.get(self.metric)
+
+    def __str__(self) -> str:
+        cast = f", over a cast to {self.kind}: only queries with the same cast use it" if self.cast else ""
+        return f"{self.method} ({', '.join([self.operators, *self.options])}){cast}"
 
 
-def read_indexes_of(cursor: Any, tree: Sequence[Relation], column: str) -> list[OldIndex]:
-    """Return the indexes over a column of a table and its partitions and heirs."""
-    return [OldIndex(*row) for row in cursor.execute(_INDEXES, [_oids(tree), column]).fetchall()]
+def read_indexes(cursor: Any, oids: list[int], column: str) -> list[PgIndex]:
+    """Return the indexes over a column of tables."""
+    return [PgIndex(*row) for row in cursor.execute(_INDEXES, [oids, column]).fetchall()]
 
 
-def _oids(tree: Sequence[Relation]) -> list[int]:
+def oids_of(tree: Sequence[Relation]) -> list[int]:
+    """Return the oids of tables."""
     return [relation.oid for relation in tree]
 
 
 def read_bound(cursor: Any, tree: Sequence[Relation], column: str, incoming: str, outgoing: str | None) -> list[Bound]:
     """Return what is bound to a column, apart from indexes and NOT NULL."""
     bound = []
-    for catalog, oid, what in cursor.execute(_DEPENDENTS, [_oids(tree), column]).fetchall():
+    for catalog, oid, what in cursor.execute(_DEPENDENTS, [oids_of(tree), column]).fetchall():
         if catalog not in _DETAILS:
             bound.append(Bound(what, [], [], f"it depends on the column in {catalog} (drop it)"))
             continue
@@ -262,7 +306,7 @@ def read_bound(cursor: Any, tree: Sequence[Relation], column: str, incoming: str
 def obstacles(cursor: Any, tree: Sequence[Relation], column: str, guard: str) -> list[str]:
     """Return why the column cannot be replaced, each with the name of the object and what to do."""
     found = [bound.refusal for bound in read_bound(cursor, tree, column, "", "") if bound.refusal]
-    rows = cursor.execute(_OTHER_OBSTACLES, [_oids(tree), column, guard]).fetchall()
+    rows = cursor.execute(_OTHER_OBSTACLES, [oids_of(tree), column, guard]).fetchall()
     return list(dict.fromkeys([*found, *(str(reason) for (reason,) in rows)]))
 
 
@@ -301,7 +345,7 @@ def publish(cursor: Any, tree: Sequence[Relation], column: str, incoming: str, *
         FROM pg_publication_rel r JOIN pg_publication b ON b.oid = r.prpubid
         JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attname = $2 AND a.attnum = ANY(r.prattrs)
         WHERE r.prrelid = ANY($1::oid[])"""
-    for statements in cursor.execute(query, [_oids(tree), column, incoming, add]).fetchall():
+    for statements in cursor.execute(query, [oids_of(tree), column, incoming, add]).fetchall():
         for statement in statements:
             cursor.execute(statement)
 
@@ -341,13 +385,21 @@ def refusing(what: str, fix: str) -> Iterator[None]:
 
 
 class Names(NamedTuple):
-    """Names of the columns in a move, and a function for those of indexes."""
+    """Names of the columns in a move."""
 
     column: str
-    incoming: str
-    outgoing: str
     shown: str  # suffix of what comes
     hidden: str  # suffix of what goes
+
+    @property
+    def incoming(self) -> str:
+        """Name of the column that comes, before the move."""
+        return hidden_name(self.column, self.shown)
+
+    @property
+    def outgoing(self) -> str:
+        """Name of the column that goes, after the move."""
+        return hidden_name(self.column, self.hidden)
 
 
 @contextmanager
@@ -360,32 +412,24 @@ def empty_search_path(cursor: Any) -> Iterator[None]:
 
 
 def move(
-    cursor: Any,
-    tree: Sequence[Relation],
-    names: Names,
-    hide: Callable[[str, str], str],
-    mark: Mark,
-    extension: str,
-    *,
-    rehearsal: bool = False,
+    cursor: Any, tree: Sequence[Relation], names: Names, mark: Mark, extension: str, *, rehearsal: bool = False
 ) -> None:
     """Rename both columns of the locked table, and let everything that is bound to the column follow.
 
-    ``hide(name, suffix)`` returns the hidden name of an index. ``rehearsal``: the new vectors are not yet filled in, so
-    they are not required.
+    ``rehearsal``: the new vectors are not yet filled in, so they are not required.
     """
     column, incoming, outgoing = names.column, names.incoming, names.outgoing
     root = tree[0].name
     with empty_search_path(cursor):
         bound = read_bound(cursor, tree, column, incoming, outgoing)
-        indexes = read_indexes_of(cursor, tree, column)
+        indexes = read_indexes(cursor, oids_of(tree), column)
     refused = [one.refusal for one in bound if one.refusal]
     if refused:
         raise MigrationError(
             f"The columns of {root} cannot change their names: {'; '.join(refused)}.", "Remove what is named here."
         )
-    required = cursor.execute(_REQUIRED, [_oids(tree), column]).fetchall()
-    before = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
+    required = cursor.execute(_REQUIRED, [oids_of(tree), column]).fetchall()
+    before = cursor.execute(_UNVALIDATED, [oids_of(tree)]).fetchall()
     for relation, _, _ in required:
         cursor.execute(f"ALTER TABLE {relation} ALTER COLUMN {quoted(column)} DROP NOT NULL")
     for one in bound:
@@ -394,7 +438,7 @@ def move(
     for old, new in ((column, outgoing), (incoming, column)):
         cursor.execute(f"ALTER TABLE {root} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
     with empty_search_path(cursor):
-        _move_indexes(cursor, tree, names, hide, mark, indexes, rehearsal)
+        _move_indexes(cursor, tree, names, mark, indexes, rehearsal)
     # A definition names everything with its schema, except the operators in IS DISTINCT FROM and the like.
     path = "concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1))"
     cursor.execute(f"SELECT set_config('search_path', {path}, true)", [extension])
@@ -412,9 +456,9 @@ def move(
         if name is not None:
             change = f"ADD CONSTRAINT {quoted(name)} NOT NULL {quoted(column)}{' NO INHERIT' if local else ''}"
         cursor.execute(f"ALTER TABLE {relation} {change}")
-    after = cursor.execute(_UNVALIDATED, [_oids(tree)]).fetchall()
+    after = cursor.execute(_UNVALIDATED, [oids_of(tree)]).fetchall()
     mark.unvalidated = [list(row) for row in after if row not in before or list(row) in mark.unvalidated]
-    left = [what for (what,) in cursor.execute(_INVARIANT, [_oids(tree), outgoing]).fetchall()]
+    left = [what for (what,) in cursor.execute(_INVARIANT, [oids_of(tree), outgoing]).fetchall()]
     if left:
         raise MigrationError(
             f"The columns of {root} cannot change their names, as the old one would keep {'; '.join(left)}.",
@@ -447,30 +491,24 @@ def without_space(comment: str | None) -> str | None:
 
 
 def _move_indexes(
-    cursor: Any,
-    tree: Sequence[Relation],
-    names: Names,
-    hide: Callable[[str, str], str],
-    mark: Mark,
-    outgoing: list[OldIndex],
-    rehearsal: bool,
+    cursor: Any, tree: Sequence[Relation], names: Names, mark: Mark, outgoing: list[PgIndex], rehearsal: bool
 ) -> None:
     """Give the indexes over the incoming column the names of those over the outgoing one, and hide these."""
-    coming = {(index.schema, index.name): index for index in read_indexes_of(cursor, tree, names.column)}
+    coming = {(one.schema, one.name): one for one in read_indexes(cursor, oids_of(tree), names.column)}
     going = {(index.schema, index.name): index for index in outgoing}
     every = list(dict.fromkeys([*(tuple(one) for one in mark.indexes), *going]))
     for schema, name in every:
-        old, new = going.get((schema, name)), coming.get((schema, hide(name, names.shown)))
+        old, new = going.get((schema, name)), coming.get((schema, hidden_name(name, names.shown)))
         if old is not None:
             if old.constraint is not None and new is None and not rehearsal and names.shown == NEW:
                 raise MigrationError(
                     f"The unique constraint {name} has no index over the new vectors.", "Build the index first."
                 )
-            cursor.execute(f"ALTER INDEX {quoted(schema)}.{quoted(name)} RENAME TO {quoted(hide(name, names.hidden))}")
+            hidden = quoted(hidden_name(name, names.hidden))
+            cursor.execute(f"ALTER INDEX {quoted(schema, name)} RENAME TO {hidden}")
         if new is not None:
-            cursor.execute(f"ALTER INDEX {quoted(schema)}.{quoted(new.name)} RENAME TO {quoted(name)}")
+            cursor.execute(f"ALTER INDEX {quoted(schema, new.name)} RENAME TO {quoted(name)}")
         if old is not None and new is not None:
-            qualified = f"{quoted(schema)}.{quoted(name)}"
             if old.constraint is not None and new.constraint is None:
                 added = f"ADD CONSTRAINT {quoted(name)} UNIQUE USING INDEX {quoted(name)}{old.constraint}"
                 cursor.execute(f"ALTER TABLE {old.table} {added}")
@@ -478,5 +516,5 @@ def _move_indexes(
                 comment = literal(old.constraint_comment)
                 cursor.execute(f"COMMENT ON CONSTRAINT {quoted(name)} ON {old.table} IS {comment}")
             if old.comment != new.comment:
-                cursor.execute(f"COMMENT ON INDEX {qualified} IS {literal(old.comment)}")
+                cursor.execute(f"COMMENT ON INDEX {quoted(schema, name)} IS {literal(old.comment)}")
     mark.indexes = [list(one) for one in every]

@@ -120,35 +120,35 @@ class Qdrant(CollectionDatabase):
         except RuntimeError as error:
             if "already accessed" not in str(error):
                 raise
-            raise refusals.in_use(
-                shown, "only one client at a time can open a folder; a server takes several"
+            raise refusals.refusal(
+                "in use", shown, "only one client at a time can open a folder; a server takes several"
             ) from error
         except OSError as error:
             raise FileError(
                 f"{shown} cannot be opened ({error}).", "Change its permissions, or pass another path."
             ) from error
         except Exception as error:  # JSON, SQLite, pickle and pydantic each raise their own exceptions
-            raise refusals.damaged(shown, f"{type(error).__name__}: {error}") from error
+            raise refusals.refusal("damaged", shown, f"{type(error).__name__}: {error}") from error
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         where, source = self._address.shown, getattr(error, "source", None)
         message = self._address.hide(str(source if source is not None else error) or type(error).__name__)
         if type(error).__name__ == "ResourceExhaustedResponse":
-            return refusals.no_answer(where, f"too many requests: {message}", "Qdrant")
+            return refusals.refusal("no answer", where, f"too many requests: {message}")
         if source is not None:
             if isinstance(source, ValueError):
                 return DatabaseError(
                     f"The response from {where} is not Qdrant's ({message}).",
                     "Pass the host and port of Qdrant's REST API.",
                 )
-            return refusals.no_answer(where, f"{type(source).__name__}: {message}", "Qdrant")
+            return refusals.refusal("no answer", where, f"{type(source).__name__}: {message}")
         status = getattr(error, "status_code", None)
         if status in (408, 425, 429, 500, 502, 503, 504) or isinstance(error, sqlite3.OperationalError):
-            return refusals.no_answer(where, message, "Qdrant")
+            return refusals.refusal("no answer", where, message)
         if status in (401, 403):
-            return refusals.no_access(where, message, API_KEY)
+            return refusals.refusal("no access", where, message, variable=API_KEY)
         if status is not None or isinstance(error, (ValueError, sqlite3.Error, OSError)):
-            return refusals.rejected(where, message)
+            return refusals.refusal("rejected", where, message)
         return None
 
     def _aliases(self) -> dict[str, str]:
@@ -181,12 +181,8 @@ class Qdrant(CollectionDatabase):
         return self._params(self._info_of(collection)).size
 
     def _find_column(self, collection: str, column: str | None) -> str:
-        """Return the name of the dense vector, ``""`` for the unnamed one."""
-        dense = {
-            name: vector
-            for name, vector in _configs(self._info_of(collection)).items()
-            if vector.multivector_config is None
-        }
+        configs = _configs(self._info_of(collection))
+        dense = {name: vector for name, vector in configs.items() if vector.multivector_config is None}
         if column is None:
             column = refusals.only_name(dense, "dense vectors per point", repr(collection), "column")
         check_choice(column, list(dense), "column")
@@ -203,16 +199,12 @@ class Qdrant(CollectionDatabase):
             return self._models.Filter.model_validate_json(rows)
         except ValueError as error:
             example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
-            raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
+            raise refusals.refusal("condition", rows, str(error).splitlines()[0], example=example) from error
 
-    def _params(self, info: CollectionInfo | None) -> VectorParams:
+    def _params(self, info: CollectionInfo) -> VectorParams:
         return _configs(info)[self._column]
 
-    def _element_type(self, info: CollectionInfo | None) -> str:
-        return getattr(self._params(info).datatype, "value", None) or "float32"
-
     def _fields(self, collection: str) -> tuple[str, ...]:
-        """Return the payload fields of the first points, and those with an index."""
         records = self._scroll(collection, limit=_SAMPLE, with_payload=True)[0]
         fields = [key for record in records for key in record.payload or {}]
         return tuple(dict.fromkeys([*fields, *self._info_of(collection).payload_schema]))
@@ -236,18 +228,12 @@ class Qdrant(CollectionDatabase):
         has = self._models.HasVectorCondition(has_vector=self._column)
         return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
 
-    def _count(self, collection: str, *, all_rows: bool = False) -> int:
-        return self._count_of(collection, self._having(all_rows=all_rows))
-
-    def _count_of(self, collection: str, condition: object) -> int:
+    def _count(self, collection: str, *, all_rows: bool = False, condition: object = None) -> int:
+        condition = condition or self._having(all_rows=all_rows)
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
 
-    def _scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
-        """Return a page of points, and the first id of the next page, or None."""
-        found: tuple[list[Record], int | str | None] = self._call(
-            self._client.scroll, collection, **{"with_payload": False, "with_vectors": False, **options}
-        )
-        return found
+    def _scroll(self, collection: str, **options: object) -> Any:
+        return self._call(self._client.scroll, collection, **{"with_payload": False, "with_vectors": False, **options})
 
     def _pages(
         self,
@@ -274,11 +260,9 @@ class Qdrant(CollectionDatabase):
 
     def _retrieve(self, collection: str, ids: Iterable[object], **options: object) -> list[Record]:
         known = [id_ for id_ in ids if id_ is not None]
-        records: list[Record] = self._call(self._client.retrieve, collection, ids=known, **options) if known else []
-        return records
+        return list(self._call(self._client.retrieve, collection, ids=known, **options)) if known else []
 
     def _fields_of(self, whole: bool) -> dict[str, object]:
-        """Return the options that request all fields of a point, or its vector and modality."""
         if whole:
             return {"with_payload": True, "with_vectors": True}
         return {  # the unnamed vector cannot be requested by name
@@ -306,12 +290,15 @@ class Qdrant(CollectionDatabase):
         vector = record.vector
         return (vector.get(self._column) if isinstance(vector, dict) else vector) or None
 
+    def _others_of(self, record: Record) -> dict[str, object]:
+        vectors = record.vector if isinstance(record.vector, dict) else {}
+        return {name: vector for name, vector in vectors.items() if name != self._column}
+
     def _block(self, collection: str | None, records: list[Record], width: int) -> Block:
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
-            path = self._modality.split(".")
-            modalities = texts(_text_at(record.payload, path) for record in records)
+            modalities = texts(_value_at(record.payload, self._modality) for record in records)
         cursor = records[-1].id if records else 0
         return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
@@ -326,18 +313,11 @@ class Qdrant(CollectionDatabase):
             ) from error
 
     def _same(self, record: Record, copy: Record) -> bool:
-        if (record.payload or {}) != (copy.payload or {}):
-            return False
-        ours, theirs = self._other_vectors(record), self._other_vectors(copy)
-        return ours.keys() == theirs.keys() and all(_same_vector(ours[name], theirs[name]) for name in ours)
-
-    def _other_vectors(self, record: Record) -> dict[str, object]:
-        if not isinstance(record.vector, dict):
-            return {}
-        return {name: vector for name, vector in record.vector.items() if name != self._column}
+        ours, theirs = self._others_of(record), self._others_of(copy)
+        same = (record.payload or {}) == (copy.payload or {}) and ours.keys() == theirs.keys()
+        return same and all(_same_vector(ours[name], theirs[name]) for name in ours)
 
     def _store(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
-        """Store points with the payloads and other vectors of ``records`` and, unless None, new vectors (b, dim)."""
         for part, rows in _requests(records, vectors):
             self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
 
@@ -345,7 +325,6 @@ class Qdrant(CollectionDatabase):
         self._store(collection, records, None)
 
     def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
-        """Replace the vector of existing points, shape (b, dim), keeping payloads and other vectors."""
         for part, rows in _requests(records, vectors):
             points = [
                 self._models.PointVectors(id=record.id, vector={self._column: row} if self._column else row)
@@ -361,13 +340,10 @@ class Qdrant(CollectionDatabase):
             rows = {self._column: vectors} if self._column else vectors
             # Without validation, which would visit every number again.
             return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
-        new: list[dict[str, object]] = (
-            [{} for _ in ids] if vectors is None else [{self._column: row} for row in vectors]
-        )
-        return [
-            models.PointStruct(id=id_, payload=payload, vector={**other, **vector})
-            for id_, payload, other, vector in zip(ids, payloads, others, new, strict=True)
-        ]
+        if vectors is not None:
+            others = [{**other, self._column: row} for other, row in zip(others, vectors, strict=True)]
+        points = zip(ids, payloads, others, strict=True)
+        return [models.PointStruct(id=id_, payload=payload, vector=vector) for id_, payload, vector in points]
 
     def info(self) -> DatabaseInfo:
         place = self._place()
@@ -377,9 +353,9 @@ class Qdrant(CollectionDatabase):
         return DatabaseInfo(
             place=f"{self._address.shown} {self._table}",
             rows=rows,
-            rows_without=self._count_of(place.old, self._rows) - rows,
+            rows_without=self._count(place.old, condition=self._rows or self._models.Filter()) - rows,
             dim=params.size,
-            element_type=self._element_type(info),
+            element_type=getattr(params.datatype, "value", None) or "float32",
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
@@ -441,7 +417,6 @@ class Qdrant(CollectionDatabase):
             )
 
     def _complete(self) -> None:
-        """Index the payload of the new collection like that of the old one, keeping existing indexes."""
         place = self._place()
         indexed = self._info_of(place.old).payload_schema
         existing: Iterable[str] = self._info_of(place.new).payload_schema if indexed else ()
@@ -498,13 +473,12 @@ class Qdrant(CollectionDatabase):
         self._complete()
         super()._show_new()
 
-    def _show_old(self) -> None:
+    def _show(self, collection: str, hidden: str) -> None:
         self._require_alias()
-        super()._show_old()
+        super()._show(collection, hidden)
 
     def _remove_old(self) -> None:
-        """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
-        self._require_alias()
+        self._require_alias()  # it continues to point to the new collection, which keeps its name
         super()._remove_old()
 
     def _require_alias(self) -> None:
@@ -521,10 +495,9 @@ class Qdrant(CollectionDatabase):
 
     def _move_alias(self, collection: str) -> None:
         models, alias = self._models, self._table
-        operations = [
-            models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)),
-            models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
-        ]
+        create = models.CreateAlias(alias_name=alias, collection_name=collection)
+        operations = [models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias))]
+        operations.append(models.CreateAliasOperation(create_alias=create))
         self._call(self._client.update_collection_aliases, change_aliases_operations=operations)
 
     def _drop(self, collection: str) -> None:
@@ -534,23 +507,18 @@ class Qdrant(CollectionDatabase):
         self._call(self._client.update_collection, collection, metadata={MARK_KEY: {}})
 
     def close(self) -> None:
-        """Close the connection, or release the folder's lock."""
         self._client.close()
 
 
 def folder_of(address: Address) -> Path | None:
     """Return the folder of an address in local mode, or None for a server."""
-    if address.scheme != "qdrant":
-        return None
-    parts = urlsplit(address.text)
-    if parts.netloc in ("", ".", "..", "~"):
-        return folder_in(address)
-    return None
+    local = address.scheme == "qdrant" and urlsplit(address.text).netloc in ("", ".", "..", "~")
+    return folder_in(address) if local else None
 
 
-def _configs(info: CollectionInfo | None) -> dict[str, VectorParams]:
-    vectors = None if info is None else info.config.params.vectors
-    return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
+def _configs(info: CollectionInfo) -> dict[str, VectorParams]:
+    vectors = info.config.params.vectors
+    return dict(vectors) if isinstance(vectors, dict) else {"": vectors} if vectors else {}
 
 
 def _copied(model: Any, value: Any) -> Any:
@@ -580,9 +548,9 @@ def _point_id(id_: int | str) -> int | str | None:
     return int(id_) if id_.isdecimal() else id_ if UUID.fullmatch(id_) else None
 
 
-def _text_at(payload: object, path: list[str]) -> object:
+def _value_at(payload: object, field: str) -> object:
     """Return the value of a nested payload field, or None if it is missing."""
-    for key in path:
+    for key in field.split("."):
         payload = payload.get(key) if isinstance(payload, dict) else None
     return payload
 

@@ -88,7 +88,8 @@ class SQLite(CollectionDatabase):
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._remembered: dict[int | str, tuple[Any, ...]] = {}
         self._table = self._find_table(table)
-        vec0 = self._vec0(self._find().old, column)
+        self._column = column or ""
+        vec0 = self._open(self._find().old)
         self._column, self._modality, self._id_type = vec0.column, modality, vec0.id_array_type
         refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
         refusals.check_name(modality, vec0.others, self._table, "modality_column")
@@ -103,8 +104,8 @@ class SQLite(CollectionDatabase):
                 "Try again when no other process writes to it.",
             )
         if "not a database" in text or "malformed" in text:
-            return refusals.damaged(self._path, text)
-        return refusals.rejected(self._path, text)
+            return refusals.refusal("damaged", self._path, text)
+        return refusals.refusal("rejected", self._path, text)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, self._errors():
@@ -125,9 +126,7 @@ class SQLite(CollectionDatabase):
                 raise
 
     def _statements(self) -> dict[str, str]:
-        tables = self._read(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
-        )
+        tables = self._read("SELECT name, sql FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
         return {name: text for name, text in tables if _USING.search(text)}
 
     @property
@@ -148,10 +147,7 @@ class SQLite(CollectionDatabase):
         return f"{self._table}__congruence_mark"
 
     def _open(self, collection: str) -> Vec0:
-        return self._vec0(collection, self._column)
-
-    def _vec0(self, table: str, column: str | None) -> Vec0:
-        return Vec0.parse(table, self._statements()[table], column)
+        return Vec0.parse(collection, self._statements()[collection], self._column or None)
 
     def _width(self, collection: Vec0) -> int:
         return collection.dim
@@ -240,24 +236,17 @@ class SQLite(CollectionDatabase):
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows were deleted; none after the switch."""
         if self.stage() is not Stage.PREPARED:
             return
-        after: int | str | None = None
-        while True:
-            condition = "" if after is None else "n.id > ? AND"
-            query = f"{self._unmatched('new', 'old', condition)} ORDER BY id LIMIT {int(batch)}"
-            rows = self._read(query, [] if after is None else [after])
-            if not rows:
-                return
-            after = rows[-1][0]
-            yield pa.array([id_ for (id_,) in rows], self._id_type)
+        ids = self._unmatched("new", "old")
+        for start in range(0, len(ids), batch):
+            yield pa.array(ids[start : start + batch], self._id_type)
 
-    def _unmatched(self, side: VectorSide, other: VectorSide, condition: str = "") -> str:
-        """Return a query for the ids of rows on one side that are not on the other."""
+    def _unmatched(self, side: VectorSide, other: VectorSide, what: str = "n.id") -> list[Any]:
+        """Return the ids of rows on one side that are not on the other, or what is selected of these rows."""
         (ours, _), (theirs, _) = self._side(side), self._side(other)
         absent = f"NOT EXISTS (SELECT 1 FROM {theirs.keys} AS o WHERE o.id = n.id)"
-        return f"SELECT n.id FROM {ours.keys} AS n WHERE {condition} {absent}"
+        return [found for (found,) in self._read(f"SELECT {what} FROM {ours.keys} AS n WHERE {absent}")]
 
     def check(self, new: NewVectors) -> None:
         """Raise DatabaseError if any table, view or index has a name that the new table or one of its parts needs."""
@@ -265,10 +254,9 @@ class SQLite(CollectionDatabase):
         ours = f"{self._table}__congruence_".casefold()
         for (name,) in self._read("SELECT name FROM sqlite_master"):
             if name.casefold().startswith(ours):
-                raise refusals.not_ours(name)
+                raise refusals.refusal("not ours", name)
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
-        """Create a table with the same columns and vectors of the new width and type."""
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))
         self._client.execute(f"CREATE TABLE {quoted(self._mark_table)} {_MARK}")
         self._client.execute(f"INSERT INTO {quoted(self._mark_table)} VALUES (?)", [json.dumps(mark)])
@@ -278,7 +266,6 @@ class SQLite(CollectionDatabase):
             return change()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Insert rows with the other columns of the table that readers see; each call is a transaction."""
         with self._writing():
             super().write(ids, vectors)
 
@@ -315,12 +302,12 @@ class SQLite(CollectionDatabase):
         return time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def _missing(self) -> int:
-        return int(self._read(f"SELECT count(*) FROM ({self._unmatched('old', 'new')})")[0][0])
+        return int(self._unmatched("old", "new", "count(*)")[0])
 
     def _show_new(self) -> None:
         """Delete rows that the application has deleted, and update the other columns, before the tables are renamed."""
         (old, _), (new, _) = self._side("old"), self._side("new")
-        self._delete_rows(new, [id_ for (id_,) in self._read(self._unmatched("new", "old"))])
+        self._delete_rows(new, self._unmatched("new", "old"))
         if old.others:
             differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in old.others)
             changed = self._read(
@@ -385,7 +372,6 @@ class Vec0:
 
     @classmethod
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
-        """Parse a CREATE statement."""
         begin = _USING.search(statement)
         body = statement[begin.end() if begin else 0 : statement.rindex(")")]
         arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
@@ -422,12 +408,10 @@ class Vec0:
 
     @property
     def id_array_type(self) -> pa.DataType:
-        """Arrow type of the ids in a block."""
         return pa.int64() if self.id_type == "int" else pa.large_string()
 
     @property
     def element_type(self) -> str:
-        """Element type in the terms of ``congruence.databases.DatabaseInfo``."""
         return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
 
     @property
@@ -442,7 +426,6 @@ class Vec0:
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
 
     def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
-        """Decode blobs to vectors, float32 of shape (b, dim); bits become 1 and -1."""
         joined = b"".join(blobs)
         if self.element_type == "binary":
             return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
@@ -450,7 +433,6 @@ class Vec0:
         return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
 
     def create(self, name: str, dim: int, element_type: str) -> str:
-        """Return the statement that creates the same table with vectors of another width and type."""
         declaration = _VECTOR.fullmatch(self.arguments[self.at])
         options = declaration[4] if declaration else ""
         if element_type == "binary":  # bits are compared by the Hamming distance, and accept no other metric

@@ -55,13 +55,11 @@ class VectorCache:
                 part = digests[start : start + 500]
                 query = f"SELECT item, vector FROM vectors WHERE item IN ({','.join('?' * len(part))})"
                 for item, blob in connection.execute(query, part):
-                    if not isinstance(item, str) or not isinstance(blob, bytes):
-                        continue
-                    if blob[size:] != _checksum(item, blob[:size]):
-                        continue
-                    vector = np.frombuffer(blob[:size], dtype="<f4")
-                    if np.isfinite(vector).all():
-                        cached[item] = vector.astype(np.float32)
+                    whole = isinstance(item, str) and isinstance(blob, bytes)
+                    if whole and blob[size:] == _checksum(item, blob[:size]):
+                        vector = np.frombuffer(blob[:size], dtype="<f4")
+                        if np.isfinite(vector).all():
+                            cached[item] = vector.astype(np.float32)
         return cached
 
     def put(self, vectors: Mapping[str, np.ndarray]) -> None:

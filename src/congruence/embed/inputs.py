@@ -36,20 +36,32 @@ ID_COLUMNS = ("id", "ids")
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Items to embed, each read only when it is needed.
+    """Items to embed, each read only when it is needed."""
 
-    - ``name``: Where the items come from, for reports.
-    - ``ids``, shape (n,): Unique ids.
-    - ``fetch``: Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
-    - ``stamp``: Function from a row number to a string that changes when the item does, as far as it can tell without
-      reading it.
-    """
-
-    name: str
+    name: str  # where the items come from, for reports
     modality: str
-    ids: np.ndarray
-    fetch: Callable[[int], object]
+    ids: np.ndarray  # (n,), unique
+    fetch: Callable[[int], object]  # from a row number to a text, a ``Path``, bytes or a ``PIL.Image``
+    #: From a row number to a string that changes when the item does, as far as it can tell without reading it.
     stamp: Callable[[int], str]
+
+    @classmethod
+    def of_texts(cls, name: str, ids: Ids, texts: list[str]) -> Items:
+        """Return texts as items."""
+        return cls(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
+
+    @classmethod
+    def of_files(cls, name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
+        """Return images in files, with paths relative to a folder, as items."""
+
+        def stamp(row: int) -> str:
+            try:
+                status = (base / paths[row]).stat()
+            except (OSError, ValueError):  # ValueError: a path with a NUL character
+                return "missing"
+            return f"{status.st_size} {status.st_mtime_ns}"
+
+        return cls(name, "image", as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,34 +87,28 @@ def open_items(
         its images or its prompts.
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
-    column : str, optional
-        Column of the texts or paths. By default, the table must have exactly one column of ``COLUMNS``, which is
-        used.
-    id_column : str, optional
-        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text
-        its row number. The id of a data set's prompt is ``class:template``, both as numbers.
+    column, id_column : str, optional
+        By default the only column with a name in ``COLUMNS``, and ``id`` or ``ids``. Without ids, the id of an image is
+        its path, and that of a text its row number; that of a prompt is ``class:template``, both as numbers.
     split : str, default="test"
         Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
         Folder that contains the data set's folder, or that folder itself.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If nothing exists at the path, a folder has no images, or a table cannot be read.
-    ParameterError, InputError
-        If an option is invalid, the column or the modality is missing or ambiguous, a table has no rows, or ids are
-        repeated.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")
     path = Path(spec).expanduser()
-    if path.is_dir():
-        if any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES):
-            return _sugarcrepe(path, modality, column or id_column, split)
-        return _folder(path, modality, column or id_column)
-    if path.is_file():
+    if path.is_file() and path.suffix.lower() != ".txt":
         return _table(path, modality, column, id_column)
+    if path.is_file() or path.is_dir():
+        captions = path.is_dir() and any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES)
+        what, kind = ("images", "image") if path.is_dir() and not captions else ("texts", "text")
+        if column or id_column or modality not in (None, kind):
+            raise ParameterError(
+                f"Got `modality={modality!r}` or a column for {path}, which has {what} only.",
+                "Leave out `modality=…` and the columns, or pass a table (.csv, .jsonl or .parquet).",
+            )
+        return _sugarcrepe(path, split) if captions else _folder(path) if path.is_dir() else _lines(path)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
         raise FileError(
             f"Got nothing at {spec}; expected images, a table, or the name of a data set.", "Check the path."
@@ -110,25 +116,15 @@ def open_items(
     return _dataset(str(spec), modality, split, root)
 
 
-def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str) -> Items:
+def _sugarcrepe(path: Path, split: str) -> Items:
     """Return one of the two captions of every item, under the item's id."""
-    if modality == "image" or column:
-        raise ParameterError(
-            f"Got `modality='image'` or a column for {path}, the folder of SugarCrepe's captions.",
-            "Leave out `modality=…` and the columns. For the images, embed COCO's val2017.",
-        )
     check_choice(split, ("captions", "negatives"), "split")
     data = datasets.load_sugarcrepe(path)
     texts = (data.captions if split == "captions" else data.negative_captions).tolist()
-    return Items(f"{path}:{split}", "text", as_ids(data.ids, len(texts)), texts.__getitem__, texts.__getitem__)
+    return Items.of_texts(f"{path}:{split}", data.ids, texts)
 
 
-def _folder(path: Path, modality: str | None, column: str | None) -> Items:
-    if modality == "text" or column:
-        raise ParameterError(
-            f"Got `modality='text'` or a column for a folder of images, {path}.",
-            "Pass a table or a .txt file for texts, or leave out `modality=…` and the columns.",
-        )
+def _folder(path: Path) -> Items:
     images = []
     for parent, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -137,51 +133,38 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if not images:
         raise FileError(f"Got no image in {path}.", f"Pass a folder with files ending in {', '.join(IMAGE_SUFFIXES)}.")
     ids = sorted(file.relative_to(path).as_posix() for file in images)
-    return _files(str(path), ids, path, ids)
+    return Items.of_files(str(path), ids, path, ids)
 
 
-def _files(name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
-    def stamp(row: int) -> str:
-        try:
-            status = (base / paths[row]).stat()
-        except (OSError, ValueError):  # ValueError: a path with a NUL character
-            return "missing"
-        return f"{status.st_size} {status.st_mtime_ns}"
+def _lines(path: Path) -> Items:
+    texts = _read(read_column(path), path)
+    return Items.of_texts(str(path), id_texts(np.arange(len(texts))), texts)
 
-    return Items(name, "image", as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
+
+def _read(values: np.ndarray, path: Path) -> list[str]:
+    if not len(values):
+        raise ShapeError(f"No rows in {path}.", "Pass a file with rows.")
+    return list(values.tolist())
 
 
 def _table(path: Path, modality: str | None, column: str | None, id_column: str | None) -> Items:
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
+    if path.suffix.lower() not in (".csv", ".jsonl", ".parquet"):
         raise ParameterError(
             f"Got {str(path)!r}; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name.",
             "Convert the file to one of these.",
         )
-    if suffix == ".txt":
-        if modality == "image" or column or id_column:
-            raise ParameterError(
-                f"Got `modality='image'` or a column for {path}, which has one text per line.",
-                "Leave them out, or write a table (.csv, .jsonl or .parquet).",
-            )
-        values, modality = read_column(path), "text"
-    else:
-        shapes = find_format(path).shapes
-        names = list(first_record(path) if shapes is None else shapes(str(path)))
-        column, modality = choose_column(path, names, column, modality)
-        values = read_column(f"{path}:{column}")
-        id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
-    if not len(values):
-        raise ShapeError(f"No rows in {path}.", "Pass a file with rows.")
-    texts = values.tolist()
+    shapes = find_format(path).shapes
+    names = list(first_record(path) if shapes is None else shapes(str(path)))
+    column, modality = choose_column(path, names, column, modality)
+    name, values = f"{path}:{column}", _read(read_column(f"{path}:{column}"), path)
+    id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
     if id_column:
-        ids = read_ids(f"{path}:{id_column}")
+        ids: Ids = read_ids(f"{path}:{id_column}")
     else:
         ids = values if modality == "image" else id_texts(np.arange(len(values)))
-    name = f"{path}:{column}" if column else str(path)
     if modality == "image":
-        return _files(name, ids, path.parent, texts)
-    return Items(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
+        return Items.of_files(name, ids, path.parent, values)
+    return Items.of_texts(name, ids, values)
 
 
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
@@ -224,6 +207,5 @@ def _dataset(name: str, modality: str | None, split: str, root: str | Path | Non
     if modality == "text":
         prompts = data.prompts()
         texts = [text for _, _, text in prompts]
-        ids = [f"{label}:{template}" for label, template, _ in prompts]
-        return Items(f"{label}:prompts", "text", as_ids(ids), texts.__getitem__, texts.__getitem__)
+        return Items.of_texts(f"{name}:{split}:prompts", [f"{a}:{template}" for a, template, _ in prompts], texts)
     return Items(label, "image", as_ids(data.ids), data.image, lambda row: str(data.ids[row]))

@@ -7,16 +7,17 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
+from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
 from congruence._utils.plain import PlainData
@@ -51,33 +52,20 @@ _Fetched: TypeAlias = tuple[int, str | None, object]
 
 @dataclass(frozen=True)
 class EmbedReport(PlainData):
-    """Summary of a call to ``embed``.
-
-    - ``output``: Path of the output.
-    - ``ids``: Path of the file of ids, if the output's format cannot store them.
-    - ``encoder``, ``fingerprint``: Name and fingerprint of the encoder.
-    - ``items``: Origin of the items.
-    - ``rows``, ``dim``: Number of rows and width of the output; with several layers, of each layer.
-    - ``layers``: Number of layers; 1 unless the encoder returns all layers.
-    - ``encoded``, ``cached``, ``resumed``: Number of rows that the model encoded, that came from the cache (or from
-      an identical item in the same batch), and that an earlier run had finished.
-    - ``failures``: ``id`` and ``error`` of each item that was left out.
-    - ``failures_file``: Path of the list of failures; None if there are none.
-    - ``seconds``: Duration of the run.
-    """
+    """Summary of a call to ``embed``."""
 
     output: str
-    ids: str | None
+    ids: str | None  # path of the file of ids, if the output's format cannot store them
     encoder: str
-    fingerprint: str
-    items: str
+    fingerprint: str  # of the encoder
+    items: str  # their origin
     rows: int
-    dim: int
-    layers: int
-    encoded: int
-    cached: int
-    resumed: int
-    failures: list[dict[str, str]]
+    dim: int  # of each layer
+    layers: int  # 1 unless the encoder returns all layers
+    encoded: int  # rows that the model encoded
+    cached: int  # rows from the cache, or from an identical item in the same batch
+    resumed: int  # rows that an earlier run had finished
+    failures: list[dict[str, str]]  # id and error of each item that was left out
     failures_file: str | None
     seconds: float
 
@@ -105,30 +93,24 @@ def embed(
     items : Items
         See ``congruence.embed.open_items``.
     output : path-like
-        The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder
-        of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
-        cannot store ids, they are written to a ``.ids.txt`` file next to the output.
-    batch_size : int, default=64
+        The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder of parts.
+        An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot store
+        ids, they are written to a ``.ids.txt`` file next to the output.
     on_error : {"fail", "skip"}, default="fail"
         What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
         ``<output>.failures.csv``.
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's
-        parts have 4,096 items.
-    force : bool, default=False
-        Replace an existing output.
+        Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
     callback : callable, optional
         Called with the number of items done.
 
     Raises
     ------
-    ParameterError, ModalityError, IdError
-        If an option is invalid, the items have another modality than the encoder, or ids contain line breaks that the
-        ``.ids.txt`` file cannot hold. Raised before any work.
-    OutputExistsError
-        If the output exists, or is a folder with other files than parts.
+    ParameterError, ModalityError, IdError, OutputExistsError
+        Before any work, if an option is invalid, the items have another modality than the encoder, ids do not fit the
+        ``.ids.txt`` file, or the output exists.
     FileError, CorruptFileError, InputError
         If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
     """
@@ -164,13 +146,13 @@ def embed(
                 f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
                 "Pass other items or another encoder.",
             )
-        ids_file = write_ids(work, counts, output)
+        ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
-        _assemble(encoder, work, counts, output, force, named=shard_size is not None)
+        _assemble(encoder, work, counts, output, ids_file, force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
-        ids=ids_file,
+        ids=None if ids_file is None else str(ids_file),
         encoder=encoder.space.model or "",
         fingerprint=encoder.fingerprint,
         items=items.name,
@@ -207,14 +189,19 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
             f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
         )
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
-    _check_lines(items.ids, output)
+    broken = None
+    if not kind.keeps_ids:
+        broken = next((name for name in map(str, items.ids) if "\n" in name or "\r" in name), None)
+    if broken is not None:
+        raise IdError(
+            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
+            "Pass an output in a format that stores ids, .parquet for example.",
+        )
 
 
 @dataclass
 class EncoderRun:
-    """A run of an encoder over items: what its steps share, and what they count; messages suggest ``alternative``,
-    besides repairing the item.
-    """
+    """A run of an encoder over items, with what it counts; messages suggest ``alternative`` besides a repair."""
 
     encoder: Encoder
     items: Items
@@ -264,19 +251,12 @@ class EncoderRun:
 
     def encode(self, rows: range) -> dict[int, np.ndarray]:
         """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
-
-        def begin(start: int) -> list[Future[_Fetched]]:
-            return [self.pool.submit(self._fetch, row) for row in rows[start : start + self.batch_size]]
-
+        batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
         vectors: dict[int, np.ndarray] = {}
-        waiting = begin(0)
-        for start in range(self.batch_size, len(rows) + self.batch_size, self.batch_size):
-            ahead = begin(start)
-            batch = [future.result() for future in waiting]
+        for batch in run_ahead(list(self.pool.map(self._fetch, batch)) for batch in batches):
             vectors |= self._encode_batch(batch)
             if self.callback is not None:
                 self.callback(len(batch))
-            waiting = ahead
         return vectors
 
     def _fetch(self, row: int) -> _Fetched:
@@ -297,38 +277,32 @@ class EncoderRun:
         known = self.cache.get([digest for _, digest, _ in batch if digest]) if self.cache is not None else {}
         # Equal items have equal names, if they have digests.
         names = {row: digest or f"row {row}" for row, digest, _ in batch}
-        to_encode = {
-            names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)
-        }
-        fresh, failed = self._encode(dict(zip(to_encode, self.pool.map(_decoded, to_encode.values()), strict=True)))
-        self.encoded += len(fresh)
-        if self.cache is not None and fresh:
-            self.cache.put(fresh)
-        out: dict[int, np.ndarray] = {}
-        for row, _, item in batch:
-            name = names[row]
-            if isinstance(item, Exception) or name in failed:
-                self._fail(row, item if isinstance(item, Exception) else failed[name])
+        failed = {names[row]: item for row, _, item in batch if isinstance(item, Exception)}
+        items = {names[row]: item for row, _, item in batch if names[row] not in known and names[row] not in failed}
+        fresh: dict[str, np.ndarray] = {}
+        good: dict[str, object] = {}
+        for name, item in zip(items, self.pool.map(_decoded, items.values()), strict=True):
+            if isinstance(item, Exception):
+                failed[name] = item
             else:
-                out[row] = fresh[name] if name in fresh else known[name]
-        self.cached += len(out) - len(fresh)
-        return out
-
-    def _encode(self, items: dict[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
-        """Return the vectors of items, and the errors of those that failed, encoded one by one to find them."""
-        failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
-        good = {name: item for name, item in items.items() if name not in failed}
+                good[name] = item
         try:
-            vectors = self.encoder.encode_all(list(good.values()), max(len(good), 1))
-            return dict(zip(good, vectors, strict=True)), failed
-        except InputError:
-            fresh = {}
+            fresh = dict(zip(good, self.encoder.encode_all(list(good.values()), max(len(good), 1)), strict=True))
+        except InputError:  # encoded one by one to find which
             for name, item in good.items():
                 try:
                     fresh[name] = self.encoder.encode_all([item], 1)[0]
                 except InputError as error:
                     failed[name] = error
-            return fresh, failed
+        self.encoded += len(fresh)
+        if self.cache is not None and fresh:
+            self.cache.put(fresh)
+        known |= fresh
+        for row in (row for row, name in names.items() if name in failed):
+            self._fail(row, failed[names[row]])
+        out = {row: known[name] for row, name in names.items() if name not in failed}
+        self.cached += len(out) - len(fresh)
+        return out
 
     def _fail(self, row: int, error: Exception) -> None:
         name = str(self.items.ids[row])
@@ -349,9 +323,6 @@ def _decoded(item: object) -> object:
         return error
 
 
-# ------------------------------------------------------------------ parts
-
-
 def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
     """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
     try:
@@ -370,61 +341,34 @@ def _checksum_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-    for number, rows in enumerate(counts):
-        if rows:
-            yield from open_source(work / f"part_{number}.parquet").scan()
-
-
-def _assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
-    n, dim = sum(counts), encoder.space.dim or 0
-    kind = next(open_source(work / f"part_{number}.parquet").id_type for number, rows in enumerate(counts) if rows)
-    if encoder.n_layers is None:
-        parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
-        space = encoder.space
-        with open_sink(output, n=n, dim=dim, has_ids=True, id_type=kind, space=space, force=force, parts=parts) as sink:
-            for ids, block in _read_parts(work, counts):
-                sink.write(ids, block)
-        return
-    width = dim // encoder.n_layers
-    with atomic_path(output, force=force, directory=True, foreign=why_no_parts) as folder, ExitStack() as stack:
-        mark_parts(folder, Space())
-        sinks = [
-            open_sink(
-                folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, id_type=kind, space=encoder.layer_space(k)
-            )
-            for k in range(encoder.n_layers)
-        ]
+def _assemble(
+    encoder: Encoder, work: Path, counts: list[int], output: Path, ids_file: Path | None, force: bool, *, named: bool
+) -> None:
+    """Write the parts as one output, or each layer as a file of it, and the ids as lines of a file if there is one."""
+    parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows]
+    sources = [open_source(work / f"{name}.parquet") for name, _ in parts]
+    layers, space = encoder.n_layers or 1, encoder.space
+    width = (space.dim or 0) // layers
+    facts: dict[str, Any] = {"n": sum(counts), "dim": width, "has_ids": True, "id_type": sources[0].id_type}
+    with ExitStack() as stack:
+        if encoder.n_layers is None:
+            sinks = [open_sink(output, space=space, force=force, parts=parts if named else None, **facts)]
+        else:
+            folder = stack.enter_context(atomic_path(output, force=force, directory=True, foreign=why_no_parts))
+            mark_parts(folder, Space())
+            paths = [folder / f"layer_{k}.parquet" for k in range(layers)]
+            sinks = [open_sink(path, space=encoder.layer_space(k), **facts) for k, path in enumerate(paths)]
         for sink in sinks:
             stack.enter_context(sink)
-        for ids, block in _read_parts(work, counts):
+        lines = None
+        if ids_file is not None:  # in place before the output
+            lines = open(stack.enter_context(atomic_path(ids_file, force=True)), "w", encoding="utf-8")
+            stack.enter_context(lines)
+        for ids, block in chain.from_iterable(source.scan() for source in sources):
             for k, sink in enumerate(sinks):
                 sink.write(ids, block[:, k * width : (k + 1) * width])
-
-
-def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
-    """Write the ids to a text file next to an output that cannot store them, and return its path; else None."""
-    if find_sink(output).keeps_ids:
-        return None
-    ids_file = output.with_name(f"{output.name}.ids.txt")
-    for ids, _ in _read_parts(work, counts):
-        _check_lines(ids.to_pylist() if ids is not None else [], output)
-    with atomic_path(ids_file, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        for ids, _ in _read_parts(work, counts):
-            stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
-    return str(ids_file)
-
-
-def _check_lines(ids: Iterable[object], output: Path) -> None:
-    """Check that there is no id with a line break, if the ids are written to a file with one id per line."""
-    if find_sink(output).keeps_ids:
-        return
-    broken = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
-    if broken is not None:
-        raise IdError(
-            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
-            "Pass an output in a format that stores ids, .parquet for example.",
-        )
+            if lines is not None and ids is not None:
+                lines.writelines(f"{name}\n" for name in ids.to_pylist())
 
 
 def _is_failures(file: Path) -> bool:

@@ -96,9 +96,9 @@ def load_encoder(
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
+        known = ", ".join(f"{prefix}:…" for prefix in ADAPTERS)
         raise ParameterError(
-            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}.",
-            "Pass a name with one of these prefixes.",
+            f"Got encoder {name!r}; expected one of {known}.", "Pass a name with one of these prefixes."
         )
     if modality is not None:
         check_choice(modality, ENCODED, "modality")

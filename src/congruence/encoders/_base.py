@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import namespace
 from congruence._utils.optional import choose_device, require
+from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
@@ -39,6 +41,9 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 
+#: Is called with the number of items of each batch.
+Callback: TypeAlias = Callable[[int], object] | None
+
 #: An item to encode: a text, or an image as a path, the bytes of a file, or a decoded image.
 Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
@@ -58,11 +63,16 @@ class EncoderOptions:
     safetensors_only: bool = True
     description: Mapping[str, object] | str | os.PathLike[str] | None = None
 
-    def refuse(self, *names: str) -> None:
-        """Raise ParameterError if options are set that an adapter does not support."""
-        for name in names:
+    def check(self, offered: tuple[str, ...], *refused: str) -> str:
+        """Return the modality to encode: the requested one, or the only one; refuse options that are not supported."""
+        for name in refused:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(f"{self.name!r} does not support `{name}={value!r}`.", f"Leave out `{name}=…`.")
+        modality = offered[0] if self.modality is None and len(offered) == 1 else self.modality
+        if modality not in offered:
+            fix = f"Pass one of {', '.join(map(repr, offered))}."
+            raise ParameterError(f"Got `modality={modality!r}` for {self.name!r}.", fix)
+        return modality
 
     @property
     def path(self) -> str:
@@ -93,9 +103,7 @@ class Encoder(ABC):
     fingerprint: str
     n_layers: int | None = None
 
-    def encode(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
-    ) -> Iterator[np.ndarray]:
+    def encode(self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None) -> Iterator[np.ndarray]:
         """Encode items in order, one batch at a time: float32 of shape (b, dim).
 
         ``items`` are str, or images as a path, the bytes of a file, or a ``PIL.Image``; ``callback`` is called with the
@@ -113,9 +121,7 @@ class Encoder(ABC):
             raise ParameterError(f"Got a single {type(items).__name__} for items; expected a list.", "Pass [item].")
         return self._batches(iter(items), batch_size, callback)
 
-    def _batches(
-        self, items: Iterator[Item], batch_size: int, callback: Callable[[int], object] | None
-    ) -> Iterator[np.ndarray]:
+    def _batches(self, items: Iterator[Item], batch_size: int, callback: Callback) -> Iterator[np.ndarray]:
         start = 0
         while batch := list(islice(items, batch_size)):
             vectors = np.array(self._embed([self._read(item) for item in batch]), dtype=np.float32, order="C")
@@ -127,24 +133,19 @@ class Encoder(ABC):
             if callback is not None:
                 callback(len(batch))
 
-    def encode_all(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
-    ) -> np.ndarray:
+    def encode_all(self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None) -> np.ndarray:
         """Encode items and return the vectors, float32 of shape (n, dim); see ``encode``."""
         blocks = list(self.encode(items, batch_size, callback))
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 
     def encode_layers(
-        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
+        self, items: Iterable[Item], batch_size: int = 64, callback: Callback = None
     ) -> Iterator[np.ndarray]:
         """Yield blocks of the vectors of every layer, float32 of shape (b, layers, width), if all were loaded."""
         layers = self.n_layers
         if layers is None:
-            raise ParameterError(
-                f"{self.space.model!r} has one layer here; expected all.", "Load it with `layer='all'`."
-            )
-        blocks = self.encode(items, batch_size, callback)
-        return (block.reshape(len(block), layers, -1) for block in blocks)
+            raise ParameterError(f"{self.space.model!r} was loaded with one layer.", "Load it with `layer='all'`.")
+        return (block.reshape(len(block), layers, -1) for block in self.encode(items, batch_size, callback))
 
     def layer_space(self, layer: int) -> Space:
         """Return the space of one layer of an encoder loaded with ``layer="all"``."""
@@ -160,28 +161,37 @@ class Encoder(ABC):
         if self.space.modality == "image":
             return open_image(item)
         if not isinstance(item, str):
-            raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}.", "Pass str, or `modality='image'`."
-            )
+            problem = f"Got {type(item).__name__} as a text for {self.space.model!r}."
+            raise DtypeError(problem, "Pass str, or `modality='image'`.")
         return item
 
     @abstractmethod
     def _embed(self, items: list[Item]) -> np.ndarray:
         """Return raw vectors of decoded items, shape (b, dim)."""
 
-    def _describe(
-        self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str, dim: int = 0
-    ) -> None:
+    def _sample(self) -> Item:
+        """Return an item from which the width of the vectors is determined."""
+        if self.space.modality == "text":
+            return "a text"
+        image: Image.Image = require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))
+        return image
+
+    def _set_dim(self) -> None:
+        self.space = replace(self.space, dim=int(self._embed([self._sample()]).shape[1]))
+
+    def _describe(self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str) -> None:
         """Set the space; a layer or pooling that was requested becomes part of its name."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
-        self.space = Space(model, revision, modality, dim or None, normalize)
+        self.space = Space(model, revision, modality, None, normalize)
 
 
 class TorchEncoder(Encoder):
-    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products. An
-    adapter has ``_prepare`` (tensors on the CPU) and ``_forward``, or its own ``_embed``; vectors are float32.
+    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products.
+
+    An adapter loads its model, calls ``_set_model`` and ``_set_fingerprint``, and has ``_prepare`` (a model's inputs as
+    tensors on the CPU) and ``_forward`` (vectors as a tensor, (b, dim)), or its own ``_embed``.
     """
 
     def __init__(self, options: EncoderOptions, extra: str) -> None:
@@ -192,18 +202,20 @@ class TorchEncoder(Encoder):
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
     def _set_model(
-        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str
+        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str = ""
     ) -> None:
-        """Move the model to its device, prepare it for inference, and set the space."""
+        """Move the model to its device, prepare it for inference, and set the space; ``weights`` identifies them."""
+        self._weights = weights = weights or weights_digest(model)
         self._model = model.to(self.device).eval().requires_grad_(False)
         normalize = normalize if options.normalize is None else options.normalize
         revision = weights[:19] if weights.startswith("sha256:") else weights
         self._describe(options, modality, normalize=normalize, revision=revision)
 
-    def _set_dim(self) -> None:
-        """Encode a sample, and set the width of the space to that of its vector."""
-        sample = blank_image() if self.space.modality == "image" else "a text"
-        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+    def _set_fingerprint(self, adapter: str, **facts: object) -> None:
+        """Set the width, by encoding a sample, and the fingerprint."""
+        self._set_dim()
+        own = {"weights": self._weights, "normalize": self.space.normalized, "dtype": self.dtype}
+        self.fingerprint = fingerprint(adapter=adapter, **own, **facts)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Return the context in which matrix products have the requested precision."""
@@ -218,21 +230,35 @@ class TorchEncoder(Encoder):
         return vectors.float().cpu().numpy()
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
-        """Return the model's inputs as tensors on the CPU."""
         raise NotImplementedError
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return vectors as a tensor, shape (b, dim)."""
         raise NotImplementedError
+
+
+def pool(states: Array, mask: Array | None, pooling: str, prefix: int) -> Array:
+    """Reduce the states of each item's tokens, shape (b, tokens, d), to one vector; see ``load_encoder``.
+
+    ``mask`` (b, tokens) is 0 for padding; ``prefix``: number of an image's tokens before those of its patches.
+    """
+    xp = namespace(states)
+    if pooling == "cls":
+        return states[:, 0]
+    weight = xp.ones_like(states[..., 0]) if mask is None else xp.astype(mask, states.dtype)
+    if pooling == "last":
+        places = (weight.cumsum(1) * weight).argmax(1)
+        return xp.stack([row[place] for row, place in zip(states, places, strict=True)])
+    tokens, weight = states[:, prefix:], weight[:, prefix:]
+    mean = (tokens * weight[..., None]).sum(1) / weight.sum(1)[:, None].clip(1)
+    return mean if pooling == "mean" else xp.concat([states[:, 0], mean], axis=1)
 
 
 def open_image(item: Item) -> Image.Image:
     """Decode an image (a path, bytes or PIL image) in RGB: the first frame, without EXIF and transparency."""
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
-        raise DtypeError(
-            f"Got {type(item).__name__} as an image.", "Pass a path, bytes or a PIL image, or `modality='text'`."
-        )
+        fix = "Pass a path, bytes or a PIL image, or `modality='text'`."
+        raise DtypeError(f"Got {type(item).__name__} as an image.", fix)
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
         source = io.BytesIO(item) if isinstance(item, bytes) else item
@@ -243,10 +269,9 @@ def open_image(item: Item) -> Image.Image:
     except FileNotFoundError:
         raise FileError(f"No image at {name}.", "Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
-        raise CorruptFileError(
-            f"{name} cannot be decoded ({error or 'too large for memory'}).",
-            f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out.",
-        ) from error
+        problem = f"{name} cannot be decoded ({error or 'too large for memory'})."
+        fix = f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out."
+        raise CorruptFileError(problem, fix) from error
 
 
 def item_digest(item: Item) -> str:
@@ -266,28 +291,6 @@ def item_digest(item: Item) -> str:
 def fingerprint(**facts: object) -> str:
     """Return the hexadecimal SHA-256 of plain data."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def check_pooling(options: EncoderOptions) -> None:
-    """Raise ParameterError if the pooling is unknown, or the layer is not a whole number or "all"."""
-    if options.pooling is not None:
-        check_choice(options.pooling, POOLINGS, "pooling")
-    if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
-        raise ParameterError(
-            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.", "Pass `layer=-1` for the last."
-        )
-
-
-def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
-    """Return the modality to encode: the requested one, or the only one."""
-    if options.modality is None and len(offered) == 1:
-        return offered[0]
-    if options.modality not in offered:
-        raise ParameterError(
-            f"Got `modality={options.modality!r}` for {options.name!r}.",
-            f"Pass one of {', '.join(map(repr, offered))}.",
-        )
-    return options.modality
 
 
 @contextmanager
@@ -322,8 +325,3 @@ def tokenizer_digest(tokenizer: Any) -> str:
     fast = getattr(tokenizer, "backend_tokenizer", None)
     text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def blank_image() -> Image.Image:
-    """Return an image of one color, from which the width of a model's vectors is determined."""
-    return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

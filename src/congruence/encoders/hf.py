@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
 from congruence.encoders._base import (
+    POOLINGS,
     EncoderOptions,
     Item,
     TorchEncoder,
-    blank_image,
-    check_modality,
-    check_pooling,
-    fingerprint,
     loading,
+    pool,
     tokenizer_digest,
     weights_digest,
 )
@@ -53,8 +52,11 @@ class HfEncoder(TorchEncoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("description")
-        check_pooling(options)
+        if options.pooling is not None:
+            check_choice(options.pooling, POOLINGS, "pooling")
+        layer = options.layer
+        if layer not in (None, "all") and (not isinstance(layer, int) or isinstance(layer, bool)):
+            raise ParameterError(f"Got `layer={layer!r}`.", "Pass a whole number, `layer=-1` for the last, or 'all'.")
         super().__init__(options, "hf")
         transformers = require("transformers", extra="hf")
         with loading(options), _quiet(transformers):
@@ -63,16 +65,12 @@ class HfEncoder(TorchEncoder):
             commit = None if options.folder else _commit(transformers, name, options.revision)
             revision = commit or options.revision
             hub: dict[str, str] = {"revision": revision} if revision else {}
-            model = transformers.AutoModel.from_pretrained(
-                name,
-                dtype=self._torch.float32,
-                trust_remote_code=False,
-                use_safetensors=True if options.safetensors_only else None,
-                **hub,
-            )
+            safe = {"trust_remote_code": False, "use_safetensors": True if options.safetensors_only else None}
+            model = transformers.AutoModel.from_pretrained(name, dtype=self._torch.float32, **safe, **hub)
             dual = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
             takes_images = model.main_input_name == "pixel_values"
-            modality = check_modality(options, ("image", "text") if dual else ("image",) if takes_images else ("text",))
+            offered = ("image", "text") if dual else ("image",) if takes_images else ("text",)
+            modality = options.check(offered, "description")
             if modality == "image":
                 preprocessing = self._load_processor(transformers, name, hub)
             else:
@@ -81,20 +79,16 @@ class HfEncoder(TorchEncoder):
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
         self._set_pooling(tower, options, modality)
-        weights = commit or weights_digest(model)
+        weights = commit or weights_digest(model)  # of both towers
         self._set_model(options, tower, modality, normalize=self._projected, weights=weights)
         self._resolve_layer()
-        self._set_dim()
-        self.fingerprint = fingerprint(
-            adapter="hf",
+        self._set_fingerprint(
+            "hf",
             model=options.path if commit else "",
-            weights=weights,
             modality=modality,
             prepared=preprocessing,
             layer=self._layer,
             pooling=None if self._projected else self._pooling,
-            normalize=self.space.normalized,
-            dtype=self.dtype,
         )
 
     # ------------------------------------------------------------------ inputs
@@ -111,11 +105,9 @@ class HfEncoder(TorchEncoder):
         )
         return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
 
-    def _load_tokenizer(
-        self, transformers: ModuleType, name: str, model: Module, hub: dict[str, str]
-    ) -> dict[str, object]:
+    def _load_tokenizer(self, library: ModuleType, name: str, model: Module, hub: dict[str, str]) -> dict[str, Any]:
         """Load the tokenizer, and return everything that determines the tokens."""
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
+        tokenizer = library.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
         if tokenizer.pad_token_id is None:  # as in many language models; any token will do, since padding is masked
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = tokenizer.padding_side if model.config.model_type in _PADDED else "right"
@@ -137,15 +129,8 @@ class HfEncoder(TorchEncoder):
             # The format is stated, since an image three pixels high would be taken for one with its channels first.
             batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
             return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
-        batch = self._tokenizer(
-            items,
-            padding=self._padding,
-            truncation=True,
-            max_length=self._length,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        return dict(batch)
+        padded = {"padding": self._padding, "return_attention_mask": True, "return_tensors": "pt"}
+        return dict(self._tokenizer(items, truncation=True, max_length=self._length, **padded))
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
         """Return the number of tokens of each text that the model processes, after truncation and without padding."""
@@ -163,29 +148,24 @@ class HfEncoder(TorchEncoder):
         self._prefix = has_cls + extra if modality == "image" else 0
         self._pooling = options.pooling or ("cls" if has_cls and modality == "image" else "mean")
         if (self._pooling.startswith("cls") and not has_cls) or (self._pooling == "last" and modality == "image"):
-            allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
             token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
-            raise ParameterError(
-                f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}.",
-                f"Pass `pooling=…` with {allowed}.",
-            )
+            problem = f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}."
+            allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
+            raise ParameterError(problem, f"Pass `pooling=…` with {allowed}.")
 
     def _resolve_layer(self) -> None:
         """Determine the number of hidden states, and the index of the requested layer among them."""
         if self._layer is None:
             return
         layer, self._layer, self.n_layers = self._layer, "all", None
-        sample = blank_image() if self._modality == "image" else "a text"
-        self._embed([sample])
+        self._embed([self._sample()])
         count = self._n_states
         if isinstance(layer, str):  # "all"
             self.n_layers = count
-            return
-        if not -count <= layer < count:
-            raise ParameterError(
-                f"Got `layer={layer}` of {self.space.model!r}; expected 0 to {count - 1}, the last.", "Pass one."
-            )
-        self._layer = layer % count
+        elif -count <= layer < count:
+            self._layer = layer % count
+        else:
+            raise ParameterError(f"Got `layer={layer}` of {self.space.model!r}.", f"Pass 0 to {count - 1}, the last.")
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = inputs.get("attention_mask")
@@ -209,16 +189,7 @@ class HfEncoder(TorchEncoder):
         """Pool hidden states, shape (b, tokens, d); of a feature map, (b, d, height, width), positions are tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
-        if self._pooling == "cls":
-            return states[:, 0]
-        weight = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
-        if self._pooling == "last":
-            place = (weight.cumsum(1) * weight).argmax(1)
-            return states[self._torch.arange(len(states), device=states.device), place]
-        # For an image, only the patches; for a text, all tokens except padding.
-        tokens, weight = states[:, self._prefix :], weight[:, self._prefix :]
-        mean = (tokens * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
-        return mean if self._pooling == "mean" else self._torch.cat([states[:, 0], mean], dim=1)
+        return pool(states, mask, self._pooling, self._prefix)
 
 
 class _Dinov3Processor:
@@ -238,9 +209,8 @@ class _Dinov3Processor:
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
-                f"Got a DINOv3 preprocessor with resample={resample}, "
-                f"do_center_crop={config.get('do_center_crop')} and {disabled or 'nothing'} switched off; expected "
-                "only resizing, rescaling and standardizing.",
+                f"Got a DINOv3 preprocessor that does more or less than resize, rescale and standardize "
+                f"(resample={resample}, do_center_crop={config.get('do_center_crop')}, switched off: {disabled}).",
                 "Load the model through another adapter, timm: for example.",
             )
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
@@ -248,13 +218,10 @@ class _Dinov3Processor:
     def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:
         torch, settings = self._torch, self.settings
         out = []
+        resize = {"size": settings["size"], "mode": settings["mode"], "antialias": True, "align_corners": False}
         for image in images:
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() * settings["scale"]
-            out.append(
-                torch.nn.functional.interpolate(
-                    pixels, size=settings["size"], mode=settings["mode"], antialias=True, align_corners=False
-                )
-            )
+            out.append(torch.nn.functional.interpolate(pixels, **resize))
         mean, std = (torch.tensor(settings[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
         return {"pixel_values": (torch.cat(out) - mean) / std}
 
@@ -282,10 +249,8 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
-    tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-    if tower is None:
-        raise ParameterError(
-            f"The {modality} tower of {type(model).__name__} has no known name.", "Leave out `layer=…` and `pooling=…`."
-        )
-    return tower
+    for name in ("vision_model", "image_model") if modality == "image" else ("text_model",):
+        if hasattr(model, name):
+            return getattr(model, name)
+    problem = f"The {modality} tower of {type(model).__name__} has no known name."
+    raise ParameterError(problem, "Leave out `layer=…` and `pooling=…`.")

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,7 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import (
-    POOLINGS,
-    Encoder,
-    EncoderOptions,
-    Item,
-    blank_image,
-    check_modality,
-    fingerprint,
-    loading,
-)
+from congruence.encoders._base import POOLINGS, Encoder, EncoderOptions, Item, fingerprint, loading, pool
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -51,7 +41,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 _COMMON: dict[str, Any] = {"input": None, "output": None, "pooling": None, "normalize": False}
-INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
+_CHOICES = {
+    "pooling": (None, *POOLINGS),
+    "resize": ("shortest", "squash"),
+    "interpolation": ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"),
+    "layout": ("NCHW", "NHWC"),
+    "padding": ("longest", "max_length"),
+}
 _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32": "i4", "uint8": "u1"}
 
 
@@ -65,7 +61,6 @@ class OnnxEncoder(Encoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
                 f"Got `dtype={options.dtype!r}`; the graph has its own precision.", "Leave out `dtype=…`."
@@ -74,9 +69,7 @@ class OnnxEncoder(Encoder):
         if not graph.is_file():
             raise FileError(f"No graph at {graph}.", "Check the path.")
         facts = _description(options, graph)
-        modality = check_modality(
-            replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
-        )
+        modality = options.check((facts["modality"],), "layer", "revision")
         self._facts = facts
         runtime = require("onnxruntime", extra="onnx")
         with loading(options):
@@ -89,8 +82,7 @@ class OnnxEncoder(Encoder):
         weights = f"sha256:{_graph_digest(graph)}"
         normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        sample = blank_image() if modality == "image" else "a text"
-        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
         )
@@ -100,17 +92,15 @@ class OnnxEncoder(Encoder):
         library = require("tokenizers", extra="onnx")
         file = graph.parent / self._facts["tokenizer"]
         if not file.is_file():
-            raise FileError(
-                f"No tokenizer at {file}.", f"Add an entry tokenizer with its path to the description of {graph}."
-            )
+            fix = f"Add an entry tokenizer with its path to the description of {graph}."
+            raise FileError(f"No tokenizer at {file}.", fix)
         text = file.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
         length = int(self._facts["max_length"])
         tokenizer.enable_truncation(length)
         padding = tokenizer.padding or {}
-        pad = padding.get("pad_token") or next(
-            (t for t in ("[PAD]", "<pad>") if tokenizer.token_to_id(t) is not None), None
-        )
+        known = [token for token in ("[PAD]", "<pad>") if tokenizer.token_to_id(token) is not None]
+        pad = padding.get("pad_token") or next(iter(known), None)
         tokenizer.enable_padding(
             pad_id=padding.get("pad_id", 0 if pad is None else tokenizer.token_to_id(pad)),
             pad_token=pad or "[PAD]",
@@ -136,7 +126,8 @@ class OnnxEncoder(Encoder):
                 "token_type_ids": np.array([item.type_ids for item in encoded]),
             }
             feed = {name: every[name] for name in every if name in self._inputs}
-        feed = {name: value.astype(self._type(name)) for name, value in feed.items()}
+        kinds = {name: self._inputs[name].type.removeprefix("tensor(").removesuffix(")") for name in feed}
+        feed = {name: value.astype(_TYPES.get(kinds[name], "f4")) for name, value in feed.items()}
         return self._pool(self._run(feed, len(items)), mask)
 
     def _run(self, feed: dict[str, np.ndarray], n: int) -> np.ndarray:
@@ -151,10 +142,6 @@ class OnnxEncoder(Encoder):
             out.append(np.asarray(self._session.run([self._output], padded)[0])[:count])
         return np.concatenate(out).astype(np.float32)
 
-    def _type(self, name: str) -> np.dtype:
-        kind = self._inputs[name].type.removeprefix("tensor(").removesuffix(")")
-        return np.dtype(_TYPES.get(kind, "f4"))
-
     def _pool(self, out: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         pooling = self._facts["pooling"]
         if out.ndim == 4 and sum(side > 1 for side in out.shape[1:]) <= 1:  # pooled, with a height and width of 1
@@ -167,14 +154,7 @@ class OnnxEncoder(Encoder):
                 f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
                 "Set another output or pooling in the description.",
             )
-        weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
-        if pooling == "cls":
-            return out[:, 0]
-        if pooling == "last":
-            return out[np.arange(len(out)), (np.cumsum(weight, axis=1) * weight).argmax(axis=1)]
-        tokens, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
-        mean = (tokens * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
-        return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
+        return pool(out, mask, pooling, self._facts.get("prefix", 0))
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         """Resize, crop and standardize one image."""
@@ -198,51 +178,40 @@ class OnnxEncoder(Encoder):
 def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
     description = options.description
-    if description is None or isinstance(description, (str, os.PathLike)):
-        file = graph.with_suffix(".json") if description is None else Path(description)
-        if description is None and not file.is_file():
-            description = {"modality": options.modality}
-        else:
-            try:
-                description = json.loads(file.read_text(encoding="utf-8"))
-            except OSError as error:
-                raise FileError(f"No description at {file} ({error}).", "Check the path.") from error
-            except ValueError as error:
-                raise CorruptFileError(f"The description {file} is not JSON ({error}).", "Correct it.") from error
+    own = graph.with_suffix(".json")
+    if description is None and not own.is_file():
+        description = {"modality": options.modality}
+    elif description is None or isinstance(description, (str, os.PathLike)):
+        file = Path(description or own)
+        try:
+            description = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(f"No description at {file} ({error}).", "Check the path.") from error
+        except ValueError as error:
+            raise CorruptFileError(f"The description {file} is not JSON ({error}).", "Correct it.") from error
     modality = description.get("modality") if isinstance(description, Mapping) else None
     if not isinstance(description, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
-        raise ParameterError(
-            f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description.",
-            f"Add the entry modality to {graph.with_suffix('.json').name} next to the graph.",
-        )
+        problem = f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description."
+        raise ParameterError(problem, f"Add the entry modality to {own.name} next to the graph.")
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if unknown := sorted(set(description) - set(known)):
-        raise ParameterError(
-            f"Got {', '.join(unknown)} in the description of {options.name!r}.", f"Leave only {', '.join(known)}."
-        )
+        problem = f"Got {', '.join(unknown)} in the description of {options.name!r}."
+        raise ParameterError(problem, f"Leave only {', '.join(known)}.")
     facts = {**known, **description}
     if options.pooling is not None:
         facts["pooling"] = options.pooling
-    if facts["pooling"] is not None:
-        check_choice(facts["pooling"], POOLINGS, "pooling")
-    if facts["modality"] == "image":
-        check_choice(facts["resize"], ("shortest", "squash"), "resize")
-        check_choice(facts["interpolation"], INTERPOLATIONS, "interpolation")
-        check_choice(facts["layout"], ("NCHW", "NHWC"), "layout")
-    else:
-        check_choice(facts["padding"], ("longest", "max_length"), "padding")
+    for name, choices in _CHOICES.items():
+        if name in facts:
+            check_choice(facts[name], choices, name)
     return facts
 
 
 def _providers(runtime: ModuleType, device: str) -> list[str]:
-    available = runtime.get_available_providers()
-    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    providers = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+    available = {name: one for name, one in providers.items() if one in runtime.get_available_providers()}
     if device == "auto":
-        return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-    if providers.get(device) not in available:
-        names = ", ".join(repr(name) for name, provider in providers.items() if provider in available)
-        raise ParameterError(f"Got `device={device!r}`; expected one of 'auto', {names}.", "Choose one of these.")
-    return [providers[device]]
+        return list(available.values())
+    return [available[check_choice(device, ["auto", *available], "device")]]
 
 
 def _choose(name: str | None, names: list[str], what: str, graph: Path) -> str:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import (
-    EncoderOptions,
-    Item,
-    TorchEncoder,
-    check_modality,
-    fingerprint,
-    loading,
-    weights_digest,
-)
+from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -30,8 +22,7 @@ class OpenClipEncoder(TorchEncoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("layer", "pooling", "revision", "description")
-        modality = check_modality(options, ("image", "text"))
+        modality = options.check(("image", "text"), "layer", "pooling", "revision", "description")
         super().__init__(options, "open-clip")
         open_clip = require("open_clip", extra="open-clip")
         folder = None if "/" in options.path and options.path[0] not in "/.~" else options.folder
@@ -50,24 +41,14 @@ class OpenClipEncoder(TorchEncoder):
                 arch, pretrained=tag or None, precision="fp32", device="cpu", force_quick_gelu=quick, weights_only=True
             )
             self._tokenizer = open_clip.get_tokenizer(arch) if modality == "text" else None
-        weights = weights_digest(model)
-        self._set_model(options, model, modality, normalize=True, weights=weights)
-        self._set_dim()
-        facts = _plain(open_clip.get_model_preprocess_cfg(model)) if modality == "image" else self._sample_tokens()
-        self.fingerprint = fingerprint(
-            adapter="open_clip",
-            weights=weights,
-            quick_gelu=quick,
-            modality=modality,
-            prepared=facts,
-            normalize=self.space.normalized,
-            dtype=self.dtype,
-        )
-
-    def _sample_tokens(self) -> list[int]:
-        """Return the tokens of a sample, since open_clip's tokenizers have no common description."""
-        tokens: Any = self._tokenizer
-        return [int(token) for token in tokens(["A photo of 12 naïve façades, isn't it?"])[0]]
+        self._set_model(options, model, modality, normalize=True)
+        if self._tokenizer is None:
+            facts = open_clip.get_model_preprocess_cfg(model)
+            facts = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
+            prepared: object = {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+        else:  # the tokens of a sample, since open_clip's tokenizers have no common description
+            prepared = [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]
+        self._set_fingerprint("open_clip", quick_gelu=quick, modality=modality, prepared=prepared)
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         if self._tokenizer is not None:
@@ -76,8 +57,3 @@ class OpenClipEncoder(TorchEncoder):
 
     def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         return self._model.encode_text(**inputs) if "text" in inputs else self._model.encode_image(**inputs)
-
-
-def _plain(facts: Any) -> dict[str, object]:
-    facts = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}

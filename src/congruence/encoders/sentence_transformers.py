@@ -7,16 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import (
-    EncoderOptions,
-    Item,
-    TorchEncoder,
-    check_modality,
-    fingerprint,
-    loading,
-    tokenizer_digest,
-    weights_digest,
-)
+from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading, tokenizer_digest
 
 
 class SentenceTransformersEncoder(TorchEncoder):
@@ -27,8 +18,7 @@ class SentenceTransformersEncoder(TorchEncoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("layer", "pooling", "description")
-        modality = check_modality(options, ("text",))
+        modality = options.check(("text",), "layer", "pooling", "description")
         super().__init__(options, "sentence-transformers")
         library = require("sentence_transformers", extra="sentence-transformers")
         with loading(options):
@@ -40,21 +30,16 @@ class SentenceTransformersEncoder(TorchEncoder):
                 model_kwargs={"use_safetensors": True} if options.safetensors_only else None,
             )
         modules = [type(module).__name__ for module in model]
-        weights = weights_digest(model)
-        self._set_model(options, model, modality, normalize=modules[-1] == "Normalize", weights=weights)
-        self._set_dim()
+        self._set_model(options, model, modality, normalize=modules[-1] == "Normalize")
         prompt = (model.prompts or {}).get(model.default_prompt_name)
         self.space = replace(self.space, prompt=prompt or None)
-        self.fingerprint = fingerprint(
-            adapter="sentence-transformers",
-            weights=weights,
+        self._set_fingerprint(
+            "sentence-transformers",
             modules=modules,
             settings=[module.get_config_dict() for module in model if hasattr(module, "get_config_dict")],
             tokenizer=tokenizer_digest(model.tokenizer),
             length=model.get_max_seq_length(),
             prompt=prompt,
-            normalize=self.space.normalized,
-            dtype=self.dtype,
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:

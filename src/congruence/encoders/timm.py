@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import (
-    EncoderOptions,
-    Item,
-    TorchEncoder,
-    check_modality,
-    fingerprint,
-    loading,
-    weights_digest,
-)
+from congruence.encoders._base import EncoderOptions, Item, TorchEncoder, loading
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +18,7 @@ class TimmEncoder(TorchEncoder):
     """
 
     def __init__(self, options: EncoderOptions) -> None:
-        options.refuse("layer", "pooling", "revision", "description")
-        modality = check_modality(options, ("image",))
+        modality = options.check(("image",), "layer", "pooling", "revision", "description")
         super().__init__(options, "timm")
         timm = require("timm", extra="timm")
         data = require("timm.data", extra="timm")
@@ -36,16 +27,9 @@ class TimmEncoder(TorchEncoder):
             model = timm.create_model(name, pretrained=True, num_classes=0)
             config = data.resolve_model_data_config(model)
             self._transform = data.create_transform(**config, is_training=False)
-        weights = weights_digest(model)
-        self._set_model(options, model, modality, normalize=False, weights=weights)
-        self._set_dim()
-        self.fingerprint = fingerprint(
-            adapter="timm",
-            weights=weights,
-            prepared={key: list(value) if isinstance(value, tuple) else value for key, value in config.items()},
-            normalize=self.space.normalized,
-            dtype=self.dtype,
-        )
+        self._set_model(options, model, modality, normalize=False)
+        prepared = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
+        self._set_fingerprint("timm", prepared=prepared)
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         return {"image": self._torch.stack([self._transform(item) for item in items])}

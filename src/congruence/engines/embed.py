@@ -61,12 +61,10 @@ def embed_dataset(
 
     Parameters
     ----------
-    encoder : EncoderOptions
     data : ItemSet
         See ``congruence.engines.open_itemset``.
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
-    engine : Engine
     batch_size : int, default=64
         Number of items per batch.
     bad_rows : str, optional
@@ -85,25 +83,21 @@ def embed_dataset(
     """
     check_positive(batch_size, "batch_size", integer=True)
     if encoder.layer == "all":
-        raise ParameterError(
-            "Got `layer='all'` for a data set; expected one layer.",
-            "Pass `layer=…` with its number, or embed local files.",
-        )
+        problem = "Got `layer='all'` for a data set; expected one layer."
+        raise ParameterError(problem, "Pass `layer=…` with its number, or embed local files.")
     job = Job("embed", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
     found = next(iter(engine.run(_DescribeWork(encoder), data.fragments[:1])))
     space, fingerprint = Space.from_dict(found["space"]), str(found["fingerprint"])
     if space.modality != data.modality:
-        raise ModalityError(
-            f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s.",
-            f"Pass `modality={data.modality!r}` to the encoder.",
-        )
+        problem = f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s."
+        raise ModalityError(problem, f"Pass `modality={data.modality!r}` to the encoder.")
     assert space.dim is not None
     dtype, path = np.dtype(np.float32), job.output.place.shown
-    layout = TableLayout(None, dim=space.dim, dtype=dtype, has_ids=True, id_type=data.id_type, space=space, path=path)
-    columns = {"column": data.column, "id_column": data.id_column}
     work = _EmbedWork(
         data=data.without_fragments(),
-        layout=layout,
+        layout=TableLayout(
+            None, dim=space.dim, dtype=dtype, has_ids=True, id_type=data.id_type, space=space, path=path
+        ),
         output=job.output,
         quarantine=job.quarantine is not None,
         encoder=encoder,
@@ -111,6 +105,7 @@ def embed_dataset(
         first_rows=data.first_rows if data.counts_rows else {},
         batch_size=batch_size,
     )
+    columns = {"column": data.column, "id_column": data.id_column}
     identity = {"fingerprint": fingerprint, "space": found["space"], **columns}
     facts = job.run(work, identity, normalized=bool(space.normalized), may_be_empty=False)
     return EmbedDataSetReport(**facts, fingerprint=fingerprint, space=space.to_dict())

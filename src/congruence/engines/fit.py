@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,33 +52,32 @@ class PairedData:
 
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors."""
-        source, target = self.source.open(fragment), self.target.open(self.partner[fragment.name])
+        sides = (self.source, fragment), (self.target, self.partner[fragment.name])
         rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
-        names = self.source.path_of(fragment), self.target.path_of(self.partner[fragment.name])
+        names = [data.path_of(part) for data, part in sides]
+        readers = [data.open(part).scan(batch=rows) for data, part in sides]
         row = fragment.start
         # A block may end early at a row group; the rest of the longer block is paired with the other side's next block.
-        readers = source.scan(batch=rows), target.scan(batch=rows)
         pending: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
         while True:
-            for k, reader in enumerate(readers):
-                if pending[k] is None:
-                    pending[k] = next(reader, None)
-            if pending[0] is None or pending[1] is None:
+            first, second = pending = [
+                held or next(reader, None) for held, reader in zip(pending, readers, strict=True)
+            ]
+            if first is None or second is None:
                 return
-            (ids, x), (other, y) = pending[0], pending[1]
-            n = min(len(x), len(y))
-            _check_same_ids(ids, other, n, row, names)
-            for block, name, own in ((x[:n], names[0], ids), (y[:n], names[1], other)):
-                check_rows(block, name, ids=RowNames(own, row), allow_zero_rows=self.allow_zero_rows)
-            yield x[:n], y[:n]
+            n = min(len(first[1]), len(second[1]))
+            _check_same_ids(first[0], second[0], n, row, names)
+            for (ids, block), name in zip((first, second), names, strict=True):
+                check_rows(block[:n], name, ids=RowNames(ids, row), allow_zero_rows=self.allow_zero_rows)
+            yield first[1][:n], second[1][:n]
             row += n
             pending = [
-                None if len(block) == n else (None if own is None else own[n:], block[n:])
-                for own, block in ((ids, x), (other, y))
+                None if len(block) == n else (None if ids is None else ids[n:], block[n:])
+                for ids, block in (first, second)
             ]
 
 
-def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: tuple[str, str]) -> None:
+def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: Sequence[str]) -> None:
     if ids is None or other is None:
         return
     a, b = ids[:n], other[:n]
@@ -150,7 +150,6 @@ def fit_dataset(
         See ``congruence.engines.open_pairs``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         "auto" fits a rotation about the means, since the choice that ``congruence.fit`` makes needs the rows.
-    engine : Engine
     modality : str, optional
         Modality of the anchors, by which a rotation stores their means.
     check : bool, default=True
@@ -210,23 +209,19 @@ class _MomentsWork:
 
 
 def _merge_moments(states: Sequence[bytes]) -> bytes:
-    """Return the moments of several fragments merged into one."""
-    first, *others = (safetensors.numpy.load(state) for state in states)
-    moments, unit = CrossMoments.from_state(first), first["unit"]
-    for other in others:
-        moments = moments.merge(CrossMoments.from_state(other))
-        unit = unit * other["unit"]
-    return _pack({**moments.state(), "unit": unit})
+    loaded = [safetensors.numpy.load(state) for state in states]
+    moments = functools.reduce(CrossMoments.merge, map(CrossMoments.from_state, loaded))
+    return _pack({**moments.state(), "unit": np.prod([state["unit"] for state in loaded], axis=0)})
 
 
 def _first_pairs(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
-    sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for x, y in pairs.blocks(pairs.fragments[0]):
-        sides[0].append(x)
-        sides[1].append(y)
-        if sum(map(len, sides[0])) >= _CHECKED:
+    blocks: list[tuple[np.ndarray, np.ndarray]] = []
+    for block in pairs.blocks(pairs.fragments[0]):
+        blocks.append(block)
+        if sum(len(x) for x, _ in blocks) >= _CHECKED:
             break
-    return np.concatenate(sides[0])[:_CHECKED], np.concatenate(sides[1])[:_CHECKED]
+    X, Y = (np.concatenate(side)[:_CHECKED] for side in zip(*blocks, strict=True))
+    return X, Y
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> bytes:

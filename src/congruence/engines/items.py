@@ -112,11 +112,15 @@ def open_itemset(
     column, modality = choose_column(place.shown, schema.names, column or key, modality)
     id_column = id_column or next((name for name in ID_COLUMNS if name in schema.names and name != column), None)
     if id_column is not None and id_column not in schema.names:
-        raise ParameterError(
-            f"Got `id_column={id_column!r}`; expected one of the columns of {place.shown}: {', '.join(schema.names)}.",
-            "Pass one of these.",
-        )
-    _check_items(schema.field(column), modality, place)
+        listed = ", ".join(schema.names)
+        raise ParameterError(f"Got `id_column={id_column!r}` for {place.shown}.", f"Pass one of its columns: {listed}.")
+    kind = schema.field(column).type
+    has_bytes = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
+    is_image = has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if not _is_text(kind) and not (modality == "image" and is_image):
+        expected = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
+        problem = f"Got {kind} in column {column!r} of {place.shown} for {modality}s; expected {expected}."
+        raise DtypeError(problem, "Pass another `column=…`, or convert this one.")
     read = pa.schema([field for field in schema if field.name in (column, id_column)])
     return ItemSet(
         place=place,
@@ -127,18 +131,6 @@ def open_itemset(
         id_column=id_column,
         modality=modality,
     )
-
-
-def _check_items(field: pa.Field, modality: str, place: Location) -> None:
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    has_bytes = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
-    is_image = has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if not _is_text(kind) and not (modality == "image" and is_image):
-        expected = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
-        raise DtypeError(
-            f"Got {kind} in column {field.name!r} of {place.shown} for {modality}s; expected {expected}.",
-            "Pass another `column=…`, or convert this one.",
-        )
 
 
 def _is_text(kind: pa.DataType) -> bool:

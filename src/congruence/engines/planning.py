@@ -26,8 +26,7 @@ _MEASURED_BYTES = 64 * 2**20
 #: Size in bytes of one part of an upload by Arrow.
 PART_BYTES = 10 * 2**20
 
-#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3
-#: performance").
+#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing S3 performance").
 _GETS, _PUTS = 5500, 3500
 
 #: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An
@@ -117,10 +116,9 @@ class DataPlan:
 def measure_rates(
     dim: int, dim_out: int, *, dtype: str = "float32", where: str | None = None, repeats: int = 3, random_state: int = 0
 ) -> Rates:
-    """Measure how fast one core reads, multiplies and writes rows, as a task does.
+    """Measure how fast one core reads, multiplies and writes rows, as a task does; the fastest of ``repeats`` counts.
 
-    ``where``: folder or URL to read from and write to; a temporary folder by default; ``repeats``: number of
-    repetitions; the fastest one counts.
+    ``where``: folder or URL to read from and write to; a temporary folder by default.
     """
     from threadpoolctl import threadpool_limits
 
@@ -188,14 +186,10 @@ def plan_rows(
 
     Notes
     -----
-    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the
-    end.
-
-    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other
-    column; one write for each 10 MB of output, and two to begin and end the upload. For the journal, one write for each
-    256 receipts or 20 s, and two more. Two listings for each 1,000 files.
-
-    Index: a graph with 32 links of 4 bytes per row, in memory together with the float32 vectors.
+    Work: N / rate · (1 + lost) core-hours, distributed evenly. Requests: for each fragment, two reads for the footer,
+    one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of output, and two to
+    begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for
+    each 1,000 files. Index: a graph with 32 links of 4 bytes per row, in memory with the float32 vectors.
     """
     item = np.dtype(dtype).itemsize
     bytes_in, bytes_out = rows * (dim * item + payload), rows * (dim_out * item + payload)

@@ -16,6 +16,7 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
+from congruence.io.columns import list_array
 from congruence.io.dataset import DataSet, Fragment
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
@@ -29,18 +30,10 @@ def read_sample(
 
     Parameters
     ----------
-    data : DataSet
-    engine : Engine
     share : float, default=1.0
         Approximate share of the rows; 1 reads all rows, in their order.
     random_state : int, default=0
-        Seed of the hash. Data sets with the same ids give the same items.
-    allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    Embeddings
-        The ids are those of the data set, or row numbers if it has none.
+        Seed of the hash. Data sets with the same ids give the same items, whose ids are row numbers if there are none.
     """
     work = _SampleWork(data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
@@ -81,8 +74,7 @@ class _SampleWork:
                 allow_zero_rows=self.allow_zero_rows,
             )
             chosen = np.flatnonzero(_is_chosen(names, self.share, self.random_state))
-            flat = pa.array(np.ascontiguousarray(block[chosen]).reshape(-1))
-            lists = pa.FixedSizeListArray.from_arrays(flat, self.data.dim)
+            lists = list_array(np.ascontiguousarray(block[chosen]), schema.field("vector").type)
             kept.append(pa.record_batch([names.take(pa.array(chosen)).cast(kind), lists], schema=schema))
             row += len(block)
         return _stream(pa.Table.from_batches(kept, schema))

@@ -50,20 +50,6 @@ class MapBatch:
         ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
         ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on that
         device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
-
-    Examples
-    --------
-    >>> import numpy as np, pyarrow as pa
-    >>> from congruence import OrthogonalMap
-    >>> from congruence.engines import MapBatch
-    >>> from congruence.synthetic import rigid_problem
-    >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
-    >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
-    >>> vectors = pa.FixedSizeListArray.from_arrays(problem.X.ravel(), 16)
-    >>> batch = pa.record_batch({"id": pa.array(range(200)), "vector": vectors})
-    >>> mapped = MapBatch(mapping, batch.schema)(batch)
-    >>> mapped.schema.names
-    ['id', 'vector']
     """
 
     def __init__(
@@ -123,15 +109,11 @@ class MapBatch:
         kind = self.schema.field(self.layout.at).type
         if not len(array):
             return pa.array([], kind)
-        old = self._expected.field(self._source.columns[0].vector).type
-        return list_array(
-            self._mapped(None, self._source.vectors(array if array.type == old else array.cast(old))), kind
-        )
+        rows = self._source.vectors(array.cast(self._expected.field(self._source.columns[0].vector).type))
+        return list_array(self._mapped(None, rows), kind)
 
     def _map(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not batch.schema.equals(
-            self._expected
-        ):  # engines choose between list and large_list, string and large_string
+        if not batch.schema.equals(self._expected):  # engines choose between list and large_list, for example
             batch = batch.cast(self._expected)
         if not len(batch):
             return pa.RecordBatch.from_pylist([], self.schema)

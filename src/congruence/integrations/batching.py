@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeAlias
 
 import numpy as np
-
-_log = logging.getLogger("congruence.serve")
 
 #: The texts of a request, and its result: their vectors, and the number of all their tokens.
 _Waiting: TypeAlias = "tuple[list[str], Future[tuple[np.ndarray, int]]]"
@@ -25,21 +21,15 @@ class StoppedError(RuntimeError):
 class Batcher:
     """Encodes texts in one thread, and the texts of requests that wait at the same time together.
 
-    ``encode``: takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each;
-    ``max_batch``: maximum number of texts per call, except for a larger request, which is encoded alone; ``window``:
-    seconds for which an idle model waits for more texts; ``callback``: called after each call of ``encode`` with the
-    number of texts and the seconds it took.
+    ``encode`` takes a list of texts, and returns their vectors, shape (n, dim), and the number of tokens of each;
+    ``max_batch`` is the largest number of texts per call, except for a larger request, which is encoded alone;
+    ``window``, the seconds for which an idle model waits for more texts.
     """
 
     def __init__(
-        self,
-        encode: Callable[[list[str]], tuple[np.ndarray, list[int]]],
-        *,
-        max_batch: int,
-        window: float,
-        callback: Callable[[int, float], object] = lambda texts, seconds: None,
+        self, encode: Callable[[list[str]], tuple[np.ndarray, list[int]]], *, max_batch: int, window: float
     ) -> None:
-        self._encode, self._max, self._window, self._callback = encode, max_batch, window, callback
+        self._encode, self._max, self._window = encode, max_batch, window
         self._queue: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -76,35 +66,26 @@ class Batcher:
         if thread is not None:
             thread.join()
 
-    def reopen(self) -> None:
-        """Accept texts again after ``close``."""
-        self.open = True
-
     def _work(self) -> None:
         """Encode the requests that wait, as many at a time as fit in a batch, until the batcher is closed."""
         while True:
+            batch: list[_Waiting] = []
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or not self.open)
                 if not self._queue:
                     return
-            self._encode_next()
-
-    def _encode_next(self) -> None:
-        batch: list[_Waiting] = []
-        with self._changed:
-            self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
-            room = self._max
-            while self._queue and (not batch or len(self._queue[0][0]) <= room):
-                texts, result = self._queue.popleft()
-                if result.set_running_or_notify_cancel():
-                    batch.append((texts, result))
-                    room -= len(texts)
-        if batch:
-            self._run(batch)
+                self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
+                room = self._max
+                while self._queue and (not batch or len(self._queue[0][0]) <= room):
+                    texts, result = self._queue.popleft()
+                    if result.set_running_or_notify_cancel():
+                        batch.append((texts, result))
+                        room -= len(texts)
+            if batch:
+                self._run(batch)
 
     def _run(self, batch: list[_Waiting]) -> None:
         joined = [text for texts, _ in batch for text in texts]
-        began = time.monotonic()
         try:
             vectors, tokens = self._encode(joined)
         except BaseException as error:
@@ -114,10 +95,6 @@ class Batcher:
             for request in batch:  # one of them may be at fault: encode each alone, so that the others succeed
                 self._run([request])
             return
-        try:
-            self._callback(len(joined), time.monotonic() - began)
-        except Exception as error:  # the vectors are good, and the thread must live on
-            _log.error("the callback of the encoder failed: %s", type(error).__name__)
         start = 0
         for texts, result in batch:
             rows = slice(start, start + len(texts))

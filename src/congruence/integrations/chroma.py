@@ -1,4 +1,7 @@
-"""Chroma (extra ``chroma``): an embedding function of a new model for a collection filled with an old model."""
+"""Chroma (extra ``chroma``): an embedding function of a new model for a collection filled with an old model.
+
+https://docs.trychroma.com/docs/embeddings/embedding-functions
+"""
 
 from __future__ import annotations
 
@@ -20,33 +23,14 @@ from chromadb.utils.embedding_functions import register_embedding_function  # no
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     """Chroma embedding function that maps texts through an encoder and a bridge.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, batch_size, check
-        As for ``TextVectors``.
-
-    Notes
-    -----
-    A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the
-    bridge. A process that opens the collection must import this module first. Nothing else is read from the
-    configuration, and no code in it is run. Chroma refuses to open a collection with a function other than the stored
-    one; such a collection can be queried by ``query_embeddings``.
-
-    References
-    ----------
-    .. [1] https://docs.trychroma.com/docs/embeddings/embedding-functions
+    Parameters are as for ``TextVectors``. A collection stores the name of the function and, if they were passed as
+    strings or paths, the encoder and the bridge. A process that opens the collection must import this module first.
+    Nothing else is read from the configuration, and no code in it is run. Chroma refuses to open a collection with a
+    function other than the stored one; such a collection can be queried by ``query_embeddings``.
     """
 
-    def __init__(
-        self,
-        encoder: EncoderLike,
-        bridge: BridgeLike = None,
-        *,
-        modality: str = "text",
-        batch_size: int = 32,
-        check: bool = True,
-    ) -> None:
-        self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    def __init__(self, encoder: EncoderLike, bridge: BridgeLike = None, **options: Any) -> None:
+        self._vectors = TextVectors(encoder, bridge, **options)
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of texts, shape (dim,)."""

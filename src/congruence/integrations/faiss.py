@@ -26,27 +26,14 @@ if TYPE_CHECKING:
 #: File suffixes for an index, which can hold several transforms.
 INDEX_SUFFIXES = (".index", ".faiss")
 
+_SAMPLE = 256  # rows of an index whose norms are compared with those of queries
+
 
 def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.VectorTransform:
-    """Return the map as a FAISS vector transform.
+    """Return an affine map as a FAISS transform, which maps rows as ``mapping.transform`` does, in float32.
 
-    Parameters
-    ----------
-    mapping : AffineMap or Bridge
-        A fitted affine map, e.g. orthogonal or linear.
-    modality : str, optional
-        Modality whose means are used; by default the modality the map was fitted on.
-
-    Returns
-    -------
-    faiss.LinearTransform
-        Transform with ``have_bias``; ``apply`` returns the same as ``mapping.transform``, in float32. It does not scale
-        rows to unit norm; for this see ``to_faiss_index``.
-
-    Raises
-    ------
-    ParameterError
-        If the map is not affine.
+    It does not scale rows to unit norm; for this see ``to_faiss_index``. ``modality`` is the one whose means are used,
+    by default that of the bridge, or that the map was fitted on. Maps that are not affine are refused.
     """
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
@@ -72,31 +59,18 @@ def to_faiss_index(
     modality: str | None = None,
     normalize: bool | str = "auto",
 ) -> faiss.IndexPreTransform:
-    """Return a FAISS index that maps its input: the map's transform, followed by L2 normalization if rows should have
-    unit norm.
+    """Return an index that maps what is added and searched, and then calls ``index``, which is not changed.
 
-    In front of an index of the target model's vectors, it accepts the source model's queries. The index itself is not
-    changed.
+    In front of an index of the target model's vectors, it accepts the source model's queries.
 
     Parameters
     ----------
     mapping, modality
         As for ``to_faiss``.
     index : faiss.Index, optional
-        An index of any kind with the target's width; by default an empty ``IndexFlatIP``.
+        An index of any kind with the width of the map's output; by default an empty ``IndexFlatIP``.
     normalize : {"auto", True, False}, default="auto"
-        Add a ``NormalizationTransform``; "auto" does so if the target's rows had unit norm at the fit.
-
-    Returns
-    -------
-    faiss.IndexPreTransform
-        Both ``add`` and ``search`` map their rows, so new items must also be vectors of the source model. It holds a
-        reference to ``index``.
-
-    Raises
-    ------
-    ShapeError
-        If the width of the index differs from that of the map's output.
+        Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
 
     Warns
     -----
@@ -116,7 +90,8 @@ def to_faiss_index(
         )
     out = faiss.IndexPreTransform(index)
     if mapping.gives_unit_rows(normalize):
-        _check_norms(index)
+        if index.metric_type == faiss.METRIC_L2:  # with inner products, the norm of a query does not affect the ranking
+            _check_norms(index)
         out.prepend_transform(faiss.NormalizationTransform(width, 2.0))
     out.prepend_transform(transform)
     return out
@@ -131,78 +106,43 @@ def export_faiss(
     normalize: bool | str = "auto",
     force: bool = False,
 ) -> Path:
-    """Write a map to a file that FAISS can read.
-
-    A file with one vector transform holds only the affine map, since L2 normalization is a separate transform in FAISS.
-    An index file holds both.
+    """Write a map to a file that FAISS can read, with NormWarnings as of ``to_faiss_index``.
 
     Parameters
     ----------
-    mapping
-        As for ``to_faiss``.
+    mapping, modality, normalize
+        As for ``to_faiss_index``.
     path : path-like
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
-        in front, for ``faiss.read_index`` (see ``to_faiss_index``). Otherwise only the affine map, for
-        ``faiss.read_VectorTransform``.
+        in front, for ``faiss.read_index``. Otherwise only the affine map, for ``faiss.read_VectorTransform``, which
+        cannot hold the normalization: ``normalize=True`` is refused, and "auto" warns.
     index : path-like or faiss.Index, optional
-        An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged
-        into the new file. By default an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and
-        later).
-    modality, normalize
-        As for ``to_faiss_index``.
+        An index of the target model's vectors, which is copied unchanged into the new file. A file is memory-mapped,
+        not read (FAISS 1.11 and later).
     force : bool, default=False
         Replace an existing file, but never that of ``index``.
-
-    Raises
-    ------
-    ParameterError
-        If the map is not affine, or ``normalize=True`` for a file that cannot hold the normalization.
-    CorruptFileError
-        If FAISS cannot read the file of the index.
-    OutputExistsError
-        If the output exists and ``force`` is False.
-
-    Warns
-    -----
-    NormWarning
-        If the file holds only the affine map although mapped rows should have unit norm; or as for
-        ``to_faiss_index``.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
-            raise OutputExistsError(
-                f"Got {path} as the output, which is also the index to read; expected another path, since the "
-                "index must not be replaced.",
-                "Choose another name.",
-            )
+            raise OutputExistsError(f"{path} is also the index to read, which is never replaced.", "Pass another path.")
         index = _read_index(index)
-    as_index = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
     exported: faiss.VectorTransform | faiss.IndexPreTransform
-    if as_index:
-        exported = to_faiss_index(mapping, index, normalize=normalize)
+    if index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES:
+        exported, writer = to_faiss_index(mapping, index, normalize=normalize), "write_index"
     else:
-        exported = to_faiss(mapping)
-        step = f"faiss.NormalizationTransform({mapping.d_out})"
+        exported, writer = to_faiss(mapping), "write_VectorTransform"
+        problem = f"{path} is a FAISS vector transform, which cannot scale rows to unit norm."
+        fix = f"Choose a name that ends in .index, or add faiss.NormalizationTransform({mapping.d_out}) yourself."
         if normalize is True:
-            raise ParameterError(
-                f"Got `normalize=True` for {path}, a FAISS vector transform, which is affine; expected an index file.",
-                f"Choose a name that ends in .index, or add {step} yourself.",
-            )
+            raise ParameterError(problem, fix)
         if mapping.gives_unit_rows(normalize):
-            warnings.warn(
-                NormWarning(
-                    f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector "
-                    "transform cannot hold the normalization.",
-                    f"Add {step} after it, or choose a name that ends in .index.",
-                ),
-                stacklevel=2,
-            )
-    faiss = require("faiss", extra="faiss")
+            warnings.warn(NormWarning(problem, fix), stacklevel=2)
+    library = require("faiss", extra="faiss")
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
-        (faiss.write_index if as_index else faiss.write_VectorTransform)(exported, faiss.PyCallbackIOWriter(file.write))
+        getattr(library, writer)(exported, library.PyCallbackIOWriter(file.write))
     return Path(path)
 
 
@@ -223,15 +163,25 @@ def _read_index(path: str | Path) -> faiss.Index:
 
 
 def _check_norms(index: faiss.Index) -> None:
-    """Warn if the rows of an L2 index do not have unit norm, as queries will; with inner products the query's norm does
-    not affect the ranking.
-    """
+    """Warn if the rows of an index do not have unit norm, as queries will; only some rows of some kinds are known."""
     faiss = require("faiss", extra="faiss")
-    rows = _stored_rows(index) if index.metric_type == faiss.METRIC_L2 else None
-    if rows is None or not len(rows):
+    index = faiss.downcast_index(index)
+    if isinstance(index, (faiss.IndexIDMap, faiss.IndexIDMap2)):
+        index = faiss.downcast_index(index.index)
+    if isinstance(index, faiss.IndexHNSW):
+        index = faiss.downcast_index(index.storage)
+    if isinstance(index, faiss.IndexFlat):
+        rows = index.reconstruct_batch(np.arange(0, index.ntotal, max(1, index.ntotal // _SAMPLE))[:_SAMPLE])
+    elif isinstance(index, faiss.IndexIVFFlat) and index.ntotal:
+        lists = index.invlists
+        largest = max(range(lists.nlist), key=lists.list_size)
+        count = min(lists.list_size(largest), _SAMPLE)
+        codes = faiss.rev_swig_ptr(lists.get_codes(largest), count * lists.code_size)
+        rows = codes.copy().view(np.float32).reshape(count, index.d)
+    else:  # empty, or an index that stores codes or transforms its rows
         return
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
-    if np.abs(norms - 1).max() > UNIT_TOLERANCE:
+    if len(norms) and np.abs(norms - 1).max() > UNIT_TOLERANCE:
         warnings.warn(
             NormWarning(
                 f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map "
@@ -241,24 +191,3 @@ def _check_norms(index: faiss.Index) -> None:
             ),
             stacklevel=4,
         )
-
-
-def _stored_rows(index: faiss.Index, most: int = 256) -> np.ndarray | None:
-    """Return some rows of an index that stores floats; None for an index that stores codes or transforms its rows."""
-    faiss = require("faiss", extra="faiss")
-    index = faiss.downcast_index(index)
-    if isinstance(index, (faiss.IndexIDMap, faiss.IndexIDMap2)):
-        return _stored_rows(index.index)
-    if isinstance(index, faiss.IndexHNSW):
-        return _stored_rows(index.storage)
-    if isinstance(index, faiss.IndexFlat):
-        return index.reconstruct_batch(np.arange(0, index.ntotal, max(1, index.ntotal // most))[:most])
-    if isinstance(index, faiss.IndexIVFFlat):
-        lists = index.invlists
-        largest = max(range(lists.nlist), key=lists.list_size)
-        count = min(lists.list_size(largest), most)
-        codes = (
-            faiss.rev_swig_ptr(lists.get_codes(largest), count * lists.code_size) if count else np.empty(0, np.uint8)
-        )
-        return codes.copy().view(np.float32).reshape(count, index.d)
-    return None

@@ -1,4 +1,7 @@
-"""LanceDB (extra ``lancedb``): an embedding function of a new model for a table filled with an old model."""
+"""LanceDB (extra ``lancedb``): an embedding function of a new model for a table filled with an old model.
+
+https://docs.lancedb.com/embedding
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,11 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     """LanceDB embedding function that maps texts through an encoder and a bridge.
 
     Create it with ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, like all LanceDB embedding functions.
-    The table stores these arguments, and a process that opens the table must import this module first.
+    The table stores these arguments, and a process that opens the table must import this module first. Parameters are
+    as for ``TextVectors``; encoder and bridge are strings, loaded at the first text, or when the width is requested.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, batch_size, check
-        As for ``TextVectors``; encoder and bridge as
-        strings. They are loaded at the first text, or when the width is requested.
-
-    Notes
-    -----
     By default, LanceDB retries a failed function seven times with increasing delays, since most functions call remote
     services. This function runs locally, so errors are raised at once.
-
-    References
-    ----------
-    .. [1] https://docs.lancedb.com/embedding
     """
 
     encoder: str

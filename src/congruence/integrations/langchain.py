@@ -1,6 +1,11 @@
-"""LangChain (extra ``langchain``): embeddings of a new model for a vector store filled with an old model."""
+"""LangChain (extra ``langchain``): embeddings of a new model for a vector store filled with an old model.
+
+https://docs.langchain.com/oss/python/integrations/text_embedding
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from congruence._utils.optional import require
 from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
@@ -13,31 +18,12 @@ from langchain_core.embeddings import Embeddings  # noqa: E402
 class CongruenceEmbeddings(Embeddings):
     """LangChain embeddings that map texts through an encoder and a bridge.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, batch_size, check
-        As for ``TextVectors``.
-
-    Notes
-    -----
-    Documents that are added through this class are mapped as rows of the store (``Map.transform``, ``role="store"``).
-    The asynchronous methods of the base class run these methods in a thread.
-
-    References
-    ----------
-    .. [1] https://docs.langchain.com/oss/python/integrations/text_embedding
+    Parameters are as for ``TextVectors``. Documents that are added through this class are mapped as rows of the store
+    (``Map.transform``, ``role="store"``). The asynchronous methods of the base class run these methods in a thread.
     """
 
-    def __init__(
-        self,
-        encoder: EncoderLike,
-        bridge: BridgeLike = None,
-        *,
-        modality: str = "text",
-        batch_size: int = 32,
-        check: bool = True,
-    ) -> None:
-        self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    def __init__(self, encoder: EncoderLike, bridge: BridgeLike = None, **options: Any) -> None:
+        self._vectors = TextVectors(encoder, bridge, **options)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of documents."""

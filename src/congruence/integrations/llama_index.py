@@ -1,4 +1,7 @@
-"""LlamaIndex (extra ``llama-index``): embeddings of a new model for an index filled with an old model."""
+"""LlamaIndex (extra ``llama-index``): embeddings of a new model for an index filled with an old model.
+
+https://developers.llamaindex.ai/python/framework/module_guides/models/embeddings
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,11 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402
 class CongruenceEmbedding(BaseEmbedding):
     """LlamaIndex embedding that maps texts through an encoder and a bridge.
 
-    Parameters
-    ----------
-    encoder, bridge, modality, embed_batch_size, check
-        As for ``TextVectors``; here ``embed_batch_size``, the number
-        of texts that LlamaIndex passes at a time.
-    **settings
-        Parameters of the base class: ``callback_manager``, ``num_workers``, …
+    Parameters are as for ``TextVectors``; ``embed_batch_size`` is the number of texts that LlamaIndex passes at a time,
+    and ``**settings`` are parameters of the base class: ``callback_manager``, ``num_workers``, …
 
-    Notes
-    -----
     The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's
     fields, so without it two bridges with the same name would get each other's vectors.
-
-    References
-    ----------
-    .. [1] https://developers.llamaindex.ai/python/framework/module_guides/models/embeddings
     """
 
     encoder: str | None = Field(default=None, description="Name of the encoder, if it was given by name.")

@@ -31,41 +31,33 @@ IR_VERSION = 8
 def to_onnx(
     mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
 ) -> onnx.ModelProto:
-    """Return the map as an ONNX model.
+    """Return a map of any kind as an ONNX model, with one input, ``vectors``, and one output, ``mapped``, in float32.
+
+    It returns what ``transform_embeddings`` does, up to rounding; ``metadata_props`` describe the map and both spaces.
 
     Parameters
     ----------
-    mapping : Map or Bridge
-        A fitted map of any kind.
     modality : str, optional
-        Modality whose means are used; by default the modality the map was fitted on.
+        Modality whose means are used; by default that of the bridge, or that the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
         Which head to use; for joint-space maps only.
-
-    Returns
-    -------
-    onnx.ModelProto
-        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows",
-        d_out), equal to the result of ``transform_embeddings`` up to rounding.
-        ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``role``, ``modality``,
-        ``unit_rows``, and both spaces as JSON.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     layers = mapping.as_layers(None, normalize, side=side)
     onnx = require("onnx", extra="onnx-export")
     d_in = mapping.d_target if side == "target" else mapping.n_features_in_
-    writer = _Writer()
-    writer.layers(layers, "vectors")
-    writer.nodes[-1].output[:] = ["mapped"]
+    made = _Graph()
+    made.add_layers(layers, "vectors")
+    made.nodes[-1].output[:] = ["mapped"]
     vector = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
-        writer.nodes,
+        made.nodes,
         "congruence map",
         [onnx.helper.make_tensor_value_info("vectors", vector, ["rows", d_in])],
         [onnx.helper.make_tensor_value_info("mapped", vector, ["rows", mapping.d_out])],
-        [onnx.numpy_helper.from_array(value, name) for name, value in writer.constants.items()],
+        [onnx.numpy_helper.from_array(value, name) for name, value in made.constants.items()],
     )
     model = onnx.helper.make_model(
         graph,
@@ -99,40 +91,34 @@ def export_onnx(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``.
-
-    Raises
-    ------
-    OutputExistsError
-        If the output exists and ``force`` is False.
-    """
+    """Write the map as an ONNX file, and return its path; parameters as for ``to_onnx``."""
     content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
         temporary.write_bytes(content)
     return Path(path)
 
 
-class _Writer:
+class _Graph:
     """Collects the nodes and constants of a graph while layers are added."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
-    def node(self, operator: str, inputs: Sequence[str], **attributes: object) -> str:
-        """Add a node, and return the name of its output."""
-        name = f"{operator.lower()}_{len(self.nodes)}"
+    def add(self, operator: str, *inputs: str | float | np.ndarray, **attributes: object) -> str:
+        """Add a node, with inputs that are names or values, and return the name of its output."""
         helper = require("onnx.helper", extra="onnx-export")
-        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
+        names = []
+        for value in inputs:
+            names.append(value if isinstance(value, str) else f"constant_{len(self.constants)}")
+            if not isinstance(value, str):
+                kind = np.int64 if isinstance(value, np.ndarray) and value.dtype == np.int64 else np.float32
+                self.constants[names[-1]] = np.ascontiguousarray(value, dtype=kind).reshape(np.shape(value))
+        output = f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, names, [output], **attributes))
+        return output
 
-    def constant(self, value: np.ndarray | float, dtype: type = np.float32) -> str:
-        """Add a constant, and return its name."""
-        name = f"constant_{len(self.constants)}"
-        self.constants[name] = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
-        return name
-
-    def layers(self, layers: Sequence[Layer], x: str) -> str:
+    def add_layers(self, layers: Sequence[Layer], x: str) -> str:
         """Add layers one after another, and return the name of the last output."""
         for layer in layers:
             x = _OPERATORS[layer["kind"]](self, layer, x)
@@ -140,64 +126,59 @@ class _Writer:
 
     def product(self, x: str, weight: np.ndarray, bias: np.ndarray | None) -> str:
         """Add ``x @ weight + bias`` as one operator."""
-        inputs = [x, self.constant(weight), *([] if bias is None else [self.constant(bias)])]
-        return self.node("Gemm", inputs)
+        return self.add("Gemm", x, weight) if bias is None else self.add("Gemm", x, weight, bias)
 
 
-def _normalize(w: _Writer, layer: Layer, x: str) -> str:
-    norm = w.node("ReduceL2", [x, w.constant(np.array([1]), np.int64)], keepdims=1)
-    positive = w.node("Greater", [norm, w.constant(0.0)])
-    return w.node("Div", [x, w.node("Where", [positive, norm, w.constant(1.0)])])  # zero rows stay zero
+_COLUMNS = np.array([1], np.int64)  # the axis of rows' sums
 
 
-def _complete(w: _Writer, layer: Layer, x: str) -> str:
-    square = w.node("ReduceSum", [w.node("Mul", [x, x]), w.constant(np.array([1]), np.int64)], keepdims=1)
-    rest = w.node("Relu", [w.node("Sub", [w.constant(1.0), square])])
-    return w.node("Add", [x, w.node("Mul", [w.node("Sqrt", [rest]), w.constant(layer["column"])])])
+def _normalize(g: _Graph, layer: Layer, x: str) -> str:
+    norm = g.add("ReduceL2", x, _COLUMNS, keepdims=1)
+    return g.add("Div", x, g.add("Where", g.add("Greater", norm, 0.0), norm, 1.0))  # zero rows stay zero
 
 
-def _gelu(w: _Writer, layer: Layer, x: str) -> str:
+def _complete(g: _Graph, layer: Layer, x: str) -> str:
+    square = g.add("ReduceSum", g.add("Mul", x, x), _COLUMNS, keepdims=1)
+    rest = g.add("Relu", g.add("Sub", 1.0, square))
+    return g.add("Add", x, g.add("Mul", g.add("Sqrt", rest), layer["column"]))
+
+
+def _gelu(g: _Graph, layer: Layer, x: str) -> str:
     # The operator Gelu exists only since opset 20.
-    erf = w.node("Erf", [w.node("Mul", [x, w.constant(math.sqrt(0.5))])])
-    return w.node("Mul", [w.node("Mul", [x, w.constant(0.5)]), w.node("Add", [erf, w.constant(1.0)])])
+    erf = g.add("Erf", g.add("Mul", x, math.sqrt(0.5)))
+    return g.add("Mul", g.add("Mul", x, 0.5), g.add("Add", erf, 1.0))
 
 
-def _silu(w: _Writer, x: str) -> str:
-    return w.node("Mul", [x, w.node("Sigmoid", [x])])
+def _silu(g: _Graph, layer: Layer, x: str) -> str:
+    return g.add("Mul", x, g.add("Sigmoid", x))
 
 
-def _layernorm(w: _Writer, layer: Layer, x: str) -> str:
-    mean = w.node("ReduceMean", [x, w.constant(np.array([1]), np.int64)], keepdims=1)
-    centered = w.node("Sub", [x, mean])
-    square = w.node("Mul", [centered, centered])
-    variance = w.node("ReduceMean", [square, w.constant(np.array([1]), np.int64)], keepdims=1)
-    out = w.node("Div", [centered, w.node("Sqrt", [w.node("Add", [variance, w.constant(layer["eps"])])])])
+def _layernorm(g: _Graph, layer: Layer, x: str) -> str:
+    centered = g.add("Sub", x, g.add("ReduceMean", x, _COLUMNS, keepdims=1))
+    variance = g.add("ReduceMean", g.add("Mul", centered, centered), _COLUMNS, keepdims=1)
+    out = g.add("Div", centered, g.add("Sqrt", g.add("Add", variance, layer["eps"])))
     if "weight" in layer:
-        out = w.node("Mul", [out, w.constant(layer["weight"])])
-    return w.node("Add", [out, w.constant(layer["bias"])]) if "bias" in layer else out
+        out = g.add("Mul", out, layer["weight"])
+    return g.add("Add", out, layer["bias"]) if "bias" in layer else out
 
 
-def _swiglu(w: _Writer, layer: Layer, x: str) -> str:
-    gate = w.product(x, layer["gate_weight"], layer.get("gate_bias"))
-    return w.node("Mul", [_silu(w, gate), w.product(x, layer["weight"], layer.get("bias"))])
-
-
-def _sum(w: _Writer, layer: Layer, x: str) -> str:
-    return w.node("Sum", [w.layers(branch, x) for branch in layer["branches"]])
+def _swiglu(g: _Graph, layer: Layer, x: str) -> str:
+    gate = g.product(x, layer["gate_weight"], layer.get("gate_bias"))
+    return g.add("Mul", _silu(g, layer, gate), g.product(x, layer["weight"], layer.get("bias")))
 
 
 #: Function that adds each kind of layer. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of
 #: layers.
-_OPERATORS: dict[str, Callable[[_Writer, Layer, str], str]] = {
+_OPERATORS: dict[str, Callable[[_Graph, Layer, str], str]] = {
     "normalize": _normalize,
-    "center": lambda w, layer, x: w.node("Sub", [x, w.constant(layer["mean"])]),
-    "linear": lambda w, layer, x: w.product(x, layer["weight"], layer.get("bias")),
+    "center": lambda g, layer, x: g.add("Sub", x, layer["mean"]),
+    "linear": lambda g, layer, x: g.product(x, layer["weight"], layer.get("bias")),
     "complete": _complete,
     "gelu": _gelu,
-    "relu": lambda w, layer, x: w.node("Relu", [x]),
-    "silu": lambda w, layer, x: _silu(w, x),
+    "relu": lambda g, layer, x: g.add("Relu", x),
+    "silu": _silu,
     "layernorm": _layernorm,
     "swiglu": _swiglu,
-    "residual": lambda w, layer, x: w.node("Add", [x, w.layers(layer["layers"], x)]),
-    "sum": _sum,
+    "residual": lambda g, layer, x: g.add("Add", x, g.add_layers(layer["layers"], x)),
+    "sum": lambda g, layer, x: g.add("Sum", *[g.add_layers(branch, x) for branch in layer["branches"]]),
 }

@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(host: str, api_key: str | None) -> None:
-    """Check that a server that other machines can reach has a key. Raises ParameterError."""
+    """Refuse a server without a key that other machines can reach."""
     if api_key is None and not is_loopback(host):
         raise ParameterError(
             f"Got `host={host!r}` without a key, so that everyone on the network could use the model.",
@@ -41,10 +41,7 @@ def check_host(host: str, api_key: str | None) -> None:
 
 
 def read_key(env: str | None = None, file: str | Path | None = None) -> str | None:
-    """Return the key that clients must send, from an environment variable or a file; None if neither is named.
-
-    Raises ParameterError for a key shorter than 16 characters or not printable ASCII; FileError for an unreadable file.
-    """
+    """Return the key that clients must send, from an environment variable or a file; None if neither is named."""
     if env is not None and file is not None:
         raise ParameterError("Got `api_key_env=` and `api_key_file=`; expected at most one of them.", "Leave out one.")
     if env is not None:
@@ -69,10 +66,7 @@ def read_key(env: str | None = None, file: str | Path | None = None) -> str | No
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket, so that the address is reserved while the server loads its model; port 0 is a free one.
-
-    Raises ParameterError if the port is out of range, or the address is in use or not one of this machine.
-    """
+    """Open a listening socket, which reserves the address while the server loads its model; port 0 is a free one."""
     if not 0 <= port <= 65535:
         raise ParameterError(argument="port", got=port, expected="0 to 65535", fix="Pass `port=0` for a free one.")
     name = host.strip("[]")
@@ -91,8 +85,8 @@ def serve(
 ) -> None:
     """Run an application until SIGTERM or SIGINT, and let the requests in progress finish.
 
-    ``listening``: as returned by ``listen``; closed at the end; ``timeout``: seconds that requests in progress may
-    take after a signal, unless a second SIGINT arrives; ``on_ready``: called when connections are accepted.
+    They may take ``timeout`` seconds, unless a second SIGINT arrives; ``on_ready`` is called when connections are
+    accepted.
     """
     uvicorn = require("uvicorn", extra="serve")
 

@@ -1,7 +1,4 @@
-"""sentence-transformers (extra ``sentence-transformers``): a map appended to a model.
-
-Imports sentence-transformers, and with it torch.
-"""
+"""sentence-transformers (extra ``sentence-transformers``): a map appended to a model. The import loads torch."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from congruence.integrations.model_folder import check_model_output, model_folde
 from congruence.maps import Map, load
 
 library = require("sentence_transformers", extra="sentence-transformers")
+torch = require("torch", extra="sentence-transformers")
 try:
     from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Module, Normalize
 except ModuleNotFoundError:  # before version 6
@@ -37,8 +35,7 @@ ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
 
 
 class MapModule(Module):
-    """A map of any kind as a sentence-transformers module: maps the sentence embedding and leaves everything else
-    unchanged.
+    """A map of any kind as a module: maps the sentence embedding and leaves everything else unchanged.
 
     Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``,
     even from local folders; most maps do not need such a module (``to_modules``).
@@ -78,16 +75,14 @@ class MapModule(Module):
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:
-        """Write the arguments as ``config.json`` and the map as a folder ``map``, which ``congruence.load``
-        reads.
-        """
+        """Write the arguments as ``config.json``, and the map as a folder ``map``, which ``congruence.load`` reads."""
         self.save_config(output_path)
         self.mapping.save(Path(output_path) / "map", force=True)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> Self:
-        """Load a saved module from a folder or the Hugging Face hub; the map's digests are checked, and no code in it
-        is run.
+        """Load a saved module from a folder or the Hugging Face hub; the map's digests are checked, and no code is
+        run.
         """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
@@ -98,18 +93,12 @@ class MapModule(Module):
 def to_modules(
     mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
 ) -> list[nn.Module]:
-    """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without
-    ``trust_remote_code``.
-
-    Returns: ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as ``MapModule`` up to rounding.
-    Their weights can be trained.
+    """Return the map as the library's own ``Dense``, ``LayerNorm`` and ``Normalize`` modules, whose weights can be
+    trained, and which load without congruence and without ``trust_remote_code``. Parameters as for ``MapModule``.
     """
     mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
-    torch = require("torch", extra="sentence-transformers")
     width = mapping.d_target if side == "target" else mapping.n_features_in_
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # new modules draw initial weights, which must not change the caller's generator
+    with torch.random.fork_rng(devices=[]):  # the initial weights of new modules must not change the caller's generator
         return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
 
 
@@ -121,12 +110,10 @@ def map_model(
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> SentenceTransformer:
-    """Return the model with the map appended, so that ``encode`` returns vectors in the map's target space.
+    """Return a new model that is ``model``, the map's source, with the map appended; parameters as for ``MapModule``.
 
-    ``model``: the map's source model. Its modules are shared with the new model, and not changed. Returns: A new model
-    with the prompts of ``model``. It ends with standard modules if these can express the map (``to_modules``),
-    otherwise with a ``MapModule``. Vectors are scaled to unit norm before the map if the map was fitted on unit
-    rows.
+    Both share the modules of ``model``. The map is standard modules if these can express it (``to_modules``), else a
+    ``MapModule``. Vectors are scaled to unit norm before the map if it was fitted on unit rows.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -138,11 +125,9 @@ def map_model(
         )
     current = hasattr(model, "get_embedding_dimension")  # sentence-transformers 6 or later
     width = model.get_embedding_dimension() if current else model.get_sentence_embedding_dimension()
-    expected, space = (
-        (mapping.d_target, mapping.target_space_)
-        if side == "target"
-        else (mapping.n_features_in_, mapping.source_space_)
-    )
+    expected, space = mapping.n_features_in_, mapping.source_space_
+    if side == "target":
+        expected, space = mapping.d_target, mapping.target_space_
     if width != expected:
         raise ShapeError(
             f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}).",
@@ -155,7 +140,7 @@ def map_model(
         appended = [MapModule(mapping, **arguments)]
     modules = list(model)
     if space.normalized and not isinstance(modules[-1], Normalize):
-        appended = [Normalize(), *appended]
+        modules.append(Normalize())
     return library.SentenceTransformer(
         modules=[*modules, *appended],
         device=str(model.device),
@@ -177,23 +162,8 @@ def export_sentence_transformers(
 ) -> Path:
     """Write a model with the map appended as a folder that ``SentenceTransformer(path)`` can load.
 
-    Parameters
-    ----------
-    mapping, modality, normalize, side
-        As for ``MapModule``.
-    model : SentenceTransformer, or its name or folder
-        A model is loaded without running code from its folder.
-    path : path-like
-        Path of the new folder, which is returned.
-    force : bool, default=False
-        Replace a folder that this function wrote; nothing else is replaced.
-
-    Raises
-    ------
-    FileError
-        If the model cannot be loaded.
-    OutputExistsError
-        If the output exists and ``force`` is False.
+    ``model`` may be a name or folder, which is loaded without running code from it (FileError if that fails); ``force``
+    replaces only a folder that this function wrote; the rest is as for ``MapModule``.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -214,9 +184,10 @@ def export_sentence_transformers(
                 "Pass `model=` with its folder, or its name on the hub.",
             ) from error
     mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
+    trust = any(isinstance(module, MapModule) for module in mapped)
     with model_folder(path, force=force) as folder:
         mapped.save_pretrained(str(folder), create_model_card=False)
-        (folder / "README.md").write_text(_card(name, mapping, needs_trust(mapped)), encoding="utf-8")
+        (folder / "README.md").write_text(_card(name, mapping, trust), encoding="utf-8")
     return Path(path)
 
 
@@ -224,17 +195,11 @@ def _modality(mapping: Map | Bridge, modality: str | None) -> str:
     return modality or getattr(mapping, "modality", None) or "text"
 
 
-def needs_trust(model: SentenceTransformer) -> bool:
-    """Return whether loading the saved model needs ``trust_remote_code=True``, because it contains a
-    ``MapModule``.
-    """
-    return any(isinstance(module, MapModule) for module in model)
-
-
 def _card(name: str, mapping: Map, trust: bool) -> str:
     source, target = (as_markdown(str(space)) for space in (mapping.source_space_, mapping.target_space_))
-    trust_argument = ", trust_remote_code=True" if trust else ""
-    note = "\nLoading requires that `congruence` is installed.\n" if trust else ""
+    argument, note = (
+        (", trust_remote_code=True", "\nLoading requires that `congruence` is installed.\n") if trust else ("", "")
+    )
     return f"""---
 library_name: sentence-transformers
 tags: [sentence-transformers, congruence]
@@ -246,13 +211,10 @@ Encodes with *{as_markdown(name)}* and maps its vectors, {source}, into the spac
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("path/to/this/folder"{trust_argument})
+model = SentenceTransformer("path/to/this/folder"{argument})
 vectors = model.encode(["a text"])
 ```
 {note}"""
-
-
-# ------------------------------------------------------------------ layers as the library's modules
 
 
 class _NoModuleError(ParameterError):
@@ -280,25 +242,27 @@ def _widen_sums(layers: Iterable[Layer]) -> list[Layer]:
 
 
 def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
+    """Return modules for layers of rows of this width; an activation belongs to the module before it, if it can."""
     out: list[nn.Module] = []
-    for k, layer in enumerate(layers):
+    for layer in layers:
         kind = layer["kind"]
-        next_kind = layers[k + 1]["kind"] if k + 1 < len(layers) else ""
         if kind == "normalize":
             out.append(Normalize())
         elif kind == "linear":
-            out.append(_dense(layer["weight"], layer.get("bias"), ACTIVATIONS.get(next_kind)))
+            out.append(_dense(layer["weight"], layer.get("bias")))
             width = layer["weight"].shape[1]
         elif kind == "center":
-            out.append(_dense(np.eye(width), -layer["mean"], ACTIVATIONS.get(next_kind)))
+            out.append(_dense(np.eye(width), -layer["mean"]))
         elif kind in ACTIVATIONS:
-            if k == 0 or layers[k - 1]["kind"] not in (
-                "linear",
-                "center",
-            ):  # otherwise it is part of the previous module
-                out.append(_dense(np.eye(width), None, ACTIVATIONS[kind]))
+            if not (out and isinstance(out[-1], Dense) and isinstance(out[-1].activation_function, torch.nn.Identity)):
+                out.append(_dense(np.eye(width), None))
+            out[-1].activation_function = getattr(torch.nn, ACTIVATIONS[kind])()
         elif kind == "layernorm" and layer["eps"] == 1e-5:
-            out.append(_layer_norm(layer, width))
+            module = LayerNorm(width)
+            module.norm.load_state_dict(
+                {name: torch.as_tensor(layer[name]) for name in ("weight", "bias") if name in layer}, strict=False
+            )
+            out.append(module)
         else:
             raise _NoModuleError(
                 f"Got a map with a {kind} layer, for which sentence-transformers has no module; expected linear "
@@ -307,22 +271,11 @@ def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
     return out
 
 
-def _dense(weight: np.ndarray, bias: np.ndarray | None, activation: str | None) -> nn.Module:
-    torch = require("torch", extra="sentence-transformers")
+def _dense(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
     return Dense(
         *weight.shape,
         bias=bias is not None,
-        activation_function=getattr(torch.nn, activation or "Identity")(),
+        activation_function=torch.nn.Identity(),
         init_weight=torch.tensor(np.ascontiguousarray(weight.T), dtype=torch.float32),
         init_bias=None if bias is None else torch.tensor(bias, dtype=torch.float32),
     )
-
-
-def _layer_norm(layer: Layer, width: int) -> nn.Module:
-    torch = require("torch", extra="sentence-transformers")
-    module = LayerNorm(width)
-    with torch.no_grad():
-        for name in ("weight", "bias"):
-            if name in layer:
-                getattr(module.norm, name).copy_(torch.as_tensor(layer[name]))
-    return module

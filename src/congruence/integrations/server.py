@@ -1,4 +1,7 @@
-"""An OpenAI-compatible server of vectors in an index's space (extra ``serve``)."""
+"""An OpenAI-compatible server of vectors in an index's space (extra ``serve``).
+
+https://platform.openai.com/docs/api-reference/embeddings
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Se
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -64,25 +68,25 @@ def create_app(
     bridge: BridgeLike,
     encoder: EncoderLike,
     *,
-    modality: str = "text",
     space: str = "target",
     names: Sequence[str] | None = None,
     api_key: str | None = None,
     allowed_hosts: Sequence[str] | None = None,
     limits: Limits | None = None,
     window: float = 0.0,
-    batch_size: int = 32,
-    check: bool = True,
+    **options: Any,
 ) -> FastAPI:
     """Return an application with OpenAI's ``POST /v1/embeddings``, which returns vectors in the space of an index.
 
+    One thread encodes; waiting requests are encoded together. Requests whose client has disconnected or whose time
+    limit has passed are not encoded. The contents of requests never appear in responses or logs.
+
     Parameters
     ----------
-    bridge, encoder, modality, batch_size, check
+    bridge, encoder, **options
         As for ``TextVectors``, whose errors are raised for an encoder that does not match the bridge.
     space : {"target", "source"}, default="target"
-        "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still
-        match the bridge.
+        Serve vectors in the space of the index, or the encoder's own, which must still match the bridge.
     names : sequence of str, optional
         Accepted values of ``model`` in requests; responses contain the first. By default the name of the model whose
         space is served.
@@ -95,12 +99,6 @@ def create_app(
     window : float, default=0
         Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
         together.
-
-    Notes
-    -----
-    One thread encodes; waiting requests are encoded together, at most ``limits.max_batch`` texts at a time. Requests
-    whose client has disconnected or whose time limit has passed are not encoded. The contents of requests never appear
-    in responses or logs. API: https://platform.openai.com/docs/api-reference/embeddings
     """
     limits = limits or Limits()
     for name, value in vars(limits).items():
@@ -111,35 +109,25 @@ def create_app(
         raise ParameterError(argument="window", got=window, expected=expected, fix="Pass `window=0` to wait for none.")
     if api_key == "":
         raise ParameterError("The key is empty.", "Pass `api_key=` a secret, or None for no key.")
-    vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+    vectors = TextVectors(encoder, bridge, **options)
     if space == "source":
         vectors = vectors.unmapped()
     served = tuple(names) if names is not None else (vectors.name,)
     if not served or not all(isinstance(name, str) and name for name in served):
         raise ParameterError("A name of the model is missing or empty.", "Pass `names=[…]`, as clients send them.")
     service = Service(vectors, served, limits, window)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.batcher.reopen()
-        yield
-        await asyncio.to_thread(service.batcher.close)
-
     # The /docs pages would load scripts from other sites.
-    app = FastAPI(title="congruence", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="congruence", version=__version__, lifespan=service.lifespan, docs_url=None, redoc_url=None)
     app.add_api_route("/v1/embeddings", service.embeddings, methods=["POST"], response_model=None, openapi_extra=SCHEMA)
     app.add_api_route("/v1/models", service.models)
     app.add_api_route("/v1/models/{name:path}", service.model)
     app.add_api_route("/healthz", service.health, response_model=None)
     app.add_api_route("/metrics", service.numbers, response_model=None)
-    app.add_exception_handler(RequestError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
     app.state.service = service
     app.add_middleware(_Guard, metrics=service.metrics, api_key=api_key, hosts=allowed_hosts)
     return app
 
-
-# ------------------------------------------------------------------ OpenAI's protocol
 
 _TEXT = {"type": "string"}
 _FIELDS = {
@@ -159,124 +147,79 @@ KINDS[504] = KINDS[408]
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 HEADERS[408] = {"Connection": "close"}  # the rest of the body may still arrive
 
-#: Refusals by code: HTTP status, field of the request, what is wrong, and what to send. None repeats what was sent.
-REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
-    "invalid_json": (400, None, "The body is not JSON.", "Send JSON in UTF-8."),
-    "invalid_body": (400, None, "The body is {}.", 'Send an object: {{"model": …, "input": …}}.'),
-    "model_missing": (400, "model", "The name of the model is missing.", "Send one of {} as model."),
-    "model_not_found": (
-        *(404, "model", "This model is not served; expected {}."),
-        "Send one of these as model, or start the server with your client's name (--model-name).",
-    ),
-    "invalid_encoding": (
-        *(400, "encoding_format", "The encoding_format is unknown."),
-        "Send 'float' or 'base64', or leave it out.",
-    ),
-    "invalid_dimensions": (400, "dimensions", "Mapped vectors cannot be truncated; expected {}.", "Omit dimensions."),
-    "invalid_input": (400, "input", "The input is {}.", "Send a text, or a list of texts."),
-    "too_many_inputs": (400, "input", "Got {} texts; expected at most {}.", "Send them in several requests."),
-    "invalid_text": (400, "input", "Input {} is {}.", "Send texts."),
-    "empty_text": (400, "input", "Input {} is an empty text.", "Leave it out."),
-    "input_too_long": (413, "input", "Got {} characters as input {}; expected at most {}.", "Send it in parts."),
-    "invalid_unicode": (400, "input", "Input {} contains half of a surrogate pair.", "Send Unicode in UTF-8."),
-    "tokens_not_supported": (
-        *(400, "input", "The input is token ids, and another model's tokens mean nothing here."),
-        "Send the text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
-    ),
-    "overloaded": (503, None, "More than {} requests are in progress.", "Send it again in a second."),
-    "stopping": (503, None, "The server is stopping.", "Send it again in a second."),
-    "not_json": (415, None, "The content type is not JSON.", "Send Content-Type: application/json."),
-    "compressed": (415, None, "The body is compressed.", "Send it without Content-Encoding."),
-    "body_too_large": (413, None, "The body is too large; expected at most {} bytes.", "Send fewer or shorter texts."),
-    "body_timeout": (408, None, "The body is incomplete after {:g} s.", "Send it again."),
-    "timeout": (504, None, "The texts were not encoded within {:g} s.", "Send fewer, or fewer requests at a time."),
-    "closed": (499, None, "The client closed the connection.", "Wait for the answer."),
-    "invalid_request": (400, None, "The request is invalid.", "See /openapi.json."),
-    "unknown_path": (404, None, "This path does not exist.", "Set the client's base_url to …/v1; see /openapi.json."),
-    "wrong_method": (
-        *(405, None, "This method does not fit the path."),
-        "Send POST to /v1/embeddings, and GET to all others.",
-    ),
-    "wrong_host": (
-        *(421, None, "The host name is not one of this machine."),
-        "Send to localhost, or start the server with a key.",
-    ),
-    "invalid_api_key": (401, None, "The key is missing or wrong.", "Send it as Authorization: Bearer …."),
-    "internal_error": (500, None, "The server failed.", "Look for request {} in its log."),
-}
-
 #: JSON types in words.
 _JSON_TYPES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "missing or null"}
 
 
 class RequestError(ParameterError):
-    """A request is refused: with a key of ``REFUSALS``, its HTTP status and the field of the request."""
+    """A request is refused: with a code, an HTTP status, and the field of the request."""
 
     code: str = "invalid_request"
     status: int = 400
     param: str | None = None
 
 
-def refusal(code: str, *values: object) -> RequestError:
-    """Return a refusal by its key in ``REFUSALS``; ``values`` are the numbers and names in its message."""
-    status, param, problem, fix = REFUSALS[code]
-    error = RequestError(problem.format(*values), fix.format(*values))
-    error.code, error.status, error.param = code, status, param
+def refusal(status: int, code: str, problem: str, fix: str, param: str | None = None) -> RequestError:
+    """Return a refusal of a request, or of one of its fields; no message may repeat what was sent."""
+    error = RequestError(problem, fix)
+    error.status, error.code, error.param = status, code, param
     return error
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool]:
-    """Return the texts of a request, and whether the vectors are wanted as base64 of little-endian float32.
+    """Return the texts of a request for one of these models, and whether the vectors are wanted as base64."""
 
-    ``names``: names that the request may send as ``model``.
-    """
+    def wrong(code: str, problem: str, fix: str, param: str | None = "input", status: int = 400) -> RequestError:
+        return refusal(status, code, problem, fix, param)
+
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise refusal("invalid_json") from None
+        raise wrong("invalid_json", "The body is not JSON.", "Send JSON in UTF-8.", None) from None
     if not isinstance(content, dict):
-        raise refusal("invalid_body", _kind(content))
-    model, texts, dimensions = (content.get(key) for key in ("model", "input", "dimensions"))
-    if model not in names:
-        raise refusal("model_not_found" if isinstance(model, str) else "model_missing", _either(names))
-    if (encoding := content.get("encoding_format")) not in (None, "float", "base64"):  # clients send null, too
-        raise refusal("invalid_encoding")
-    if dimensions is not None and not (_is_token(dimensions) and dimensions == dim):
-        raise refusal("invalid_dimensions", dim)
+        raise wrong("invalid_body", f"The body is {_kind(content)}.", 'Send {"model": …, "input": …}.', None)
+    texts, encoding, dimensions = (content.get(key) for key in ("input", "encoding_format", "dimensions"))
+    if content.get("model") not in names:
+        raise _unknown_model(names)
+    if encoding not in (None, "float", "base64"):  # clients send null, too
+        raise wrong("invalid_encoding", "Unknown encoding.", "Send 'float' or 'base64', or omit it.", "encoding_format")
+    if dimensions is not None and (type(dimensions) is not int or dimensions != dim):
+        problem = f"Mapped vectors cannot be truncated; expected {dim}."
+        raise wrong("invalid_dimensions", problem, "Omit dimensions.", "dimensions")
     items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
-        raise refusal("invalid_input", _kind(texts))
-    if any(_is_token(item) or isinstance(item, list) for item in items):
-        raise refusal("tokens_not_supported")
+        raise wrong("invalid_input", f"The input is {_kind(texts)}.", "Send a text, or a list of texts.")
+    if any(type(item) in (int, list) for item in items):
+        problem = "The input is token ids, and another model's tokens mean nothing here."
+        fix = "Send the text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False)."
+        raise wrong("tokens_not_supported", problem, fix)
     if len(items) > limits.max_batch:
-        raise refusal("too_many_inputs", len(items), limits.max_batch)
+        problem = f"Got {len(items)} texts; expected at most {limits.max_batch}."
+        raise wrong("too_many_inputs", problem, "Send them in several requests.")
     for k, text in enumerate(items):
-        if not isinstance(text, str):
-            raise refusal("invalid_text", k, _kind(text))
-        if not text:
-            raise refusal("empty_text", k)
+        if not isinstance(text, str) or not text:
+            raise wrong("invalid_text", f"Input {k} is {_kind(text)}.", "Send texts that are not empty.")
         if len(text) > limits.max_chars:
-            raise refusal("input_too_long", len(text), k, limits.max_chars)
+            problem = f"Input {k} has {len(text)} characters; expected at most {limits.max_chars}."
+            raise wrong("input_too_long", problem, "Send it in parts.", status=413)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise refusal("invalid_unicode", k)
+            raise wrong("invalid_unicode", f"Input {k} has half of a surrogate pair.", "Send Unicode in UTF-8.")
     return items, encoding == "base64"
 
 
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))
-
-
-def _is_token(item: object) -> bool:
-    return isinstance(item, int) and not isinstance(item, bool)
+def _unknown_model(names: Sequence[str]) -> RequestError:
+    problem = f"This model is not served; expected {' or '.join(map(repr, names))}."
+    fix = "Send one of these as model, or start the server with your client's name (--model-name)."
+    return refusal(404, "model_not_found", problem, fix, "model")
 
 
 def _kind(item: object) -> str:
     """Return the JSON type of a value in words, without the value itself."""
-    return "an empty list" if item == [] else _JSON_TYPES.get(type(item), "a number")
+    return "empty" if item in ("", []) else _JSON_TYPES.get(type(item), "a number")
 
 
 def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> bytes:
-    """Return the body of a successful response for vectors, shape (n, dim)."""
+    """Return the body of a successful response; base64 is of little-endian float32."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     encoded: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
     data = [{"object": "embedding", "index": k, "embedding": row} for k, row in enumerate(encoded)]
@@ -286,45 +229,46 @@ def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) ->
 
 
 async def _refuse(_: Request, error: Any) -> Response:
-    """Return a refusal in the API's form; starlette's own are those of paths and methods."""
-    given = None
-    if isinstance(error, HTTPException):
-        given, status = error.headers, error.status_code
-        error = refusal({404: "unknown_path", 405: "wrong_method"}.get(status, "invalid_request"))
-        error.status = status
+    """Return a refusal in the API's form."""
+    headers = HEADERS
+    if isinstance(error, HTTPException):  # of the framework: an unknown path, or a wrong method
+        headers = {error.status_code: error.headers}
+        fix = "Set the client's base_url to …/v1; send POST to /v1/embeddings, and GET to all others."
+        error = refusal(error.status_code, "unknown_path", f"{HTTPStatus(error.status_code).phrase}.", fix)
     kind = KINDS.get(error.status, "invalid_request_error")
     content = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
-    return JSONResponse({"error": content}, error.status, given or HEADERS.get(error.status))
-
-
-# ------------------------------------------------------------------ requests
+    return JSONResponse({"error": content}, error.status, headers.get(error.status))
 
 
 class Service:
-    """The request handlers for one encoder, with its batcher and metrics.
-
-    ``names``: names of the model that clients may send; responses contain the first; ``window``: seconds for which the
-    ``Batcher`` waits for more texts.
-    """
+    """The request handlers for one encoder, with its batcher and metrics; see ``create_app``."""
 
     def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
         self.vectors, self.names, self.limits = vectors, names, limits
         self.metrics = Metrics()
-
-        def encoded(texts: int, seconds: float) -> None:
-            self.metrics.texts.observe(texts)
-            self.metrics.encoding.observe(seconds)
-
-        encode = lambda texts: (vectors(texts), vectors.count_tokens(texts))  # noqa: E731
-        self.batcher = Batcher(encode, max_batch=limits.max_batch, window=window, callback=encoded)
+        self.batcher = Batcher(self._encode, max_batch=limits.max_batch, window=window)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
-        self._active = 0
-        self._began = int(time.time())
+        self._active, self._began = 0, int(time.time())
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Encode what is in the queue before the application stops."""
+        self.batcher.open = True
+        yield
+        await asyncio.to_thread(self.batcher.close)
+
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
+        began = time.monotonic()
+        found = self.vectors(texts), self.vectors.count_tokens(texts)
+        self.metrics.texts.observe(len(texts))
+        self.metrics.encoding.observe(time.monotonic() - began)
+        return found
 
     async def embeddings(self, request: Request) -> Response:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
-            raise refusal("overloaded", self.limits.max_waiting)
+            problem = f"More than {self.limits.max_waiting} requests are in progress."
+            raise refusal(503, "overloaded", problem, "Send it again in a second.")
         self._active += 1
         self.metrics.active.set(self._active)
         try:
@@ -336,7 +280,7 @@ class Service:
             write = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
             content = await asyncio.to_thread(write) if vectors.size > MANY else write()
         except ClientDisconnect:
-            raise refusal("closed") from None
+            raise refusal(499, "closed", "The client closed the connection.", "Wait for the answer.") from None
         finally:
             self._active -= 1
             self.metrics.active.set(self._active)
@@ -349,7 +293,7 @@ class Service:
     async def model(self, name: str) -> dict[str, object]:
         """Describe the model by one of its names."""
         if name not in self.names:
-            raise refusal("model_not_found", _either(self.names))
+            raise _unknown_model(self.names)
         return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def health(self) -> Response:
@@ -365,9 +309,9 @@ class Service:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A web page may send requests with some other types to any address without a preflight request.
         if kind != "application/json":
-            raise refusal("not_json")
+            raise refusal(415, "not_json", "The content type is not JSON.", "Send Content-Type: application/json.")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise refusal("compressed")
+            raise refusal(415, "compressed", "The body is compressed.", "Send it without Content-Encoding.")
         length = request.headers.get("content-length", "")
         size, body = int(length[:19]) if length.isdecimal() else 0, bytearray()
         chunks = request.stream()
@@ -377,19 +321,19 @@ class Service:
                     body += chunk
                     size = max(size, len(body))
         except TimeoutError:
-            raise refusal("body_timeout", self.limits.timeout) from None
+            problem = f"The body is incomplete after {self.limits.timeout:g} s."
+            raise refusal(408, "body_timeout", problem, "Send it again.") from None
         if size > self.limits.max_body:
-            raise refusal("body_too_large", self.limits.max_body)
+            problem = f"The body is too large; expected at most {self.limits.max_body} bytes."
+            raise refusal(413, "body_too_large", problem, "Send fewer or shorter texts.")
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> tuple[np.ndarray, int]:
-        """Return the vectors of texts and their number of tokens, unless the deadline passes, the client disconnects or
-        the server stops first.
-        """
+        """Return vectors and number of tokens, unless the deadline passes, the client leaves or the server stops."""
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
-            raise refusal("stopping") from None
+            raise refusal(503, "stopping", "The server is stopping.", "Send it again in a second.") from None
         disconnected = asyncio.ensure_future(_disconnect(request))
         try:
             remaining = deadline - asyncio.get_running_loop().time()
@@ -401,7 +345,8 @@ class Service:
             result.cancel()
         if disconnected in done:
             raise ClientDisconnect
-        raise refusal("timeout", self.limits.timeout)
+        problem = f"The texts were not encoded within {self.limits.timeout:g} s."
+        raise refusal(504, "timeout", problem, "Send fewer, or fewer requests at a time.")
 
 
 async def _disconnect(request: Request) -> None:
@@ -411,11 +356,9 @@ async def _disconnect(request: Request) -> None:
 
 
 class _Guard:
-    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of
-    error messages.
+    """ASGI middleware that checks keys and hosts, sets request ids, counts requests, and keeps contents out of errors.
 
-    ``api_key``: required key, compared in constant time; None requires no key; ``hosts``: accepted values of the
-    ``Host`` header, without port; None accepts all.
+    The key is compared in constant time; None requires no key, and no ``hosts`` accept every ``Host`` header.
     """
 
     def __init__(self, app: Any, *, metrics: Metrics, api_key: str | None, hosts: Sequence[str] | None) -> None:
@@ -452,7 +395,9 @@ class _Guard:
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("request %s failed: %s\n%s", request_id, type(error).__name__, frames)
             if not status:
-                await (await _refuse(Request(scope), refusal("internal_error", request_id)))(scope, receive, sending)
+                fix = f"Look for request {request_id} in its log."
+                answer = await _refuse(Request(scope), refusal(500, "internal_error", "The server failed.", fix))
+                await answer(scope, receive, sending)
         finally:
             label = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
             self._metrics.requests.labels(label, str(status)).inc()
@@ -462,9 +407,11 @@ class _Guard:
         host = headers.get(b"host", b"").strip().lower()  # without the port, and the brackets of an IPv6 address
         host = host[1:].partition(b"]")[0] if host.startswith(b"[") else host.partition(b":")[0]
         if self._hosts is not None and host not in self._hosts:
-            raise refusal("wrong_host")
+            fix = "Send to localhost, or start the server with a key."
+            raise refusal(421, "wrong_host", "The host name is not one of this machine.", fix)
         if self._key is not None and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
-            raise refusal("invalid_api_key")
+            fix = "Send it as Authorization: Bearer …."
+            raise refusal(401, "invalid_api_key", "The key is missing or wrong.", fix)
 
 
 class Metrics:

@@ -33,32 +33,26 @@ SAMPLE = "a text"
 
 
 class _Loaded(NamedTuple):
-    """Encoder and bridge in memory; the space of the encoder's vectors, and the width of the mapped ones."""
+    """Encoder and bridge in memory, the space of the encoder's vectors, and the width of those that are returned."""
 
     encode: Callable[[list[str]], np.ndarray]
     model: Encoder | None
     bridge: Bridge | None
-    modality: str
     space: Space
     dim: int = 0
-
-    def rows(self, texts: list[str], role: str = "query") -> np.ndarray:
-        """Encode texts sorted by length, map them, and return the vectors in the order of the texts."""
-        order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
-        encoded = self.encode([texts[k] for k in order])
-        out = np.empty_like(encoded)
-        out[order] = encoded
-        return out if self.bridge is None else self.bridge.transform(out, self.modality, role)
 
 
 class TextVectors:
     """Encode texts with a new model as vectors in the space of an index.
 
+    Texts are sorted by length, since the cost of a batch depends on its longest text. Only one thread encodes at a
+    time: tokenizers are not thread-safe, and two threads on one processor are no faster.
+
     Parameters
     ----------
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
-        (n, dim).
+        (n, dim). SpaceMismatchError if its vectors do not belong to the bridge's source space.
     bridge : path-like, Bridge, Map or None
         Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
     modality : str, default="text"
@@ -69,17 +63,6 @@ class TextVectors:
         Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
     lazy : bool, default=False
         Load the encoder and the bridge at the first text.
-
-    Raises
-    ------
-    SpaceMismatchError
-        If the encoder's vectors do not belong to the bridge's source space.
-
-    Notes
-    -----
-    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest
-    text. Only one thread encodes at a time, since tokenizers are not thread-safe and two threads on one processor are
-    no faster.
     """
 
     def __init__(
@@ -102,36 +85,46 @@ class TextVectors:
         self._encoder, self._bridge, self._check = encoder, bridge, check
         self.modality, self.batch_size = modality, batch_size
         self._lock = threading.RLock()
-        self._loaded: _Loaded | None = None
+        self._ready: _Loaded | None = None
         if not lazy:
-            self.load()
-
-    def load(self) -> _Loaded:
-        """Load the encoder and the bridge, if this has not been done, and test them on a sample."""
-        if self._loaded is None:  # checked without the lock, which is held while texts are encoded
-            with self._lock:
-                if self._loaded is None:
-                    self._loaded = self._load()
-        return self._loaded
+            self._load()
 
     def _load(self) -> _Loaded:
-        bridge = open_bridge(self._bridge)
+        """Load the encoder and the bridge, if this has not been done, and test them on a sample."""
+        if self._ready is None:  # checked without the lock, which is held while texts are encoded
+            with self._lock:
+                if self._ready is None:
+                    self._ready = self._with_width(self._open())
+        return self._ready
+
+    def _open(self) -> _Loaded:
+        bridge = self._bridge
+        if isinstance(bridge, Map):
+            bridge = Bridge(bridge)
+        elif bridge is not None and not isinstance(bridge, Bridge):
+            bridge = Bridge.load(Path(bridge))
         model = load_encoder(self._encoder, "text") if isinstance(self._encoder, str) else self._encoder
-        if isinstance(model, Encoder):
-            if model.space.modality not in (None, "text"):
-                raise ModalityError(
-                    f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
-                    "Load the model's text encoder: load_encoder(name, 'text').",
-                )
-            if bridge is not None:
-                space = model.space if self._check else Space(dim=model.space.dim)
-                check_space(space, bridge.source, bridge.target, modality=False)
-            encode = partial(model.encode_all, batch_size=self.batch_size)
-            loaded = _Loaded(encode, model, bridge, self.modality, model.space)
-        else:
-            space = Space() if bridge is None else bridge.source
-            loaded = _Loaded(partial(_encode_checked, model), None, bridge, self.modality, space)
-        return loaded._replace(dim=loaded.rows([SAMPLE]).shape[1])
+        if not isinstance(model, Encoder):
+            return _Loaded(partial(_encode_checked, model), None, bridge, Space() if bridge is None else bridge.source)
+        if model.space.modality not in (None, "text"):
+            raise ModalityError(
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
+                "Load the model's text encoder: load_encoder(name, 'text').",
+            )
+        if bridge is not None:
+            space = model.space if self._check else Space(dim=model.space.dim)
+            check_space(space, bridge.source, bridge.target, modality=False)
+        return _Loaded(partial(model.encode_all, batch_size=self.batch_size), model, bridge, model.space)
+
+    def _with_width(self, loaded: _Loaded) -> _Loaded:
+        return loaded._replace(dim=self._rows(loaded, [SAMPLE], "query").shape[1])
+
+    def _rows(self, loaded: _Loaded, texts: list[str], role: str) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
+        encoded = loaded.encode([texts[k] for k in order])
+        out = np.empty_like(encoded)
+        out[order] = encoded
+        return out if loaded.bridge is None else loaded.bridge.transform(out, self.modality, role)
 
     def __call__(self, texts: Sequence[str], role: str = "query") -> np.ndarray:
         """Return the vectors (n, dim) of texts in the index's space: of queries or, as "store", of new items."""
@@ -144,7 +137,8 @@ class TextVectors:
                     f"Got {type(item).__name__} as text {k}; expected str.", "Convert it to str, or leave it out."
                 )
         with self._lock:
-            return self.load().rows(items, role) if items else np.empty((0, self.dim), np.float32)
+            loaded = self._load()
+            return self._rows(loaded, items, role) if items else np.empty((0, loaded.dim), np.float32)
 
     def lists(self, texts: Sequence[str], role: str = "query") -> list[list[float]]:
         """Return the vectors of texts as lists of numbers; see ``__call__``."""
@@ -154,19 +148,19 @@ class TextVectors:
     def count_tokens(self, texts: list[str]) -> list[int]:
         """Return the number of tokens of each text that the model reads, or of words if it cannot count them."""
         with self._lock:
-            model = self.load().model
+            model = self._load().model
             counts = None if model is None else model.count_tokens(texts)
         return [len(text.split()) for text in texts] if counts is None else counts
 
     @property
     def dim(self) -> int:
         """Width of the vectors."""
-        return self.load().dim
+        return self._load().dim
 
     @property
     def space(self) -> Space:
         """Space of the vectors, as far as it is known."""
-        loaded = self.load()
+        loaded = self._load()
         return replace(loaded.space, dim=loaded.dim) if loaded.bridge is None else loaded.bridge.target
 
     @property
@@ -183,8 +177,8 @@ class TextVectors:
 
     def unmapped(self) -> TextVectors:
         """Return the same encoder without the bridge; that the two match has been checked."""
-        other, loaded = copy.copy(self), self.load()._replace(bridge=None)
-        other._bridge, other._loaded = None, loaded._replace(dim=loaded.rows([SAMPLE]).shape[1])
+        other = copy.copy(self)
+        other._bridge, other._ready = None, self._with_width(self._load()._replace(bridge=None))
         return other
 
     def config(self) -> dict[str, str] | None:
@@ -195,13 +189,6 @@ class TextVectors:
         return {"encoder": encoder, "modality": self.modality} | (
             {} if bridge is None else {"bridge": os.fspath(bridge)}
         )
-
-
-def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return the bridge of an argument, loaded if it is a path."""
-    if bridge is None or isinstance(bridge, Bridge):
-        return bridge
-    return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
 
 
 def _encode_checked(encode: Callable[[list[str]], object], texts: list[str]) -> np.ndarray:

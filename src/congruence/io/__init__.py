@@ -80,10 +80,6 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     space : Space, optional
         What is known about the origin of the vectors; completes and overrides what the file declares.
 
-    Returns
-    -------
-    Source
-
     Raises
     ------
     FileError, CorruptFileError
@@ -94,18 +90,14 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     path, key = parse_spec(spec)
     kind = find_format(path)
     if ids is True:
-        raise ParameterError(
-            "Got `ids=True`; expected a key, a column, a file, or False.", "Pass `ids=…` with the name of the column."
-        )
+        raise ParameterError("Got `ids=True`.", "Pass `ids=…` with a key, a column or a file, or False.")
     column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind(path, key, column)  # type: ignore[call-arg]
     if not isinstance(column, (str, bool, type(None))):  # read already, from another file
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
         if len(column) != source.n:
-            raise IdError(
-                f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row.",
-                "Pass ids of the same rows as `ids=…`.",
-            )
+            problem = f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row."
+            raise IdError(problem, "Pass ids of the same rows as `ids=…`.")
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
     return source
@@ -164,9 +156,8 @@ def open_sink(
     force : bool, default=False
         Replace existing output.
     parts : list of (str, int), optional
-        For a folder: names and row counts of the parts; by default about a million rows each.
-    like : Source, optional
-        For a folder: use the names and row counts of this source's parts.
+        For a folder: names and row counts of the parts; by default those of ``like``, a source, or about a million
+        rows each.
     columns : list of Columns, optional
         The columns of the source's table other than its vectors (``Source.columns``). Each block is then written
         with its rows, as ``Source.scan_table`` yields them. Columns that the format cannot hold are listed in the
@@ -174,10 +165,6 @@ def open_sink(
     column_out : str, optional
         Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by
         default it is replaced.
-
-    Returns
-    -------
-    Sink
 
     Raises
     ------
@@ -195,16 +182,13 @@ def open_sink(
         parts = like.parts
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
-        raise DtypeError(
-            f"Got dtype {dtype}; expected float16, float32 or float64.", "Pass `dtype=…` with one of these."
-        )
+        raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
     if column_out is not None and not kind.keeps_columns:
-        keeping = suffixes(lambda one: one.sink is not None and one.sink.keeps_columns)
-        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(keeping) if suffix}
-        known = list(reversed(named.values()))
+        known = [name for name in suffixes(lambda one: one.sink is not None and one.sink.keeps_columns) if name]
+        named = list({find_format(f"x{suffix}"): suffix for suffix in reversed(known)}.values())[::-1]
         raise ParameterError(
             f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
-            f"Choose {', '.join(known[:-1])} or {known[-1]}.",
+            f"Choose {', '.join(named[:-1])} or {named[-1]}.",
         )
     return kind(
         path,
@@ -236,7 +220,7 @@ def read_embeddings(
 
 
 def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory: int = 2**30) -> Rows:
-    """Open a store for training, whatever its size.
+    """Open a store for training, whatever its size: ``congruence.train.ArrayRows`` or ``StreamedRows``.
 
     Parameters
     ----------
@@ -244,14 +228,8 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
         As for ``congruence.io.open_source``; ids are used only to identify rows in messages.
     memory : int, default=2**30
         Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
-        if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
-
-    Returns
-    -------
-    Rows
-        ``congruence.train.ArrayRows`` or ``StreamedRows``. The rows of a memory-mapped file are drawn at
-        random from the whole file, with one short read per row; its pages count toward the process's memory, but the
-        system reclaims them when it needs to. Rows are checked when they are read.
+        if it is a ``.npy`` file of C-ordered floats, whose rows are then drawn at random from the whole file with one
+        short read each, and streamed otherwise, with two chunks of rows within this limit.
     """
     from congruence.io.npy import NpySource
     from congruence.train.rows import ArrayRows
@@ -271,37 +249,27 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
 
 
 def matrices(spec: str | Path) -> dict[str, str]:
-    """Return the matrices in a file or folder, e.g. the layers of a model, without reading them.
+    """Return the specs of the matrices in a file or folder, e.g. the layers of a model, by key or file name.
 
-    Parameters
-    ----------
-    spec : str or path-like
-        A file with several arrays: all its 2-D arrays. ``file:pattern``: those whose key matches the pattern, with the
-        shell wildcards ``*`` and ``?``. A folder: all files of vectors in it.
-
-    Returns
-    -------
-    dict of str to str
-        Spec for ``open_source`` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
+    ``spec`` is a file, for all its 2-D arrays; ``file:pattern``, with the shell wildcards ``*`` and ``?``; or a folder,
+    for all files of vectors in it. The order is natural: ``layer_2`` before ``layer_10``.
     """
     path, pattern = parse_spec(spec)
+    shapes: Mapping[str, tuple[int, ...] | str]
     if is_folder(path):
         kinds = set(suffixes()) - {""}
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
-        named = {p.stem if stems.count(p.stem) == 1 else p.name: p for p in files}
-        found = {name: str(p) for name, p in named.items() if pattern is None or fnmatchcase(name, pattern)}
-        shapes: Mapping[str, tuple[int, ...] | str] = dict.fromkeys(named, "")
+        found = {p.stem if stems.count(p.stem) == 1 else p.name: str(p) for p in files}
+        shapes = dict.fromkeys(found, "")
     else:
         kind = find_format(path, "matrices")
         if kind.shapes is None:
             return {pattern or Path(path).stem: str(spec)}
         shapes = kind.shapes(path)
-        found = {
-            key: f"{path}:{key}"
-            for key, shape in shapes.items()
-            if len(shape) == 2 and (pattern is None or key == pattern or fnmatchcase(key, pattern))
-        }
+        found = {key: f"{path}:{key}" for key, shape in shapes.items() if len(shape) == 2}
+    if pattern is not None:
+        found = {key: place for key, place in found.items() if key == pattern or fnmatchcase(key, pattern)}
     if not found:
         listed = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items()) or "nothing"
         wanted = "" if pattern is None else f" that matches {pattern!r}"
@@ -330,6 +298,4 @@ def _read_column(spec: str | Path) -> Column:
     path, key = parse_spec(spec)
     if is_folder(path):
         raise FileError(f"{path} is a folder, but a column is read from a file.", "Pass the path of a file.")
-    kind = find_column_format(path)
-    assert kind.read_column is not None
-    return kind.read_column(path, key)
+    return find_column_format(path).read_column(path, key)

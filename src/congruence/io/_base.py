@@ -6,10 +6,9 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from congruence.io.columns import Columns, TableRows
 
-    _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
+    Block = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
@@ -52,23 +51,6 @@ _SPACE_FIELDS = {*Space.__dataclass_fields__}
 class Source(ABC):
     """A matrix of vectors in a file, read once from front to back in bounded memory.
 
-    Attributes
-    ----------
-    path : str
-        Name of the source in messages.
-    n, dim : int
-        Number of rows and columns.
-    dtype : numpy.dtype
-        Type of the blocks that ``scan`` yields: float16, float32 or float64.
-    space : Space
-        Origin of the vectors, as far as the file records it.
-    parts : list of (str, int)
-        Names and row counts of the parts of a folder; empty for a single file.
-    files : tuple of Path
-        Paths that are read: the file or folder, and the file of the ids if it is a separate one.
-
-    Notes
-    -----
     A subclass is a file format (``congruence.io.formats``): its constructor takes a path, a key and ids, and its
     class attributes say what the format can do.
     """
@@ -87,15 +69,14 @@ class Source(ABC):
     #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
     shapes: ClassVar[Any] = None
 
-    path: str
+    path: str  # name of the source in messages
     n: int
     dim: int
-    dtype: np.dtype
-    space: Space = Space()
-    files: tuple[Path, ...] = ()
-    parts: list[tuple[str, int]] = []  # noqa: RUF012 - replaced, never changed
-    #: Ids that are read already.
-    _ids: pa.Array | None = None
+    dtype: np.dtype  # of the blocks that ``scan`` yields: float16, float32 or float64
+    space: Space = Space()  # as far as the file records it
+    files: tuple[Path, ...] = ()  # paths that are read
+    parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
+    _ids: pa.Array | None = None  # that are read already
 
     @property
     def has_ids(self) -> bool:
@@ -130,11 +111,11 @@ class Source(ABC):
         for ids, block, _ in self._scan(after, batch, table=False):
             yield ids, block
 
-    def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[_Rows]:
+    def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[Block]:
         """Yield ids and vectors as ``scan``, and the table's rows with all columns; None if it is no table."""
         return self._scan(after, batch, table=True)
 
-    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[_Rows]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         """Yield ids, vectors and, if ``table``, rows; here without rows, and with ids that are read already."""
         for block in self._blocks(after, batch):
             yield self._slice_ids(after, len(block)), block, None
@@ -148,42 +129,44 @@ class Source(ABC):
         return None if self._ids is None else self._ids.slice(start, count)
 
     def _ids_at(self, rows: np.ndarray) -> pa.Array | None:
-        return self._ids.take(rows) if self._ids is not None and len(rows) else None
+        return None if self._ids is None else self._ids.take(rows)
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order.
-
-        Each range of the file that contains requested rows is scanned once.
-        """
+        """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order."""
         rows = as_row_numbers(rows, self.n, self.path)
-        order = np.argsort(rows, kind="stable")
-        wanted = rows[order]
+        if not len(rows):
+            return None, np.empty((0, self.dim), self.dtype)
         self._check_memory(len(rows))
-        out = np.empty((len(rows), self.dim), dtype=self.dtype)
+        wanted, place = np.unique(rows, return_inverse=True)
+        ids, vectors = self._take(wanted)
+        if np.array_equal(wanted, rows):
+            return ids, vectors
+        return None if ids is None else ids.take(place), vectors[place]
+
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        """Return ids and vectors of rows by increasing numbers; here, each range that contains some is scanned once."""
+        out = np.empty((len(wanted), self.dim), dtype=self.dtype)
         names: list[pa.Array] = []
-        at = 0
-        while at < len(wanted):
-            start = stop = int(wanted[at])
-            # Reading over a short gap costs less than starting a new scan.
-            last = np.flatnonzero(np.diff(wanted[at:]) > BATCH)
-            end = int(wanted[at + last[0]] if len(last) else wanted[-1]) + 1
+        done = 0
+        # Reading over a short gap costs less than starting a new scan.
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > BATCH) + 1):
+            start, end = int(run[0]), int(run[-1]) + 1
             for ids, block in self.scan(start, min(BATCH, end - start)):
-                stop += len(block)
-                upto = int(np.searchsorted(wanted, stop))
-                offsets = wanted[at:upto] - (stop - len(block))
-                out[order[at:upto]] = block[offsets]
+                upto = int(np.searchsorted(wanted, start + len(block)))
+                offsets = wanted[done:upto] - start
+                out[done:upto] = block[offsets]
                 if ids is not None:
                     names.append(ids.take(offsets))
-                at = upto
-                if stop >= end:
+                done, start = upto, start + len(block)
+                if start >= end:
                     break
             else:
-                check_all_rows(stop, self.n, self.path)
-        if not self.has_ids or not len(rows):
+                check_all_rows(start, self.n, self.path)
+        if not names:
             return None, out
         import pyarrow as pa
 
-        return pa.concat_arrays(names).take(np.argsort(order)), out
+        return pa.concat_arrays(names), out
 
     def read(self, *, allow_zero_rows: bool = False) -> Embeddings:
         """Read everything into memory and check it."""
@@ -238,18 +221,14 @@ class RawSource(Source):
             stream.seek(self._offset + after * self.dim * self._stored.itemsize)
             yield from map(self._converted, scan_rows(stream, self.n - after, self.dim, self._stored, batch, self.path))
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        rows = as_row_numbers(rows, self.n, self.path)
-        self._check_memory(len(rows))
-        wanted, place = np.unique(rows, return_inverse=True)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         out, size = np.empty((len(wanted), self.dim), self._stored), self.dim * self._stored.itemsize
         runs = np.append(np.flatnonzero(np.diff(wanted, prepend=-2) > 1), len(wanted)).tolist()
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
             for first, end in pairwise(runs):
                 stream.seek(self._offset + int(wanted[first]) * size)
                 read_exactly(stream, out[first:end], self.path)
-        return self._ids_at(rows), self._converted(out)[place]
+        return self._ids_at(wanted), self._converted(out)
 
 
 class Sink(ABC):
@@ -292,7 +271,6 @@ class Sink(ABC):
         self.source_parts, self.atomic = parts, atomic
         self.columns, self.column_out = columns or [], column_out
         self.rows = 0
-        self._stack = ExitStack()
         ids = {one.id for one in self.columns} if has_ids and self.keeps_ids and not self.keeps_columns else set()
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         self.left_out = [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
@@ -302,80 +280,63 @@ class Sink(ABC):
         return self.keeps_columns
 
     def __enter__(self) -> Self:
+        self._context = self._opened()
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._context.__exit__(*error)
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        described = sidecar(self.path)
         with ExitStack() as stack:
-            place, described = self.path, sidecar(self.path)
-            if self.atomic:
-                if (
-                    self.sidecar  # for other formats this name may even be too long
-                    and os.path.lexists(described)
-                    and (described.is_symlink() or not has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS))
-                ):
-                    raise OutputExistsError(
-                        f"The file {described} is not a space description, and would be read together with "
-                        f"{self.path}.",
-                        "Move it, or pass another path.",
-                    )
-                if self.sidecar and self.space != Space():  # entered first, so that it appears last
+            place = self.path
+            if self.atomic and self.sidecar:  # for other formats the sidecar's name may even be too long
+                own = has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS) and not described.is_symlink()
+                if os.path.lexists(described) and not own:
+                    problem = f"The file {described} is not a space description, and would be read with {self.path}."
+                    raise OutputExistsError(problem, "Move it, or pass another path.")
+                if self.space != Space():  # entered first, so that it appears last
                     description = stack.enter_context(atomic_path(described, force=True))
                     description.write_text(space_json(self.space) + "\n", encoding="utf-8")
+            if self.atomic:
                 place = stack.enter_context(
                     atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
                 )
             self._open(place, stack)
-            self._stack = stack.pop_all()
-        return self
+            yield
+            if self.rows != self.n:
+                problem = f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind."
+                raise StorageError(problem, "Write every row before closing the sink.")
+            self._finish()
+        if self.atomic and self.sidecar and self.space == Space():
+            described.unlink(missing_ok=True)  # it described the file that was replaced
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
         """Return why an existing folder must not be replaced, or None if it may be; for sinks that write folders."""
         return "this library did not write"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if kind is None:
-            try:
-                if self.rows != self.n:
-                    raise StorageError(
-                        f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind.",
-                        "Write every row before closing the sink.",
-                    )
-                self._finish()
-            except BaseException as late:
-                self._stack.__exit__(type(late), late, late.__traceback__)
-                raise
-        suppressed = self._stack.__exit__(kind, error, trace)
-        if kind is None and self.atomic and self.sidecar and self.space == Space():
-            sidecar(self.path).unlink(missing_ok=True)  # it described the file that was replaced
-        return suppressed
-
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         """Append vectors, shape (b, dim), with ids, one per row if the sink was opened with ``has_ids``, else ignored.
 
         ``rows`` are the same rows of the source's table (``Source.scan_table``), if it was opened with ``columns``.
         """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
-            raise ShapeError(
-                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
-                f"{self.dim} that were announced.",
-                "Pass the right `n=…` and `dim=…` to open_sink.",
-            )
-        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
+        count, announced = len(vectors), f"{self.n} × {self.dim}"
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + count > self.n:
+            problem = f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}, of {announced}."
+            raise ShapeError(problem, "Pass the right `n=…` and `dim=…` to open_sink.")
+        if self.has_ids and (ids is None or len(ids) != count or ids.null_count):
             got = "no" if ids is None else len(ids) - ids.null_count
-            raise IdError(
-                f"Got {got} ids for {len(vectors)} rows of {self.path}; expected one per row, as announced.",
-                "Pass an id for each row, or `has_ids=False`.",
-            )
-        if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
-            raise ShapeError(
-                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of "
-                f"{self.path}; expected one per vector, as announced.",
-                "Pass the rows, or open the sink without `columns=…`.",
-            )
+            problem = f"Got {got} ids for {count} rows of {self.path}; expected one per row, as announced."
+            raise IdError(problem, "Pass an id for each row, or `has_ids=False`.")
+        if self.columns and self.keeps_columns and (rows is None or len(rows) != count):
+            problem = f"Got {'no' if rows is None else len(rows)} rows of the table for {count} vectors of {self.path}."
+            raise ShapeError(problem, "Pass the rows, or open the sink without `columns=…`.")
         names = self._as_announced(ids) if self.has_ids and ids is not None else None
-        block = store_as(vectors, self.dtype, self.path)
-        self._write(names, block, rows)
-        self.rows += len(block)
+        self._write(names, store_as(vectors, self.dtype, self.path), rows)
+        self.rows += count
 
     def _as_announced(self, ids: pa.Array) -> pa.Array:
         import pyarrow as pa
@@ -386,10 +347,8 @@ class Sink(ABC):
         try:
             return names.cast(self.id_type)
         except pa.ArrowInvalid:
-            raise IdError(
-                f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced.",
-                "Pass the right `id_type=…` to open_sink.",
-            ) from None
+            problem = f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced."
+            raise IdError(problem, "Pass the right `id_type=…` to open_sink.") from None
 
     @abstractmethod
     def _open(self, temporary: Path, stack: ExitStack) -> None:
@@ -408,9 +367,8 @@ def store_as(vectors: np.ndarray, dtype: np.dtype, path: str | Path) -> np.ndarr
         with np.errstate(over="raise"):
             return np.ascontiguousarray(vectors, dtype=dtype)
     except FloatingPointError as error:
-        raise DtypeError(
-            f"Got numbers beyond the range of {dtype} for {path}.", "Pass a wider `dtype=…`, 'float32' or 'float64'."
-        ) from error
+        problem = f"Got numbers beyond the range of {dtype} for {path}."
+        raise DtypeError(problem, "Pass a wider `dtype=…`, 'float32' or 'float64'.") from error
 
 
 def check_output_place(source: Source, output: str | Path) -> None:
@@ -448,9 +406,8 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
             raise TypeError("not an object, or dim is not a whole number")
         return Space.from_dict(facts)
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptFileError(
-            f"The description of the space in {path} cannot be read ({error}).", "Remove it, or write it again."
-        ) from error
+        problem = f"The description of the space in {path} cannot be read ({error})."
+        raise CorruptFileError(problem, "Remove it, or write it again.") from error
 
 
 def read_sidecar(path: Path) -> Space:

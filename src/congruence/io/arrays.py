@@ -1,16 +1,17 @@
-"""Rows of an array as a source: in memory, mapped from a file, or a data set of HDF5 or Zarr."""
+"""Rows of arrays as sources: an array in memory, mapped or of HDF5 or Zarr, and files of several arrays by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence.embeddings import Space
 from congruence.io._base import Source
-from congruence.io.reading import as_row_numbers
+from congruence.io.reading import PACKED, check_matrix_shape, choose, missing_key, stored_dtype, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,12 +41,59 @@ class ArraySource(Source):
         for start in range(after, self.n, batch):
             yield np.array(self._array[start : start + batch], order="C")
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        rows = as_row_numbers(rows, self.n, self.path)
-        ids = self._ids_at(rows)
-        # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
-        wanted, place = np.unique(rows, return_inverse=True)
-        if len(wanted) == len(rows) and (place == np.arange(len(rows))).all():
-            return ids, np.array(self._array[wanted], order="C")
-        return ids, np.asarray(self._array[wanted])[place]
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        return self._ids_at(wanted), np.array(self._array[wanted], order="C")
+
+
+class NamedArrays(Source):
+    """Rows of one of several arrays in a file, by default the only matrix; the array ``ids`` may hold their ids.
+
+    A format has ``shapes`` and ``read_array``; its constructor calls ``_choose`` and, at the end, ``_set_ids``.
+    """
+
+    key = "key"
+    #: Whether the array ``ids`` is read when no ids are named.
+    own_ids = True
+
+    @classmethod
+    @abstractmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays in a file by name."""
+
+    @classmethod
+    @abstractmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a one-dimensional array: numbers, or texts in an object array."""
+
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        """Read a one-dimensional array, or the texts of ``PACKED`` arrays."""
+        columns = {name: shape for name, shape in cls.shapes(path).items() if len(shape) == 1}
+        if key is not None and key in columns:
+            return cls.read_array(path, key)
+        if key is None or _packed(columns, key) is None:
+            raise missing_key(key, path, columns)
+        data, offsets = (cls.read_array(path, key + part) for part in PACKED)
+        return unpack(data, offsets, f"{path}:{key}")
+
+    def _choose(self, path: str | Path, key: str | None, shapes: dict[str, tuple[int, ...]]) -> str:
+        self._key = choose(key, shapes, path)
+        self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
+        return self._key
+
+    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
+        self.dtype = stored_dtype(stored, self.path)
+        self.n, self.dim = check_matrix_shape(shape, self.path)
+
+    def _set_ids(self, ids: pa.Array | bool | None, shapes: dict[str, tuple[int, ...]]) -> None:
+        if ids is None and self.own_ids and (shapes.get("ids") == (self.n,) or _packed(shapes, "ids") == self.n):
+            from congruence.io.ids import column_ids
+
+            ids = column_ids(self.read_column(self._file, "ids"), f"{self._file}:ids")
+        self._ids = None if isinstance(ids, bool) else ids
+
+
+def _packed(shapes: Mapping[str, tuple[int, ...]], key: str) -> int | None:
+    """Return the number of entries of a column stored as ``PACKED`` arrays, or None if there are none."""
+    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
+    return offsets[0] - 1 if len(data) == len(offsets) == 1 else None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from congruence.errors import DtypeError
 from congruence.io._base import BATCH
 from congruence.io.reading import check_all_rows, missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
+from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
 #: First bytes of a file. A stream, which the ``datasets`` library writes with the same suffix, begins differently.
 _MAGIC = b"ARROW1"
@@ -52,9 +52,7 @@ class ArrowTable(Table):
                 self.row_bytes = self.row_bytes or batch.get_total_buffer_size() // max(len(batch), 1)
                 self.n += len(batch)
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         with open_arrow(self.name) as (_, _, batches):
             row = 0
             for whole in batches:
@@ -99,9 +97,8 @@ class ArrowSink(TableSink):
                 indices.cast(column.type.index_type), known, ordered=column.type.ordered
             )
         except pa.ArrowInvalid as error:
-            raise DtypeError(
-                f"Got more distinct values than {column.type} can encode for {self.path}.", "Write a .parquet."
-            ) from error
+            problem = f"Got more distinct values than {column.type} can encode for {self.path}."
+            raise DtypeError(problem, "Write a .parquet.") from error
 
 
 class ArrowSource(TableSource):

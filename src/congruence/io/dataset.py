@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -95,10 +95,8 @@ class FragmentedTable:
             buffer = 2**20 if place.local else READ_BYTES
             table = ParquetTable(name, groups=fragment.groups, opens=place.open, buffer=buffer)
         if table.n != fragment.rows:
-            raise CorruptFileError(
-                f"Got {table.n} rows in {name}; expected {fragment.rows}, as when the job was planned.",
-                "Run the job again from the beginning with `force=True`.",
-            )
+            problem = f"Got {table.n} rows in {name}; expected {fragment.rows}, as when the job was planned."
+            raise CorruptFileError(problem, "Run the job again from the beginning with `force=True`.")
         return table
 
 
@@ -185,10 +183,9 @@ def describe_fragments(
 
     with ThreadPoolExecutor(_FOOTERS) as pool:
         tables, views = zip(*pool.map(describe, files), strict=True)
-    for table in tables:
-        if not table.schema.equals(tables[0].schema):
-            raise _of_another_table(place, table, tables[0])
-    return None, list(views), _cut_files(place, files, [table.group_sizes for table in tables], fragment_bytes)
+    if odd := next((table for table in tables if not table.schema.equals(tables[0].schema)), None):
+        raise _of_another_table(place, odd, tables[0])
+    return None, list(views), tuple(_cut_files(place, files, tables, fragment_bytes))
 
 
 def _of_another_table(place: Location, table: Table, first: Table) -> ParameterError:
@@ -216,10 +213,8 @@ def _parquet_files(place: Location) -> list[str]:
         if not place.exists():
             raise missing_file(place.shown)
         if not place.name.lower().endswith(".parquet"):
-            raise ParameterError(
-                f"Got {place.shown} for a data set; expected a .parquet file, a folder of them or a .lance data set.",
-                "Pass one of these, or leave out `engine=…`.",
-            )
+            problem = f"Got {place.shown} for a data set; expected a .parquet file, a folder of them or a .lance."
+            raise ParameterError(problem, "Pass one of these, or leave out `engine=…`.")
         return [""]
     files = data_files(place, (".parquet",))
     if not files:
@@ -237,25 +232,21 @@ def data_files(place: Location, suffixes: tuple[str, ...]) -> list[str]:
     return ["/".join(parts) for parts in sorted(paths, key=lambda parts: list(map(natural, parts)))]
 
 
-def _cut_files(
-    place: Location, files: Sequence[str], groups: Sequence[Sequence[tuple[int, int]]], fragment_bytes: int
-) -> tuple[Fragment, ...]:
-    """Return the fragments of Parquet files; ``groups`` has the rows and bytes of each row group, by file."""
-    fragments: list[Fragment] = []
+def _cut_files(place: Location, files: Sequence[str], tables: Sequence[ParquetTable], most: int) -> Iterator[Fragment]:
+    """Yield the fragments of Parquet files: ranges of row groups of about ``most`` bytes."""
     taken: set[str] = set()
-    for path, sizes in zip(files, groups, strict=True):
-        stem = (path or place.name).removesuffix(".parquet")
-        cuts = _cut(sizes, fragment_bytes)
+    for path, table in zip(files, tables, strict=True):
+        sizes = table.group_sizes
+        cuts = _cut(sizes, most)
         start = 0
         for k, (low, high) in enumerate(cuts):
-            name = stem if len(cuts) == 1 else f"{stem}-{k:05d}"
+            name = (path or place.name).removesuffix(".parquet") + ("" if len(cuts) == 1 else f"-{k:05d}")
             while name in taken:
                 name += "x"
             taken.add(name)
             rows, nbytes = (sum(size[k] for size in sizes[low:high]) for k in (0, 1))
-            fragments.append(Fragment(name, path, rows, nbytes, start, None if len(cuts) == 1 else (low, high)))
+            yield Fragment(name, path, rows, nbytes, start, None if len(cuts) == 1 else (low, high))
             start += rows
-    return tuple(fragments)
 
 
 def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
@@ -273,22 +264,16 @@ def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
 def _open_lance(place: Location, version: int | None) -> lance.LanceDataset:
     """Open a version of a Lance data set, once per process; or the latest version, if None, as it is now."""
     uri, options = place.lance
-    settings = tuple(sorted((options or {}).items()))
-    if version is not None:
-        return _open_cached(uri, settings, version)
-    _open_cached.cache_clear()  # the data set may have been replaced by another one, with the same version numbers
-    return _open_uri(uri, settings, None)
+    if version is None:  # the data set may have been replaced by another one, with the same version numbers
+        _open_uri.cache_clear()
+    return _open_uri(uri, tuple(sorted((options or {}).items())), version)
 
 
+@lru_cache(maxsize=4)
 def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> lance.LanceDataset:
     lance = require("lance", extra="lance")
     try:
         return lance.dataset(uri, version, storage_options=dict(options) or None)
     except (OSError, ValueError) as error:
-        raise FileError(
-            f"Got no readable Lance data set at {Location(uri).shown} ({str(error)[:200]}).",
-            "Check the path, and the endpoint and credentials.",
-        ) from error
-
-
-_open_cached = lru_cache(maxsize=4)(_open_uri)
+        problem = f"Got no readable Lance data set at {Location(uri).shown} ({str(error)[:200]})."
+        raise FileError(problem, "Check the path, and the endpoint and credentials.") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,14 @@ from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
-from congruence.io.columns import Columns, TableRows, slice_rows
+from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import missing_file, natural
+
+if TYPE_CHECKING:
+    from congruence.io._base import Block
 
 #: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
@@ -36,25 +40,17 @@ MARKER = "space.json"
 
 def why_no_parts(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a folder of parts, or None if this library wrote it."""
-    return why_foreign(
-        folder,
-        "parts of vectors",
-        MARKER,
-        FORMAT,
-        lambda name: name == MARKER or (not name.startswith(".") and name.endswith((".npy", ".parquet"))),
-    )
+
+    def holds(name: str) -> bool:
+        return name == MARKER or (not name.startswith(".") and name.endswith((".npy", ".parquet")))
+
+    return why_foreign(folder, "parts of vectors", MARKER, FORMAT, holds)
 
 
 def mark_parts(folder: Path, space: Space) -> None:
     """Write ``space.json``, which marks the folder as this library's and describes the space."""
     facts = {"format": FORMAT, "format_version": FORMAT_VERSION, **space.to_dict()}
     (folder / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-
-def _number(path: Path) -> int | None:
-    """Return the number at the end of a part's name, which pairs ``img_emb_07`` with ``metadata_7``."""
-    found = re.search(r"(\d+)$", path.stem)
-    return int(found[1]) if found else None
 
 
 def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -73,30 +69,27 @@ class FolderSink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         tables = self.has_ids or bool(self.columns) or self.column_out is not None
+        self._kind: type[Sink] = ParquetSink if tables else NpySink
         suffix = ".parquet" if tables else ".npy"
-        parts = self.source_parts or []
-        if not parts:
-            count = -(-self.n // PART_ROWS)
-            parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
+        starts = range(0, self.n, PART_ROWS)
+        parts = self.source_parts or [(f"part_{k}", min(PART_ROWS, self.n - start)) for k, start in enumerate(starts)]
         if sum(rows for _, rows in parts) != self.n:
-            raise ParameterError(
-                f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}; expected {self.n}.",
-                "Pass `parts=…` whose row counts add up to that.",
-            )
-        self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
-        self._kind = ParquetSink if tables else NpySink
+            problem = f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}."
+            raise ParameterError(problem, f"Pass `parts=…` whose row counts add up to {self.n}.")
+        # If the source is a single table, every part has its columns.
+        columns = self.columns if len(self.columns) == len(parts) else self.columns[:1] * len(parts)
+        self._plan = [
+            (temporary / (Path(name).stem + suffix), rows, columns[k : k + 1]) for k, (name, rows) in enumerate(parts)
+        ]
         # The folder's space describes a single column of vectors; with several, each part stores it with the column.
         several = bool(self.columns) and (self.column_out is not None or any(c.other_vectors for c in self.columns))
         self._part_space = self.space if several else Space()
-        # If the source is a single table, every part has its columns.
-        self._columns = self.columns if len(self.columns) == len(parts) else self.columns[:1] * len(parts)
         self._temporary = temporary
         self._part: Sink | None = None
         self._stack_parts = stack.enter_context(ExitStack())
-        self._next = 0
 
     def _begin(self) -> Sink:
-        path, rows = self._plan[self._next]
+        path, rows, columns = self._plan.pop(0)
         sink = self._kind(
             path,
             n=rows,
@@ -107,10 +100,9 @@ class FolderSink(Sink):
             space=self._part_space,
             force=False,
             atomic=False,
-            columns=self._columns[self._next : self._next + 1],
+            columns=columns,
             column_out=self.column_out,
         )
-        self._next += 1
         return self._stack_parts.enter_context(sink)
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
@@ -118,11 +110,12 @@ class FolderSink(Sink):
         while done < len(vectors):
             if self._part is None:
                 self._part = self._begin()
-            take = min(len(vectors) - done, self._part.n - self._part.rows)
-            part = slice_rows(rows, done, done + take)
-            own = None if ids is None else ids.slice(done, take)
-            self._part.write(own, vectors[done : done + take], part)
-            done += take
+            stop = done + min(len(vectors) - done, self._part.n - self._part.rows)
+            part = rows
+            if rows is not None:
+                part = rows[done:stop] if isinstance(rows, list) else rows.slice(done, stop - done)
+            self._part.write(None if ids is None else ids.slice(done, stop - done), vectors[done:stop], part)
+            done = stop
             if self._part.rows == self._part.n:
                 self._stack_parts.close()
                 self._part = None
@@ -160,9 +153,19 @@ class FolderSource(Source):
         self._sources: list[Source] = [
             NpySource(part) if part.suffix == ".npy" else ParquetSource(part, column, named) for part in parts
         ]
-        self._check(parts, ids is None)
-        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
         first = self._sources[0]
+        for part, source in zip(parts, self._sources, strict=True):
+            if source.dim != first.dim:
+                problem = f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}."
+                raise ShapeError(problem, "Remove the part that does not belong.")
+            if ids is None and source.has_ids != first.has_ids:
+                with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
+                fix = "Pass `ids=False` to read without, or add the missing ids."
+                raise IdError(f"Got ids in {with_ids} and none in {without}.", fix)
+            if source.space.model and first.space.model and source.space.model != first.space.model:
+                models = f"{source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}"
+                raise SpaceMismatchError(f"Got vectors of {models}.", "Put each model's parts in a folder of its own.")
+        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
         self.n = sum(source.n for source in self._sources)
         self.dim = first.dim
         self.dtype = np.result_type(*[source.dtype for source in self._sources])
@@ -172,49 +175,26 @@ class FolderSource(Source):
         own = read_sidecar(home)
         self.space = own if own != Space() else first.space
 
-    def _check(self, parts: list[Path], own_ids: bool) -> None:
-        first = self._sources[0]
-        for part, source in zip(parts, self._sources, strict=True):
-            if source.dim != first.dim:
-                raise ShapeError(
-                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}.",
-                    "Remove the part that does not belong.",
-                )
-            if own_ids and source.has_ids != first.has_ids:
-                with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
-                raise IdError(
-                    f"Got ids in {with_ids} and none in {without}.",
-                    "Pass `ids=False` to read without, or add the missing ids.",
-                )
-            if source.space.model and first.space.model and source.space.model != first.space.model:
-                raise SpaceMismatchError(
-                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}.",
-                    "Put the parts of each model in a folder of its own.",
-                )
-
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
         """Return the ids from clip-retrieval's metadata files, one file per part, in the order of the parts."""
         home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
         tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
         self.files = (*self.files, home)
-        if len(tables) != len(self._sources):
+        # ``metadata_7`` belongs to ``img_emb_07``.
+        parts = [Path(source.path) for source in self._sources]
+        numbers, wanted = ([re.findall(r"0*(\d+)$", path.stem) for path in paths] for paths in (tables, parts))
+        if numbers != wanted:
+            found = ", ".join(path.name for path in tables[:5]) or "no files"
             raise ParameterError(
-                f"Got {len(tables)} metadata files for {len(self._sources)} parts, in {home}.",
+                f"Got {found} in {home} for {len(parts)} parts; expected one metadata file for each number.",
                 "Add the missing files, or remove those left over.",
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
-            if _number(table) != _number(Path(source.path)):
-                raise ParameterError(
-                    f"Got metadata file {table.name} for part {Path(source.path).name}.",
-                    "Add the missing part, or rename the files.",
-                )
             names = column_ids(ParquetSource.read_column(str(table), column), f"{table}:{column}")
             if len(names) != source.n:
-                raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}.",
-                    "Write the metadata of this part again.",
-                )
+                problem = f"Got {len(names)} rows in {table} and {source.n} in {source.path}."
+                raise ShapeError(problem, "Write the metadata of this part again.")
             columns.append(names)
         return join_blocks(columns)
 
@@ -235,9 +215,7 @@ class FolderSource(Source):
     def row_bytes(self) -> int:
         return max(source.row_bytes for source in self._sources)
 
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         start = 0
         for source in self._sources:
             row = max(after, start)

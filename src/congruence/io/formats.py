@@ -20,22 +20,19 @@ if TYPE_CHECKING:
 
 #: Module and class of each format, in the order in which messages list them; the empty suffix is a folder of parts.
 FORMATS: dict[str, str] = {
-    suffix: f"congruence.io.{place}"
-    for suffix, place in {
-        ".npy": "npy:NpySource",
-        ".npz": "npy:NpzSource",
-        ".safetensors": "safetensors_file:SafetensorsSource",
-        ".parquet": "parquet:ParquetSource",
-        ".arrow": "arrow:ArrowSource",
-        ".feather": "arrow:ArrowSource",
-        ".csv": "text:CsvSource",
-        ".jsonl": "text:JsonlSource",
-        ".h5": "hdf5:Hdf5Source",
-        ".hdf5": "hdf5:Hdf5Source",
-        ".lance": "lance:LanceSource",
-        "": "folder:FolderSource",
-        ".txt": "text:TxtSource",
-    }.items()
+    ".npy": "congruence.io.npy:NpySource",
+    ".npz": "congruence.io.npy:NpzSource",
+    ".safetensors": "congruence.io.safetensors_file:SafetensorsSource",
+    ".parquet": "congruence.io.parquet:ParquetSource",
+    ".arrow": "congruence.io.arrow:ArrowSource",
+    ".feather": "congruence.io.arrow:ArrowSource",
+    ".csv": "congruence.io.text:CsvSource",
+    ".jsonl": "congruence.io.text:JsonlSource",
+    ".h5": "congruence.io.hdf5:Hdf5Source",
+    ".hdf5": "congruence.io.hdf5:Hdf5Source",
+    ".lance": "congruence.io.lance:LanceSource",
+    "": "congruence.io.folder:FolderSource",
+    ".txt": "congruence.io.text:TxtSource",
 }
 
 

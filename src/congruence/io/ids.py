@@ -8,10 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
-from congruence.errors import CorruptFileError, IdError
+from congruence.errors import IdError
+from congruence.io.reading import damaged
 
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
+
+
+_TEXT = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def id_type_of(kind: pa.DataType) -> pa.DataType:
@@ -31,74 +35,55 @@ def common_id_type(kinds: list[pa.DataType]) -> pa.DataType:
 
 def missing_ids(column: pa.Array) -> np.ndarray:
     """Return the indices of the entries of a column that are null, NaN or empty text."""
-    if pa.types.is_dictionary(column.type):
-        empty = _is_missing(column.dictionary).to_numpy(zero_copy_only=False)
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if values.type in _TEXT:
+        import pyarrow.compute as pc  # takes long to import
+
+        empty = pc.equal(pc.fill_null(pc.binary_length(values), 0), 0).to_numpy(zero_copy_only=False)
+    else:
+        empty = values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if values is not column:
         places = column.indices.fill_null(len(empty)).to_numpy(zero_copy_only=False)
-        return np.flatnonzero(np.append(empty, True)[places])
-    return np.flatnonzero(_is_missing(column).to_numpy(zero_copy_only=False))
-
-
-def _is_missing(column: pa.Array) -> pa.Array:
-    if not _has_length(column.type):
-        return column.is_null(nan_is_null=True)
-    import pyarrow.compute as pc  # takes long to import, and most files have no ids
-
-    return pc.equal(pc.fill_null(pc.binary_length(column), 0), 0)
-
-
-def _has_length(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)
+        empty = np.append(empty, True)[places]
+    return np.flatnonzero(empty)
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     """Return a column (b,) of ``name`` as ids, after checking them; ``start`` is the number of its first row."""
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
+    kind, fix = column.type, "Pass another column of ids, or convert this one."
+    wrong = IdError(f"Got ids of type {kind} in {name}; expected text or integers.", fix)
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not (number or kind in _TEXT or pa.types.is_dictionary(kind)):
         try:
             column = column.cast(pa.string())
         except pa.ArrowException:
-            raise _wrong_type(kind, name) from None
-    missing = missing_ids(column)
-    refuse_missing(start + missing, f"ids of {name}", floats=pa.types.is_floating(kind))
+            raise wrong from None
+    refuse_missing(start + missing_ids(column), f"ids of {name}", floats=pa.types.is_floating(kind))
     if pa.types.is_dictionary(kind):
-        values = column.dictionary
-        if _has_length(values.type):  # checked before decoding repeats the values in every row
-            _check_lengths(pc.binary_length(values).take(column.indices), name, start)
+        if column.dictionary.type in _TEXT:  # checked before decoding repeats the values in every row
+            _check_lengths(column.dictionary, name, start, column.indices)
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
         return column.cast(id_type_of(kind))
-    if _is_number(kind):
-        raise _wrong_type(kind, name)
-    _check_lengths(pc.binary_length(column), name, start)
+    if number:
+        raise wrong
+    _check_lengths(column, name, start)
     try:
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        if "binary" in str(kind):
             column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
         column.validate(full=True)  # a damaged page may contain bytes that are not valid UTF-8
     except pa.ArrowException as error:
-        raise CorruptFileError(
-            f"The ids of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write its ids as text."
-        ) from error
+        raise damaged(name, f"its ids are not text in UTF-8: {error}") from error
     return column
 
 
-def _check_lengths(lengths: pa.Array, name: str, start: int) -> None:
-    sizes = lengths.to_numpy(zero_copy_only=False)
+def _check_lengths(column: pa.Array, name: str, start: int, indices: pa.Array | None = None) -> None:
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(column)
+    sizes = (lengths if indices is None else lengths.take(indices)).to_numpy(zero_copy_only=False)
     if len(sizes) and sizes.max() > MAX_ID_BYTES:
         raise too_long(int(sizes.max()), start + int(sizes.argmax()), name)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _wrong_type(kind: pa.DataType, name: str) -> IdError:
-    return IdError(
-        f"Got ids of type {kind} in {name}; expected text or integers.",
-        "Pass another column of ids, or convert this one.",
-    )
 
 
 def column_ids(column: Column, name: str) -> pa.Array:
@@ -122,9 +107,7 @@ def column_texts(column: Column, name: str) -> np.ndarray:
         values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
     except (UnicodeDecodeError, pa.ArrowException) as error:  # invalid UTF-8, or dictionary indices out of range
-        raise CorruptFileError(
-            f"Entries of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write them as text."
-        ) from error
+        raise damaged(name, f"its entries are not text in UTF-8: {error}") from error
     missing = sum(value is None for value in values)
     if missing:
         raise IdError(f"Got {missing} missing entries in {name}.", "Fill the missing entries, or drop these rows.")

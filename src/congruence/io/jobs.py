@@ -71,7 +71,8 @@ class FragmentJournal:
 
     def __init__(self, place: Location, identity: Mapping[str, object], fragments: tuple[Fragment, ...]) -> None:
         self.place, self.identity, self.fragments = place, identity, fragments
-        self._digest = digest_of(self._plan())
+        self._plan = {"identity": dict(identity), "fragments": list(map(vars, fragments))}
+        self._digest = digest_of(self._plan)
         self.finished: dict[str, Receipt] = {}
         self.resumed = self.again = self.damaged = 0
         self._names = {fragment.name for fragment in fragments}
@@ -79,9 +80,6 @@ class FragmentJournal:
         self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
         self._seconds = _SECONDS_LOCAL if place.local else SECONDS
         self._flushed = time.monotonic()
-
-    def _plan(self) -> dict[str, object]:
-        return {"identity": dict(self.identity), "fragments": list(map(vars, self.fragments))}
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
@@ -92,24 +90,24 @@ class FragmentJournal:
                 self._read_segments()
                 return self
             if not restart and stored is None:
-                raise CorruptFileError(
-                    f"The plan of the journal {self.place.shown} is damaged.",
-                    "Remove the folder, or pass `force=True` to start over.",
-                )
+                problem = f"The plan of the journal {self.place.shown} is damaged."
+                raise CorruptFileError(problem, "Remove the folder, or pass `force=True` to start over.")
             if not restart:
                 raise OutputExistsError(
                     f"Got the journal of another job at {self.place.shown}, with other fragments or options.",
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
-        self._write("plan.json", plan=self._plan())
+        self._write("plan.json", plan=self._plan)
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
         """Discard receipts whose file is missing or has another size than in ``sizes``, by path."""
-        for name, receipt in list(self.finished.items()):
-            if receipt.path and sizes.get(receipt.path) != receipt.size:
-                del self.finished[name]
+        self.finished = {
+            name: receipt
+            for name, receipt in self.finished.items()
+            if not receipt.path or sizes.get(receipt.path) == receipt.size
+        }
         self.resumed = len(self.finished)
 
     def pending(self) -> list[Fragment]:
@@ -148,8 +146,7 @@ class FragmentJournal:
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts in the order of the plan."""
-        finished = self.finished
-        return [finished[fragment.name] for fragment in self.fragments if fragment.name in finished]
+        return [self.finished[fragment.name] for fragment in self.fragments if fragment.name in self.finished]
 
     def _read_segments(self) -> None:
         names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
@@ -171,7 +168,7 @@ class FragmentJournal:
         own = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "job": self._digest}
         self.place.child(name).write(to_record({**own, **facts}))
 
-    def _read(self, content: bytes, name: str) -> dict[str, object] | None:
+    def _read(self, content: bytes, name: str) -> dict[str, Any] | None:
         """Return the facts in a file, or None if the file is damaged."""
         try:
             facts = from_record(content)
@@ -186,18 +183,16 @@ class FragmentJournal:
         return facts
 
 
-def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
+def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
     """Return the receipts of a segment, or None if they are malformed."""
     kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
     rows = facts.get("receipts")
-    if not isinstance(rows, list):
-        return None
-    for row in rows:
-        if not isinstance(row, dict) or set(row) != set(kinds):
+    for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(row, dict) or {name: type(value) for name, value in row.items()} != kinds:
             return None
-        if any(type(row[name]) is not kind for name, kind in kinds.items()) or min(row["rows"], row["bad"]) < 0:
+        if min(row["rows"], row["bad"]) < 0:
             return None
-    return [Receipt(**row) for row in rows]
+    return [Receipt(**row) for row in rows]  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
@@ -218,10 +213,8 @@ class Output:
         place = Location.of(path)
         suffix = os.path.splitext(place.name)[1].lower()
         if suffix not in (".parquet", ".lance") and names_columns(place.name):
-            raise ParameterError(
-                f"Got {place.shown} for a data set; expected a folder of Parquet files or a .lance data set.",
-                f"Pass a path without {suffix}.",
-            )
+            problem = f"Got {place.shown} for a data set; expected a folder of Parquet files or a .lance data set."
+            raise ParameterError(problem, f"Pass a path without {suffix}.")
         return cls(place, "lance" if suffix == ".lance" else "parquet")
 
     @property
@@ -231,7 +224,6 @@ class Output:
 
     @property
     def journal(self) -> Location:
-        """Folder of the journal."""
         return self.working.child("journal")
 
     @property
@@ -246,21 +238,17 @@ class Output:
 
     def prepare(self, source: Location, *, force: bool) -> None:
         """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced."""
-        output_path, source_path = f"{self.place.shown}/", f"{source.shown}/"
-        if output_path.startswith(source_path) or source_path.startswith(output_path):
-            raise ParameterError(
-                f"The output {self.place.shown} and the input {source.shown} are the same, or one is inside the other.",
-                "Pass another output.",
-            )
+        ours, theirs = f"{self.place.shown}/", f"{source.shown}/"
+        if ours.startswith(theirs) or theirs.startswith(ours):
+            problem = f"The output {ours[:-1]} and the input {theirs[:-1]} are the same, or one is inside the other."
+            raise ParameterError(problem, "Pass another output.")
         if self.place.local and not self.place.exists():
             return
         if not self.is_finished():
             if not self.place.local and (self.journal.child("plan.json").exists() or not self.place.exists()):
                 return
-            raise OutputExistsError(
-                f"Got files at {self.place.shown} that congruence did not write.",
-                "Pass another output, or move them away.",
-            )
+            problem = f"Got files at {self.place.shown} that congruence did not write."
+            raise OutputExistsError(problem, "Pass another output, or move them away.")
         if self.place.local and not self.stage.exists():
             self.working.remove()  # left by a run that was killed after the output was published
         if not force:
@@ -424,7 +412,8 @@ class Job:
         callback: Callable[[int], object] | None,
     ) -> None:
         self._started = time.perf_counter()
-        self._kind, self._data, self._engine, self._force, self._callback = kind, data, engine, force, callback
+        self._kind, self._data, self._engine, self._force = kind, data, engine, force
+        self._callback = callback or (lambda rows: None)
         self.output = Output.of(output)
         self.output.prepare(data.place, force=force)
         self.quarantine = None if bad_rows is None else Location.of(bad_rows)
@@ -436,24 +425,26 @@ class Job:
         self, work: FragmentWork, identity: Mapping[str, object], *, normalized: bool, may_be_empty: bool
     ) -> dict[str, Any]:
         """Run the pending fragments, collect the rows that were left out, publish, and return a report's facts."""
-        out, data, quarantine, callback = self.output, self._data, self.quarantine, self._callback
+        out, data, quarantine = self.output, self._data, self.quarantine
         places = {"source": data.place.shown, "version": data.version, "output": out.place.shown}
         identity = {"job": self._kind, **places, "bad_rows": quarantine is not None, **identity}
         with out.locked():
             journal = FragmentJournal(out.journal, identity, data.fragments).open(restart=self._force)
             journal.keep(out.sizes())
-            if callback is not None and journal.resumed:
-                callback(journal.rows + journal.bad)
+            if journal.resumed:
+                self._callback(journal.rows + journal.bad)
             pending = journal.pending()
             try:
                 for result in self._engine.run(work, pending) if pending else ():
                     receipt = Receipt(**result)
-                    if journal.add(receipt) and callback is not None:
-                        callback(receipt.rows + receipt.bad)
+                    if journal.add(receipt):
+                        self._callback(receipt.rows + receipt.bad)
             finally:  # receipts are written even if the run fails
                 journal.flush()
             if quarantine is not None and journal.bad:
-                write_file(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
+                files = [out.quarantine.child(f"{one.fragment}.parquet") for one in journal.receipts() if one.bad]
+                pieces = (piece for file in files for _, piece in ParquetTable(file.shown, opens=file.open).pieces())
+                write_file(quarantine, quarantine_schema(data.schema), pieces)
                 if not journal.rows and not may_be_empty:
                     raise CorruptFileError(
                         f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
@@ -473,14 +464,6 @@ class Job:
             "normalized": normalized,
             "seconds": time.perf_counter() - self._started,
         }
-
-
-def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that were left out, in the order of the fragments."""
-    for receipt in journal.receipts():
-        if receipt.bad:
-            file = out.quarantine.child(f"{receipt.fragment}.parquet")
-            yield from (piece for _, piece in ParquetTable(file.shown, opens=file.open).pieces())
 
 
 #: Reasons why a row is left out, by the code that ``find_bad`` returns; 0 is a valid row.

@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.io._base import BATCH
-from congruence.io.reading import as_row_numbers, check_all_rows, errno_from_text, missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, Table, TableSink, TableSource
+from congruence.io.reading import check_all_rows, damaged, errno_from_text, missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Pieces, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import lance
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 
 #: Form in which Lance's messages mention the number of a system error.
 _SYSTEM_ERROR = r"os error (\d+)"
-
-
-def _open(path: str | Path) -> lance.LanceDataset:
-    library = require("lance", extra="lance")
-    if not Path(path).exists():
-        raise missing_file(path)
-    if not Path(path).is_dir():
-        raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
-    return library.dataset(Path(path).absolute())
 
 
 @contextmanager
@@ -44,7 +35,7 @@ def _reading(path: str | Path) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise CorruptFileError(f"The data set {path} is damaged ({error}).", "Copy or write it again.") from None
+        raise damaged(path, error) from None
 
 
 class LanceTable(Table):
@@ -53,13 +44,18 @@ class LanceTable(Table):
     def __init__(self, path: str | Path, data: lance.LanceDataset | None = None, number: int | None = None) -> None:
         self.name = str(path)
         with _reading(path):
-            self._data = _open(path) if data is None else data
+            if data is None:
+                library = require("lance", extra="lance")
+                if not Path(path).exists():
+                    raise missing_file(path)
+                if not Path(path).is_dir():
+                    raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
+                data = library.dataset(Path(path).absolute())
+            self._data = data
             rows = self._data if number is None else self._data.get_fragment(number)
             if rows is None:
-                raise CorruptFileError(
-                    f"{path} has no fragment {number} any more, which it had when the work was planned.",
-                    "Run it again from the beginning with `force=True`.",
-                )
+                problem = f"{path} has no fragment {number} any more, which it had when the work was planned."
+                raise CorruptFileError(problem, "Run it again from the beginning with `force=True`.")
             self._fragments = None if number is None else [rows]
             self.schema, self.n, self._rows = self._data.schema, rows.count_rows(), rows
 
@@ -69,15 +65,16 @@ class LanceTable(Table):
             count = min(self.n, 16)
             return int(self._rows.take(list(range(count))).nbytes // max(count, 1))
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         row = after
         with _reading(self.name):
-            if self._fragments is None:
-                _check_headers(self._data, names)
-            else:  # only its own header: a job over all fragments would otherwise read each header once per fragment
-                self._rows.take([0], columns=names)
+            # Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a
+            # stream: it passes errors on as C strings, and arrow-rs aborts if a message contains a null byte, for
+            # example because it quotes damaged bytes. Of one fragment, only its own header: a job over all of them
+            # would otherwise read each header once per fragment.
+            sizes = [part.count_rows() for part in self._fragments or self._data.get_fragments()]
+            if starts := [start for start, size in zip(accumulate([0, *sizes]), sizes, strict=False) if size]:
+                self._rows.take(starts, columns=names)
             pieces = self._data.scanner(
                 columns=names,
                 fragments=self._fragments,
@@ -103,18 +100,6 @@ class LanceTable(Table):
             return piece
 
 
-def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
-    """Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a stream.
-
-    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a
-    null byte, for example because it quotes damaged bytes.
-    """
-    sizes = [fragment.count_rows() for fragment in data.get_fragments()]
-    starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
-    if len(starts):
-        data.take(starts.tolist(), columns=names)
-
-
 def write_lance(
     place: str | Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], options: dict[str, str] | None = None
 ) -> list[FragmentMetadata]:
@@ -131,16 +116,12 @@ def write_lance(
             errors.append(error)
             raise
 
+    reader = pa.RecordBatchReader.from_batches(schema, told())
+    whole = {"max_rows_per_file": 2**31 - 1, "max_bytes_per_file": 2**62}
     try:
         with errno_from_text(_SYSTEM_ERROR, *ARROW_DAMAGE):
             written: list[FragmentMetadata] = write_fragments(
-                pa.RecordBatchReader.from_batches(schema, told()),
-                place,
-                schema=schema,
-                mode="create",
-                max_rows_per_file=2**31 - 1,
-                max_bytes_per_file=2**62,
-                storage_options=options,
+                reader, place, schema=schema, mode="create", storage_options=options, **whole
             )
             return written
     except BaseException:
@@ -191,14 +172,9 @@ class LanceSource(TableSource):
 
     table_class, sink = LanceTable, LanceSink
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        rows = as_row_numbers(rows, self.n, self.path)
-        if not len(rows):
-            return None, np.empty((0, self.dim), self.dtype)
-        unique, inverse = np.unique(rows, return_inverse=True)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
         assert isinstance(self.table, LanceTable)
-        piece = self.table.take(unique, self._needed)
+        piece = self.table.take(wanted, self._needed)
         with reading(self._file, pa.ArrowException):
-            ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(unique))
-            vectors = self.vectors(piece.column(self._key), 0, ids)
-        return None if ids is None else ids.take(pa.array(inverse)), vectors[inverse]
+            ids = self._ids_of(piece, 0) if self._id_column else self._ids_at(wanted)
+            return ids, self.vectors(piece.column(self._key), 0, ids)

@@ -107,17 +107,17 @@ class Location:
             except FileNotFoundError:
                 return None
 
-    def _kind(self, doing: str = "looking at") -> pa.fs.FileType:
+    def _kind(self, doing: str = "looking at") -> str:
         with self._files(doing) as (filesystem, path):
-            return filesystem.get_file_info(path).type
+            return str(filesystem.get_file_info(path).type.name)
 
     def exists(self) -> bool:
         """Return whether there is a file or folder; an object store has a folder if an object is below that path."""
-        return bool(self._kind() != pa.fs.FileType.NotFound)
+        return self._kind() != "NotFound"
 
     def is_folder(self) -> bool:
         """Return whether there is a folder."""
-        return bool(self._kind() == pa.fs.FileType.Directory)
+        return self._kind() == "Directory"
 
     def files(self) -> dict[str, int]:
         """Return the sizes of all files below this folder by relative path, sorted; empty if there is no folder."""
@@ -162,10 +162,8 @@ class Location:
         """Remove a file or folder, if there is one."""
         kind = self._kind("removing")
         with self._files("removing") as (filesystem, path):
-            if kind == pa.fs.FileType.Directory:
-                filesystem.delete_dir(path)
-            elif kind == pa.fs.FileType.File:
-                filesystem.delete_file(path)
+            if kind != "NotFound":
+                (filesystem.delete_dir if kind == "Directory" else filesystem.delete_file)(path)
 
     def move_to(self, other: Location) -> None:
         """Rename a local folder to a path that does not exist, or is an empty folder."""
@@ -195,13 +193,12 @@ class Location:
         except FileNotFoundError as error:
             raise missing_file(self.shown) from error
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and is_refusal(error):
+            if is_refusal(error):
                 raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error
+            fix = "Check the URL, its endpoint_override and the credentials in the environment of every machine."
             raise kind(
                 f"Got an error while {doing} {self.shown} ({str(error)[:300]}).",
-                "Check the path and its permissions."
-                if self.local
-                else "Check the URL, its endpoint_override and the credentials in the environment of every machine.",
+                "Check the path and its permissions." if self.local else fix,
             ) from error
 
 
@@ -218,10 +215,8 @@ def _connect(base: str) -> object:
         scheme = urlsplit(base).scheme
         fsspec = require("fsspec", extra="ray")
         if scheme not in fsspec.available_protocols():
-            raise ParameterError(
-                f"Got a URL of scheme {scheme!r} ({error}).",
-                "Pass a URL of file, s3, gs, abfs, hdfs or a scheme that fsspec knows.",
-            ) from None
+            fix = "Pass a URL of file, s3, gs, abfs, hdfs or a scheme that fsspec knows."
+            raise ParameterError(f"Got a URL of scheme {scheme!r} ({error}).", fix) from None
         return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem(scheme)))
 
 

@@ -5,6 +5,7 @@ The pages of a mapped file count toward the resident memory of the process; read
 
 from __future__ import annotations
 
+import math
 import os
 import tokenize
 import zipfile
@@ -15,21 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.ids import fits_fixed_width
-from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
+from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import RawSource, Sink, Source, read_sidecar
+from congruence.io.arrays import NamedArrays
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
-    choose,
-    is_packed,
+    damaged,
     missing_file,
     pack,
     read_exactly,
-    read_maybe_packed,
     reading,
     scan_rows,
     stored_dtype,
@@ -56,21 +55,15 @@ def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtyp
 
 def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
     """Check that an array is not truncated, before memory for it is allocated."""
-    expected = dtype.itemsize
-    for size in shape:
-        expected *= size
+    expected = math.prod(shape) * dtype.itemsize
     if available < expected and not dtype.hasobject:
-        raise CorruptFileError(
-            f"The array in {path} is truncated: {expected - available} of {expected} bytes are missing.",
-            "Copy or save it again.",
-        )
+        raise damaged(path, f"{expected - available} of {expected} bytes are missing")
 
 
 def _refuse_key(key: str | None, path: str | Path) -> None:
     if key is not None:
-        raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since an .npy holds one array.", "Pass the path alone."
-        )
+        problem = f"Got key {key!r} for {path}; expected none, since an .npy holds one array."
+        raise ParameterError(problem, "Pass the path alone.")
 
 
 class NpySink(Sink):
@@ -103,10 +96,8 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
             "Save it as strings, .astype(str), since objects need pickle, which is never loaded.",
         )
     if len(shape) != 1:
-        raise ShapeError(
-            f"Got an array of shape {shape} in {path}; expected one entry per row.",
-            "Pass the key of a one-dimensional array.",
-        )
+        problem = f"Got an array of shape {shape} in {path}; expected one entry per row."
+        raise ShapeError(problem, "Pass the key of a one-dimensional array.")
     _check_size(shape, dtype, size - (stream.tell() - begin), path)
     if not dtype.itemsize:  # such an array may claim any number of entries
         raise DtypeError(f"Got strings of width 0 in {path}; expected text.", "Save the column again.")
@@ -145,9 +136,8 @@ class NpySource(RawSource):
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         return self._scan_columns(after, batch) if self._fortran else super()._blocks(after, batch)
 
-    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows by number, which may repeat, in any order."""
-        return Source.take(self, rows) if self._fortran else super().take(rows)
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        return Source._take(self, wanted) if self._fortran else super()._take(wanted)
 
     def _scan_columns(self, after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
@@ -171,32 +161,6 @@ def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
             raise missing_file(path)
         with zipfile.ZipFile(path) as archive:
             yield archive
-
-
-def _shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for name in archive.namelist():
-        if name.endswith(".npy"):
-            with archive.open(name) as member:
-                shapes[name[:-4]] = _read_header(member, f"{path}:{name[:-4]}")[0]
-    return shapes
-
-
-def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in a ``.npz`` by name."""
-    with _open_npz(path) as archive:
-        return _shapes(archive, str(path))
-
-
-def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array."""
-
-    def read(name: str) -> np.ndarray:
-        with archive.open(f"{name}.npy") as member:
-            return _read_column(member, archive.getinfo(f"{name}.npy").file_size, f"{path}:{name}")
-
-    with _open_npz(path) as archive:
-        return read_maybe_packed(_shapes(archive, str(path)), key, path, read)
 
 
 class NpzSink(Sink):
@@ -239,30 +203,37 @@ class NpzSink(Sink):
                 write_all(member, values.view(np.uint8))
 
 
-class NpzSource(Source):
+class NpzSource(NamedArrays):
     """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
 
-    key, sink = "key", NpzSink
-    read_column, shapes = staticmethod(read_npz_column), staticmethod(npz_shapes)
+    sink = NpzSink
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        with _open_npz(path) as archive:
-            shapes = _shapes(archive, str(path))
-            self._key = choose(key, shapes, path)
-            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
-            with archive.open(self._key + ".npy") as member:
-                shape, self._fortran, self._stored = _read_header(member, self.path)
-                header = member.tell()
-            self.dtype = stored_dtype(self._stored, self.path)
-            self.n, self.dim = check_matrix_shape(shape, self.path)
-            size = archive.getinfo(self._key + ".npy").file_size
-            _check_size(shape, self._stored, size - header, self.path)
-        if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            from congruence.io.ids import column_ids
-
-            ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
-        self._ids = None if isinstance(ids, bool) else ids
+        shapes = self.shapes(path)
+        name = self._choose(path, key, shapes) + ".npy"
+        with _open_npz(path) as archive, archive.open(name) as member:
+            shape, self._fortran, self._stored = _read_header(member, self.path)
+            self._set_matrix(shape, self._stored)
+            _check_size(shape, self._stored, archive.getinfo(name).file_size - member.tell(), self.path)
+        self._set_ids(ids, shapes)
         self.space = read_sidecar(Path(path))
+
+    @classmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays in a file by name."""
+        shapes = {}
+        with _open_npz(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".npy"):
+                    with archive.open(name) as member:
+                        shapes[name[:-4]] = _read_header(member, f"{path}:{name[:-4]}")[0]
+        return shapes
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a one-dimensional array: numbers, or texts in an object array."""
+        with _open_npz(path) as archive, archive.open(f"{key}.npy") as member:
+            return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
 from congruence.io._base import BATCH
-from congruence.io.reading import missing_file, reading
-from congruence.io.tables import ARROW_DAMAGE, RowGroups, Table, TableSink, TableSource, rows_after
+from congruence.io.reading import check_all_rows, missing_file, reading
+from congruence.io.tables import ARROW_DAMAGE, Pieces, RowGroups, Table, TableSink, TableSource
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -57,24 +57,24 @@ class ParquetTable(Table):
             self.group_sizes = [(one.num_rows, one.total_byte_size) for one in found]
         self._groups = range(*(groups or (0, len(found))))
         if len(found) < self._groups.stop:
-            raise CorruptFileError(
-                f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned.",
-                "Run it again from the beginning with `force=True`.",
-            )
+            problem = f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned."
+            raise CorruptFileError(problem, "Run it again from the beginning with `force=True`.")
         chosen = [self.group_sizes[k] for k in self._groups]
         self.n = sum(rows for rows, _ in chosen)
         self.row_bytes = sum(size for _, size in chosen) // max(self.n, 1)
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        groups, skipped = self._groups, 0
-        while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
-            skipped += self.group_sizes[groups[0]][0]
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
+        groups, row = self._groups, 0
+        while len(groups) > 1 and row + self.group_sizes[groups[0]][0] <= after:
+            row += self.group_sizes[groups[0]][0]
             groups = groups[1:]
         with open_parquet(*self._opening) as file:
-            batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
-            yield from rows_after(batches, after, self.n, self.name, first_row=skipped)
+            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
+                if row + len(piece) > after:
+                    first = max(after, row)
+                    yield first, piece.slice(first - row)
+                row += len(piece)
+            check_all_rows(row, self.n, self.name)
 
 
 def write_parquet(
@@ -104,10 +104,8 @@ class ParquetSink(TableSink):
         try:
             writer = pq.ParquetWriter(temporary, schema, **self._layout.parquet_options())
         except pa.ArrowNotImplementedError as error:
-            raise DtypeError(
-                f"Got a column that Parquet cannot hold for {self.path} ({error}).",
-                "Choose .arrow, which supports all types.",
-            ) from error
+            problem = f"Got a column that Parquet cannot hold for {self.path} ({error})."
+            raise DtypeError(problem, "Choose .arrow, which supports all types.") from error
         self._writer = stack.enter_context(writer)
 
     def _write_group(self, table: pa.Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ def missing_file(path: str | Path) -> FileError:
     return FileError(f"No file at {path}.", "Check the path.")
 
 
+def damaged(path: str | Path, why: object) -> CorruptFileError:
+    """Return the error for a file that is not what it should be."""
+    return CorruptFileError(f"The file {path} is truncated or damaged ({why}).", "Copy or write it again.")
+
+
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
     """Convert errors in the block to FileError, OutOfMemoryError or, for types in ``damage``, CorruptFileError."""
@@ -54,9 +59,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
             raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
-        raise CorruptFileError(
-            f"The file {path} is truncated or damaged ({short(str(error), 300)}).", "Copy or write it again."
-        ) from error
+        raise damaged(path, short(str(error), 300)) from error
     except MemoryError as error:
         raise _too_large(path, error) from error
     except OSError as error:
@@ -85,22 +88,18 @@ def errno_from_text(pattern: str, *types: type[Exception]) -> Iterator[None]:
 def check_all_rows(got: int, expected: int, path: str) -> None:
     """Check that a file has the number of rows it declares."""
     if got != expected:
-        raise CorruptFileError(f"Got {got} rows in {path}, which declares {expected}.", "Copy or write it again.")
+        raise damaged(path, f"it has {got} of {expected} rows")
 
 
 def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
     """Return row numbers as an array of int64, after checking them."""
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ParameterError(
-            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers.",
-            "Pass row numbers, or numpy.flatnonzero of a mask.",
-        )
+        problem = f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected integers."
+        raise ParameterError(problem, "Pass a list of row numbers, or numpy.flatnonzero of a mask.")
     outside = array[(array < 0) | (array >= n)]
     if outside.size:
-        raise ParameterError(
-            f"Got row number {outside[0]} for {path}; expected 0 to {n - 1}.", "Pass row numbers in this range."
-        )
+        raise ParameterError(f"Got row number {outside[0]} for {path}.", f"Pass row numbers from 0 to {n - 1}.")
     return array.astype(np.int64)
 
 
@@ -154,12 +153,10 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
     """Return (rows, columns) of a stored matrix, after checking its shape."""
     if any(size < 0 for size in shape):
-        raise CorruptFileError(f"The array in {path} has the shape {shape}.", "Save the file again.")
+        raise damaged(path, f"an array of shape {shape}")
     if len(shape) != 2:
-        raise ShapeError(
-            f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions).",
-            "Pass the key of a matrix, as file:key.",
-        )
+        problem = f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions)."
+        raise ShapeError(problem, "Pass the key of a matrix, as file:key.")
     if 0 in shape:
         raise ShapeError(f"Got an empty array of shape {tuple(shape)} in {path}.", "Pass a file with vectors.")
     return shape[0], shape[1]
@@ -172,9 +169,7 @@ def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
     while got < len(view):
         count = stream.readinto(view[got:])
         if not count:
-            raise CorruptFileError(
-                f"The file {path} is truncated: {len(view) - got} bytes are missing.", "Copy it again."
-            )
+            raise damaged(path, f"{len(view) - got} bytes are missing")
         got += count
 
 
@@ -197,10 +192,7 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
     """Return an array of labels or ids: numbers unchanged, text as an object array of str."""
     kind = array.dtype.kind
     if kind not in "USiufb":
-        raise DtypeError(
-            f"Got entries of type {array.dtype} in {path}; expected text or numbers.",
-            "Save the column as one of these.",
-        )
+        raise DtypeError(f"Got entries of type {array.dtype} in {path}.", "Save the column as text or numbers.")
     if kind not in "US":
         return array
     with reading(path, UnicodeDecodeError, ValueError):  # damaged text may contain invalid characters
@@ -209,31 +201,12 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
         return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
-def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
-    """Return whether a file has the ``PACKED`` arrays of a column, with ``n`` entries if ``n`` is given."""
-    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
-    return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
-
-
 def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
     """Return texts as the ``PACKED`` arrays, keyed by suffix."""
     encoded = [text.encode() for text in texts.tolist()]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([*map(len, encoded)], out=offsets[1:])
     return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
-
-
-def read_maybe_packed(
-    found: Mapping[str, tuple[int, ...]], key: str | None, path: str | Path, read: Callable[[str], np.ndarray]
-) -> np.ndarray:
-    """Return a one-dimensional array of a file, or the texts of its ``PACKED`` arrays; ``read`` reads by name."""
-    columns = {name: shape for name, shape in found.items() if len(shape) == 1}
-    if key is not None and key in columns:
-        return read(key)
-    if key is not None and is_packed(columns, key):
-        data, offsets = (read(key + part) for part in PACKED)
-        return unpack(data, offsets, f"{path}:{key}")
-    raise missing_key(key, path, columns)
 
 
 def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
@@ -249,5 +222,5 @@ def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
         texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
         texts.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
-        raise CorruptFileError(f"The text in {path} is damaged ({error}).", "Copy or write it again.") from error
+        raise damaged(path, error) from error
     return texts.to_numpy(zero_copy_only=False)

@@ -42,11 +42,6 @@ class StreamedRows:
     dtype : {float16, float32}, optional
         Data type of chunks in memory; by default float16 if the file has it, else float32.
 
-    Attributes
-    ----------
-    dim : int
-        Width of the rows.
-
     Notes
     -----
     An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the
@@ -110,9 +105,8 @@ class StreamedRows:
 
     def close(self) -> None:
         """Stop reading ahead, and release the chunks in memory; a later batch reads them again."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-        self._ahead, self._held, self._buffers = None, None, []
+        self._cancel()
+        self._held, self._buffers = None, []
 
     def __del__(self) -> None:
         if self._ahead is not None:
@@ -142,12 +136,17 @@ class StreamedRows:
 
     def _reading(self, chunk: int) -> _Reading:
         """Return the reading of a chunk, which is not started, and cancel another one."""
-        if self._ahead is not None:
-            self._ahead.cancel()
+        self._cancel()
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
         return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
+
+    def _cancel(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop.set()
+            self._ahead.join()
+            self._ahead = None
 
 
 @lru_cache(maxsize=4)
@@ -156,7 +155,7 @@ def _permutation(seed: tuple[int, ...], n: int) -> np.ndarray:
 
 
 class _Reading(threading.Thread):
-    """Thread that reads one chunk.
+    """Thread that reads one chunk until ``stop`` is set; an exception is kept.
 
     It holds no reference to its ``StreamedRows``, so that these can be deleted while it runs.
     """
@@ -168,7 +167,6 @@ class _Reading(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Read the chunk; an exception is kept."""
         try:
             for row, block in _scan(self._source, self._start, self._start + self._count, self.into.dtype):
                 if self.stop.is_set():
@@ -176,11 +174,6 @@ class _Reading(threading.Thread):
                 self.into[row - self._start : row - self._start + len(block)] = block
         except BaseException as error:
             self.error = error
-
-    def cancel(self) -> None:
-        """Stop the thread at its next block, and wait for it."""
-        self.stop.set()
-        self.join()
 
 
 def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tuple[int, np.ndarray]]:

@@ -18,16 +18,8 @@ import numpy as np
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
 from congruence.io._base import SPACE_KEY, RawSource, Sink, read_space, space_json
-from congruence.io.reading import (
-    as_column,
-    check_matrix_shape,
-    choose,
-    missing_key,
-    read_exactly,
-    reading,
-    stored_dtype,
-    write_all,
-)
+from congruence.io.arrays import NamedArrays
+from congruence.io.reading import as_column, read_exactly, reading, write_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,43 +48,17 @@ def _read_header(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], int]
             raise ValueError("the header is not an object")
         metadata = header.pop("__metadata__", None)
         for name, entry in header.items():
-            _check_entry(name, entry, size - 8 - length)
+            shape, (first, last), kind = entry["shape"], entry["data_offsets"], entry["dtype"]
+            numbers = [*shape, first, last]
+            if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in numbers):
+                raise ValueError(f"tensor {name!r} has shape {shape} and offsets {first}, {last}")
+            if not first <= last <= size - 8 - length:
+                raise ValueError(f"tensor {name!r} ends at byte {last} of {size - 8 - length}")
+            if not isinstance(kind, str):
+                raise ValueError(f"tensor {name!r} has no dtype")
+            if kind in _DTYPES and last - first != math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize:
+                raise ValueError(f"tensor {name!r} has {last - first} bytes for {kind} {shape}")
     return header, metadata if isinstance(metadata, dict) else {}, 8 + length
-
-
-def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
-    """Raise ValueError if the description of a tensor is invalid, or the file does not contain all of its bytes."""
-    shape, (first, last) = entry["shape"], entry["data_offsets"]
-    numbers = [*shape, first, last]
-    if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in numbers):
-        raise ValueError(f"tensor {name!r} has shape {shape} and offsets {first}, {last}")
-    if not first <= last <= available:
-        raise ValueError(f"tensor {name!r} ends at byte {last} of {available}")
-    if not isinstance(entry["dtype"], str):
-        raise ValueError(f"tensor {name!r} has no dtype")
-    if (stored := _DTYPES.get(entry["dtype"])) and last - first != math.prod(shape) * np.dtype(stored).itemsize:
-        raise ValueError(f"tensor {name!r} has {last - first} bytes for {entry['dtype']} {shape}")
-
-
-def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in a ``.safetensors`` by name."""
-    return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
-
-
-def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional tensor of numbers."""
-    header, _, start = _read_header(path)
-    found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}
-    if key not in found:
-        raise missing_key(key, path, found)
-    stored = header[key]["dtype"]
-    if stored not in _DTYPES or stored == "BF16":
-        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers.", "Save the tensor as int64.")
-    column = np.empty(found[key], dtype=_DTYPES[stored])
-    with reading(path), open(path, "rb") as stream:
-        stream.seek(start + header[key]["data_offsets"][0])
-        read_exactly(stream, column, str(path))
-    return as_column(column, str(path))
 
 
 class SafetensorsSink(Sink):
@@ -114,17 +80,15 @@ class SafetensorsSink(Sink):
         write_all(self._file, vectors)
 
 
-class SafetensorsSource(RawSource):
+class SafetensorsSource(RawSource, NamedArrays):
     """Rows of one tensor in a ``.safetensors`` file, by default the only matrix; bfloat16 is converted to float32."""
 
-    key, sink = "key", SafetensorsSink
-    read_column, shapes = staticmethod(read_safetensors_column), staticmethod(safetensors_shapes)
+    sink, own_ids = SafetensorsSink, False
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         header, metadata, start = _read_header(path)
-        key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
-        entry = header[key]
-        self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        entry = header[self._choose(path, key, shapes)]
         if entry["dtype"] not in _DTYPES:
             raise DtypeError(
                 f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}.",
@@ -132,11 +96,28 @@ class SafetensorsSource(RawSource):
             )
         self._bfloat = entry["dtype"] == "BF16"
         self._stored = np.dtype(_DTYPES[entry["dtype"]])
-        self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
-        self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
+        self._set_matrix(tuple(entry["shape"]), np.dtype(np.float32) if self._bfloat else self._stored)
         self._offset = start + entry["data_offsets"][0]
-        self._ids = None if isinstance(ids, bool) else ids
+        self._set_ids(ids, shapes)
         self.space = read_space(metadata.get(SPACE_KEY), path)
+
+    @classmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors in a file by name."""
+        return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
+
+    @classmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a one-dimensional tensor of numbers."""
+        header, _, start = _read_header(path)
+        stored = header[key]["dtype"]
+        if stored not in _DTYPES or stored == "BF16":
+            raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers.", "Save the tensor as int64.")
+        column = np.empty(header[key]["shape"], dtype=_DTYPES[stored])
+        with reading(path), open(path, "rb") as stream:
+            stream.seek(start + header[key]["data_offsets"][0])
+            read_exactly(stream, column, str(path))
+        return as_column(column, str(path))
 
     def _converted(self, rows: np.ndarray) -> np.ndarray:
         # A bfloat16 is the upper half of a float32.

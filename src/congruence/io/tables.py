@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +17,12 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.io.columns import (
-    Columns,
-    TableRows,
-    as_batch,
-    check_column_out,
-    common_columns,
-    is_list,
-    is_vectors,
-    list_array,
-    output_schema,
-)
+from congruence.io.columns import Columns, TableRows, is_list, is_vectors, list_array
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
-from congruence.io.reading import check_all_rows, missing_key, reading, stored_dtype
+from congruence.io.reading import missing_key, reading, stored_dtype
+
+if TYPE_CHECKING:
+    from congruence.io._base import Block
 
 #: Exceptions that pyarrow and Lance raise for damaged files: I/O errors are plain OSErrors, and names may not be UTF-8.
 ARROW_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
@@ -42,12 +36,15 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 #: Rows of a single column that are read at a time.
 _COLUMN_ROWS = 65_536
 
+#: Consecutive batches, each with the number of its first row.
+Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
+
 
 class TableLayout:
     """An output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
-    The mapped vectors replace the source's, or get the new column ``column_out``; ``at`` is the index of their column
-    in ``schema``, whose metadata state their space.
+    The mapped vectors replace the source's column, which keeps its index, name, metadata and list type, or get the new
+    column ``column_out``; ``at`` is the index of their column in ``schema``, whose metadata state their space.
     """
 
     def __init__(
@@ -62,27 +59,58 @@ class TableLayout:
         column_out: str | None = None,
         path: str | Path,
     ) -> None:
-        check_column_out(column_out, columns, path)
+        taken = [] if columns is None else [*columns.schema.names, *columns.cells]
+        if column_out is not None and (not column_out or column_out in taken):
+            raise ParameterError(
+                f"Got `column_out={column_out!r}` for {path}, which has the columns {', '.join(taken)}.",
+                "Pass `column_out=…` with an unused name.",
+            )
+        self.new_ids = has_ids and (columns is None or columns.id is None)
+        if self.new_ids and "id" in taken:
+            raise ParameterError(
+                "Got separate ids for a table that has a column 'id'.",
+                "Pass `ids='id'` to use that column, or rename it.",
+            )
+        if columns is not None and columns.mixed:
+            raise DtypeError(
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}.",
+                "Write a .jsonl, which keeps them as they are.",
+            )
         self.dim, self.dtype = dim, dtype
         self._columns, self._replaces = columns, columns is not None and column_out is None
-        schema, self.at, self._new_ids = output_schema(
-            columns, dim=dim, dtype=dtype, has_ids=has_ids, id_type=id_type, name=column_out
-        )
-        metadata = {} if space == Space() else {_SPACE: space_json(space).encode()}
-        field = schema.field(self.at)
-        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
-        if columns and (column_out is not None or columns.other_vectors):
-            schema = schema.set(self.at, field.with_metadata({**own, **metadata} or None))
+        fields, metadata = ([], {}) if columns is None else (list(columns.schema), dict(columns.schema.metadata or {}))
+        self.at = len(fields) if columns is None or column_out else columns.schema.get_field_index(columns.vector)
+        if columns is None:
+            field = pa.field(column_out or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
         else:
-            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
-            schema = schema.set(self.at, field.with_metadata(own or None)).with_metadata({**rest, **metadata} or None)
-        self.schema: pa.Schema = schema
+            old = columns.schema.field(columns.vector)
+            value = old.type.value_field.with_type(pa.from_numpy_dtype(dtype))
+            lists = pa.large_list(value) if pa.types.is_large_list(old.type) else pa.list_(value)
+            field = old.with_type(pa.list_(value, dim) if pa.types.is_fixed_size_list(old.type) else lists)
+            if column_out:  # a field's metadata, for example its field id in an Iceberg table, is not the new field's
+                field = field.with_name(column_out).remove_metadata()
+            _update_hugging_face(metadata, columns.vector, field.name, dtype, dim)
+        # The space of the only column of vectors is the table's, else that of the column.
+        own_space = {} if space == Space() else {_SPACE: space_json(space).encode()}
+        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
+        if columns and (column_out or columns.other_vectors):
+            own |= own_space
+        else:
+            metadata = {key: value for key, value in metadata.items() if key != _SPACE} | own_space
+        fields[self.at : self.at + 1] = [field.with_metadata(own or None)]
+        if self.new_ids:
+            fields, self.at = [pa.field("id", id_type), *fields], self.at + 1
+        self.schema: pa.Schema = pa.schema(fields, metadata=metadata or None)
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
         """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
         lists = list_array(vectors, self.schema.field(self.at).type)
-        arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
-        if self._new_ids:
+        arrays = []
+        if rows is not None and self._columns is not None:
+            schema = self._columns.schema
+            batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
+            arrays = list(batch.columns)
+        if self.new_ids:
             arrays.insert(0, ids)
         if self._replaces:
             arrays[self.at] = lists
@@ -102,6 +130,19 @@ class TableLayout:
         return {"compression": codecs, "use_dictionary": kept or False, "write_statistics": kept or False}
 
 
+def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
+    """Update width and type in the metadata from which Hugging Face ``datasets`` reads the features."""
+    try:
+        info = json.loads(metadata[b"huggingface"])
+        feature = dict(info["info"]["features"][old])
+        value = {**feature["feature"], "dtype": dtype.name}
+    except (KeyError, TypeError, ValueError):
+        return
+    length = feature.get("length", -1)
+    info["info"]["features"][new] = {**feature, "feature": value, "length": length if length == -1 else dim}
+    metadata[b"huggingface"] = json.dumps(info).encode()
+
+
 # ------------------------------------------------------------------ readers
 
 
@@ -117,9 +158,7 @@ class Table(ABC):
     row_bytes: int = 0
 
     @abstractmethod
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         """Yield batches of the named columns (None for all), each with the number of its first row."""
 
 
@@ -129,27 +168,8 @@ class Batches(Table):
     def __init__(self, schema: pa.Schema, name: str) -> None:
         self.schema, self.name, self.n = schema, name, 1
 
-    def pieces(
-        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
         yield from ()
-
-
-def rows_after(
-    batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield batches from row ``after`` on, each with the number of its first row.
-
-    ``batches`` are consecutive from row ``first_row`` up to the end of the table, which must have ``n`` rows.
-    """
-    row = first_row
-    for batch in batches:
-        stop = row + len(batch)
-        if stop > after:
-            batch = batch.slice(max(after - row, 0))
-            yield stop - len(batch), batch
-        row = stop
-    check_all_rows(row, n, name)
 
 
 class TableSource(Source):
@@ -189,10 +209,7 @@ class TableSource(Source):
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
         kind, value = schema.field(key).type, schema.field(key).type.value_type
         if not is_vectors(kind):
-            raise DtypeError(
-                f"Got lists of {value} in {self.path}; expected lists of numbers.",
-                "Convert the column to lists of float32.",
-            )
+            raise DtypeError(f"Got lists of {value} in {self.path}.", "Convert the column to lists of float32.")
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
         plain = plain_columns(schema)
         self._ids = ids if isinstance(ids, pa.Array) else None
@@ -205,15 +222,14 @@ class TableSource(Source):
         self.space = read_space(saved, path)
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._columns = Columns(schema, self._key, self._id_column)
-        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or self._first_width()
+        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or -1
+        if self.dim < 0:
+            _, first = next(self.table.pieces([self._key], 0, 1))
+            if not first.column(0)[0].is_valid:
+                raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
+            self.dim = len(first.column(0)[0])
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
-
-    def _first_width(self) -> int:
-        _, first = next(self.table.pieces([self._key], 0, 1))
-        if not first.column(0)[0].is_valid:
-            raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
-        return len(first.column(0)[0])
 
     @classmethod
     def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
@@ -253,9 +269,7 @@ class TableSource(Source):
     def row_bytes(self) -> int:
         return max(self.table.row_bytes, super().row_bytes)
 
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
         for start, piece in self.table.pieces(None if table else self._needed, after, batch):
             yield *self.block(piece, start), piece
 
@@ -277,24 +291,17 @@ class TableSource(Source):
         """Return a list column as a matrix; errors for missing and ragged rows name their numbers and ids."""
         code = list_faults(column, self.dim)
         if code.any():
-            raise self._fault(column, code, start, ids)
+            kind = int(code[code > 0].min())
+            rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
+            where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
+            where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
+            width = len(column[int(rows[0])]) if kind == 2 else 0
+            missing = "a missing vector" if len(rows) == 1 else f"{len(rows)} missing vectors"
+            got = {1: missing, 2: f"{width} numbers", 3: "missing numbers"}[kind]
+            raise ShapeError(f"Got {got} in {where}; expected {self.dim} numbers.", "Drop or re-encode these rows.")
         # A copy, because callers may keep or modify the array, and Arrow's buffers are shared. Unlike .values, flatten
         # respects slices.
         return np.array(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dim), dtype=self.dtype)
-
-    def _fault(self, column: pa.Array, code: np.ndarray, start: int, ids: pa.Array | None) -> ShapeError:
-        """Return the error for the first kind of ``list_faults`` in a column."""
-        kind = code[code > 0].min()
-        rows = np.flatnonzero(code == kind)[: 1 if kind == 2 else None]
-        where = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
-        where += f"{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
-        if kind == 1:
-            got = f"{'a missing vector' if len(rows) == 1 else f'{len(rows)} missing vectors'} in {where}"
-            return ShapeError(f"Got {got}; expected {self.dim} numbers in each.", "Drop or re-encode these rows.")
-        if kind == 2:
-            got = f"{len(column[int(rows[0])])} numbers in {where}"
-            return ShapeError(f"Got {got}; expected {self.dim} as in the first row.", "Drop or re-encode these rows.")
-        return ShapeError(f"Got missing numbers in {where}.", "Re-encode these rows.")
 
 
 def list_faults(column: pa.Array, dim: int) -> np.ndarray:
@@ -355,10 +362,22 @@ class TableSink(Sink):
 
     keeps_columns = True
 
+    def _common_columns(self) -> Columns | None:
+        """Return the columns of the source, which must be the same in all parts of a folder."""
+        for other in self.columns[1:]:
+            if not other.schema.equals(self.columns[0].schema):
+                ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (self.columns[0], other))
+                raise ParameterError(
+                    f"Got parts with different columns for one table, {self.path}: "
+                    f"{', '.join(sorted(ours ^ theirs) or ['their order'])}.",
+                    "Write a folder of parts, which keeps the columns of each part.",
+                )
+        return self.columns[0] if self.columns else None
+
     def _make_schema(self) -> pa.Schema:
         """Initialize the buffer of rows, and return the schema of the groups."""
         self._layout = TableLayout(
-            common_columns(self.columns, self.path),
+            self._common_columns(),
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
@@ -373,8 +392,7 @@ class TableSink(Sink):
         return self._schema
 
     @abstractmethod
-    def _write_group(self, table: pa.Table) -> None:
-        """Write a group of buffered rows."""
+    def _write_group(self, table: pa.Table) -> None: ...
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         batch = self._layout.fill(ids, vectors, rows)

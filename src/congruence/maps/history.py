@@ -77,7 +77,7 @@ class History:
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
         """
-        from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
+        from congruence.plotting import draw_loss, draw_validation, loss_curves, validation_curve
 
         record = self.to_dict()
         score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}

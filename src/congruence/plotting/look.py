@@ -20,7 +20,7 @@ WIDTH = 360
 HEIGHT = 250
 
 #: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which
-#: matplotlib omits in SVG, so that a page can replace each by a CSS variable (``congruence.report.svg``).
+#: matplotlib omits in SVG, so that a page can replace each by a CSS variable (``congruence.report.pictures``).
 COLORS = {
     "ink": ("#1b1f24", "#e8eaed"),
     "soft": ("#57606a", "#a6aeb8"),

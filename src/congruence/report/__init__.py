@@ -5,11 +5,15 @@ it, in which all text is escaped. ``write_page`` writes it to a file, atomically
 existing one, instead of raising OutputExistsError. Plots need matplotlib, of the extra ``plot``.
 """
 
-from congruence.report.certificate import render_certificate
-from congruence.report.migration import read_migration, read_reembedding, render_migration
+from congruence.report.pages import (
+    read_migration,
+    read_reembedding,
+    render_certificate,
+    render_migration,
+    render_story,
+)
 from congruence.report.pictures import write_layers, write_similarities
 from congruence.report.rendering import write_page
-from congruence.report.story import render_story
 from congruence.report.summary import render, summarize
 from congruence.report.training import render_training, summarize_training
 

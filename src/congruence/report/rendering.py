@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
-from congruence.report.svg import to_svg
+from congruence.report.pictures import to_svg
 
 
 def fill(template: str | Template, **data: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +18,13 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
-from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
+from congruence.evaluation.controls import DRAWS, RANDOM_STATE, chance_at_k, control_rows, cosine_controls
 from congruence.maps import HeadsMap, Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
-from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
+from congruence.metrics import class_retrieval, nearest, paired_cosines, zero_shot_accuracy
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
-from congruence.report._base import held_out_ids, map_rows, some_rows, with_means
-from congruence.report.examples import commuting, edits
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
-
-if TYPE_CHECKING:
-    from congruence.embeddings import Space
 
 #: Smallest share of the model's own score that mapped vectors must reach for the levels "passes" and "partial".
 PASSES, PARTLY_PASSES = 0.8, 0.4
@@ -45,31 +41,20 @@ def summarize(
     examples: int = 6,
     repeats: int = 5,
 ) -> dict[str, Any]:
-    """Score a map, and return everything that a report shows, as plain data.
+    """Score a map, and return everything that a report shows, as plain data: numbers, text, lists, data URIs.
 
     Parameters
     ----------
-    mapping : Map
-        A fitted map.
-    bundle : Bundle
-        Embeddings of both models. Parts of the report whose data are missing are left out.
+    mapping, bundle
+        A fitted map, and embeddings of both models. Parts of the report whose data are missing are left out.
     held_out : bool, optional
         Measure only on items that the map was not fitted on. By default, if the map records them.
-    scores : Scores, optional
-        From ``congruence.evaluate``, if they have already been computed.
-    comparison : Comparison, optional
-        From ``congruence.compare_maps``, to show below the scores.
+    scores, comparison : optional
+        From ``congruence.evaluate``, if they have already been computed, and from ``congruence.compare_maps``.
     random_state : int, default=0
         Determines the examples and the anchors that are drawn.
-    examples : int, default=6
-        Number of examples of the commuting diagram.
-    repeats : int, default=5
-        Number of draws of anchors for each point of the few-anchor curve.
-
-    Returns
-    -------
-    dict
-        JSON-able: numbers, text, lists, and thumbnails as data URIs.
+    examples, repeats : int
+        Number of examples of the commuting diagram, and of draws of anchors for each point of the few-anchor curve.
     """
     check_seed(random_state)
     if isinstance(mapping, HeadsMap):
@@ -103,13 +88,7 @@ def summarize(
         "comparison": None if comparison is None else comparison.to_dict(),
         "covered": dict(scores.covered_share),
         "histograms": _histograms(mapping, source, target, aligned, rng),
-        "spectrum": None
-        if not isinstance(mapping, OrthogonalMap)
-        else {
-            "singular_values": mapping.singular_values_.tolist(),
-            "gains": mapping.gains_.tolist(),
-            "rank": int(mapping.rank_),
-        },
+        "spectrum": _spectrum(mapping),
         "clouds": _clouds(source, target, aligned, rng),
         "kernel": _kernel(unseen, source, target, rng),
         "few_anchors": _few_anchors(mapping, bundle, rule, rng, repeats),
@@ -122,21 +101,27 @@ def summarize(
     }
 
 
-#: What to do, and the beginning of the sentence, for each level of the verdict.
-_ACTIONS = {
-    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence check for intervals before "
-    "you switch.",
-    "partial": "Add anchors (congruence lab anchors chooses them), or re-embed the items that matter most. Run "
-    "congruence check to see what more anchors would add.",
-    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add "
-    "anchors, or re-embed.",
-    "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
-}
-_OPENINGS = {
-    "passes": "The map works",
-    "partial": "The map works partly",
-    "fails": "The map does not work",
-    "unknown": "Retrieval could not be measured",
+#: The beginning of the sentence, and what to do, for each level of the verdict.
+_WORDS = {
+    "passes": (
+        "The map works",
+        "Mapped vectors can stand in for re-embedded ones in search. Run congruence check for intervals before you "
+        "switch.",
+    ),
+    "partial": (
+        "The map works partly",
+        "Add anchors (congruence lab anchors chooses them), or re-embed the items that matter most. Run congruence "
+        "check to see what more anchors would add.",
+    ),
+    "fails": (
+        "The map does not work",
+        "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add anchors, or "
+        "re-embed.",
+    ),
+    "unknown": (
+        "Retrieval could not be measured",
+        "Pass images and texts, or the same items in both models, to measure retrieval.",
+    ),
 }
 
 
@@ -146,10 +131,8 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
     )  # the score that the verdict is based on, if both modalities are given
-    where = "held-out items" if held_out else "items, some of which the map may have been fitted on"
-    parts = []
-    reached, rule = None, ""
     own = None if main is None else (main.target or main.source)
+    parts, reached, rule = [], None, ""
     if main is not None and own:
         reached = main.after / own
         model = "target" if main.target else "source"
@@ -161,18 +144,19 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     retrieval = [row for row in scores.rows if row.metric == "retrieval"]
     if reached is None and retrieval:
         reached, rule = retrieval[0].after, "retrieval of each item's own counterpart"
-        for row in retrieval:
-            modality = row.query.split(" ")[1]
-            parts.append(
-                f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_in_parentheses(row)}"
-            )
-    if reached is None:
-        level = "unknown"
-    else:
+        parts = [
+            f"a mapped {row.query.split(' ')[1]} finds its own counterpart first {row.after:.1%} of the time"
+            f"{_in_parentheses(row)}"
+            for row in retrieval
+        ]
+    level = "unknown"
+    if reached is not None:
         level = "passes" if reached >= PASSES else "partial" if reached >= PARTLY_PASSES else "fails"
-    n = max(row.n for row in scores.rows)
-    sentence = f"{_OPENINGS[level]}{': on' if parts else ' on'} {n:,} {where}{', ' if parts else ''}{'; '.join(parts)}."
-    return {"level": level, "action": _ACTIONS[level], "sentence": sentence, "reached": reached, "rule": rule}
+    opening, action = _WORDS[level]
+    where = "held-out items" if held_out else "items, some of which the map may have been fitted on"
+    on = f"on {max(row.n for row in scores.rows):,} {where}"
+    sentence = f"{opening}: {on}, {'; '.join(parts)}." if parts else f"{opening} {on}."
+    return {"level": level, "action": action, "sentence": sentence, "reached": reached, "rule": rule}
 
 
 def _in_parentheses(row: Score) -> str:
@@ -185,17 +169,12 @@ def _in_parentheses(row: Score) -> str:
 
 
 def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]) -> list[list[str]]:
-    def describe(side: Mapping[str, Embeddings], space: Space) -> str:
+    facts = []
+    for name, side, space in (("Source", source, mapping.source_space_), ("Target", target, mapping.target_space_)):
         dim = next((rows.dim for rows in side.values()), space.dim)
-        return f"{space.model or 'unnamed'}, {dim}-d"
-
-    facts = [
-        ["Source", describe(source, mapping.source_space_)],
-        ["Target", describe(target, mapping.target_space_)],
-        ["Map", type(mapping).__name__],
-    ]
-    fitted = mapping.source_space_.modality
-    anchors = mapping.scores_.get("n_pairs")
+        facts.append([name, f"{space.model or 'unnamed'}, {dim}-d"])
+    facts.append(["Map", type(mapping).__name__])
+    fitted, anchors = mapping.source_space_.modality, mapping.scores_.get("n_pairs")
     if anchors:
         facts.append(["Fitted on", f"{anchors:,} pairs" + (f" of {fitted}s" if fitted else "")])
     if "choice" in mapping.scores_:
@@ -205,6 +184,13 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
         modalities = ", ".join(mapping.modality_means_) or fitted or "as fitted"
         facts += [["Means known for", modalities], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
     return facts
+
+
+def _spectrum(mapping: Map) -> dict[str, object] | None:
+    if not isinstance(mapping, OrthogonalMap):
+        return None
+    values = {"singular_values": mapping.singular_values_.tolist(), "gains": mapping.gains_.tolist()}
+    return {**values, "rank": int(mapping.rank_)}
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -316,18 +302,14 @@ def _clouds(
         # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated
         # anyway.
         stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
-        stacked = stacked.astype(np.float64)
-        centered = stacked - stacked.mean(axis=0)
+        centered = stacked.astype(np.float64) - stacked.mean(axis=0, dtype=np.float64)
         _, s, vt = np.linalg.svd(centered, full_matrices=False)
         # Signs of principal directions are arbitrary: fix them, so that equal data give equal plots.
         vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
-        projected = centered @ vt.T
-        points, start = {}, 0
-        for name, cloud in clouds.items():
-            points[name] = np.round(projected[start : start + len(cloud)], 4).tolist()
-            start += len(cloud)
+        ends = np.cumsum([len(cloud) for cloud in clouds.values()])[:-1]
+        points = [part.tolist() for part in np.split(np.round(centered @ vt.T, 4), ends)]
         variance_share = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
-        return {"points": points, "variance_share": variance_share}
+        return {"points": dict(zip(clouds, points, strict=True)), "variance_share": variance_share}
 
     return {
         "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},
@@ -432,7 +414,6 @@ def _small_fit(
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())
         small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
-        small.readout_, small.role_ = mapping.readout_, mapping.role_
         for modality, (source_mean, target_mean) in mapping.modality_means_.items():
             if modality != fitted:
                 small = small.recenter(source_mean, target_mean, modality=modality)
@@ -459,3 +440,191 @@ def _small_fit(
                 target["image"].vectors, texts.vectors, images, classes
             )
     return out
+
+
+# ------------------------------------------------------------------ examples: the commuting diagram and edited captions
+
+_PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+
+
+def _nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
+    """Return row numbers of the ``k`` largest cosines of unit rows, best first."""
+    return nearest(queries, min(k, len(gallery)), gallery, exact=False)
+
+
+def commuting(
+    bundle: Bundle,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+    examples: int,
+) -> dict[str, Any] | None:
+    """Compare images retrieved by mapped images with those retrieved through texts (E.12, figures 53 and 54)."""
+    if not all(m in side for side in (source, target) for m in ("image", "text")):
+        return None
+    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct
+    # result.
+    common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
+    common = common if len(common) else np.arange(len(source["image"]))
+    queries = common[some_rows(len(common), 2_000, rng)]
+    pictures = normalize_rows(target["image"].vectors, dtype=np.float32)
+    mapped = aligned["image"].vectors[queries].astype(np.float32, copy=False)
+    direct = _nearest(mapped, pictures, 5)
+    texts, target_texts = (normalize_rows(side["text"].vectors, dtype=np.float32) for side in (source, target))
+    captions = _nearest(normalize_rows(source["image"].vectors[queries], dtype=np.float32), texts, 1)[:, 0]
+    mapped_captions = aligned["text"].vectors[captions].astype(np.float32, copy=False)
+    target_captions = _nearest(mapped_captions, target_texts, 1)[:, 0]
+    mediated = _nearest(target_texts[target_captions], pictures, 5)
+    own = np.flatnonzero(is_in(source["image"].ids[queries], target["image"].ids))
+    target_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
+
+    def own_at(q: int, found: np.ndarray) -> int | None:
+        """Return the rank, from 1, at which a query finds the target's vector of the same picture."""
+        return _first(found[q] == target_row[str(source["image"].ids[queries[q]])])
+
+    overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
+    image_ids, text_ids = source["image"].ids[queries], source["text"].ids
+    picture_labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
+    result: dict[str, Any] = {
+        "overlap": float(overlap.mean()),
+        "chance": float(direct.shape[1] / len(pictures)),
+        "n": len(queries),
+        "label_agreement": None,
+        "n_own": len(own),
+        "found": float(np.mean([own_at(q, direct) is not None for q in own.tolist()])) if len(own) else None,
+        "examples": [],
+    }
+    if all(label is not None for label in picture_labels):
+        labels = np.array(picture_labels)
+        query_classes = bundle.class_of("image", image_ids).tolist()
+        query_labels = np.array([bundle.labels.get(c) for c in query_classes], dtype=object)
+        result["label_agreement"] = {
+            "direct": float((labels[direct] == query_labels[:, None]).mean()),
+            "mediated": float((labels[mediated] == query_labels[:, None]).mean()),
+            "chance": float(np.mean([(labels == label).mean() for label in query_labels])),
+        }
+    for q in rng.permutation(own)[:examples].tolist():
+        both = {*direct[q].tolist()} & {*mediated[q].tolist()}
+        paths = {
+            name: [
+                {
+                    **_item(bundle, "image", str(target["image"].ids[k])),
+                    "shared": k in both,
+                    "own": r + 1 == own_at(q, found),
+                }
+                for r, k in enumerate(found[q].tolist())
+            ]
+            for name, found in (("direct", direct), ("mediated", mediated))
+        }
+        result["examples"].append(
+            {
+                "query": _item(bundle, "image", str(image_ids[q])),
+                "read": _text(bundle, "text", str(text_ids[captions[q]])),
+                "mapped_to": _text(bundle, "text", str(target["text"].ids[target_captions[q]])),
+                **paths,
+                "own_at": {"direct": own_at(q, direct), "mediated": own_at(q, mediated)},
+                "shared": round(float(overlap[q]) * direct.shape[1]),
+            }
+        )
+    return result
+
+
+def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
+    """Retrieve images by mapped captions in which only the class was changed (appendix E.13, figures 55 and 56)."""
+    if "edit" not in bundle.source or "image" not in bundle.target:
+        return None
+    edited, pictures = bundle.source["edit"], bundle.target["image"]
+    queries = map_rows(mapping, "text", edited).vectors.astype(np.float32, copy=False)
+    gallery = normalize_rows(pictures.vectors, dtype=np.float32)
+    found = _nearest(queries, gallery, 5)
+    wanted, classes = bundle.class_of("edit", edited.ids), bundle.class_of("image", pictures.ids)
+    rows = []
+    for q, i in enumerate(edited.ids.tolist()):
+        right, before = classes[found[q]] == wanted[q], bundle.before.get(i)
+        rows.append(
+            {
+                "found_at": _first(right),
+                "text": _text(bundle, "edit", i),
+                "before": _text(bundle, "text", before) if before else None,
+                "found": [
+                    {**_item(bundle, "image", str(name)), "wanted": bool(hit)}
+                    for name, hit in zip(pictures.ids[found[q]], right, strict=True)
+                ],
+            }
+        )
+
+    def hit_rate(found: np.ndarray) -> float:
+        return float((classes[found] == wanted[:, None]).any(axis=1).mean())
+
+    oracle = None
+    if "edit" in bundle.target:
+        own = normalize_rows(bundle.target["edit"].take(edited.ids).vectors, dtype=np.float32)
+        oracle = hit_rate(_nearest(own, gallery, 5))
+    return {
+        "rows": rows,
+        "top5": hit_rate(found),
+        "oracle_top5": oracle,
+        "chance": chance_at_k([int((classes == name).sum()) for name in wanted], len(classes), found.shape[1]),
+        "n": len(rows),
+        "gallery": len(gallery),
+    }
+
+
+def _first(hits: np.ndarray) -> int | None:
+    """Return the rank, from 1, of the first hit; None if there is none."""
+    return int(hits.argmax()) + 1 if hits.any() else None
+
+
+def _text(bundle: Bundle, kind: str, i: str) -> str:
+    """Return the text of an item, or its id if there is none."""
+    return bundle.texts.get(kind, {}).get(i, i)
+
+
+def _item(bundle: Bundle, kind: str, i: str) -> dict[str, object]:
+    return {"id": i, "text": _text(bundle, kind, i), "picture": data_uri(bundle.thumbnails.get(i))}
+
+
+def data_uri(picture: bytes | None) -> str | None:
+    """Return a picture as a data URI; None if its first bytes are not those of a PNG, JPEG or WebP."""
+    if not picture:
+        return None
+    for magic, kind in _PICTURES.items():
+        if picture.startswith(magic) and (kind != "image/webp" or picture[8:12] == b"WEBP"):
+            return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
+    return None
+
+
+# ------------------------------------------------------------------ rows
+
+
+def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
+    """Return the ids of the items that a map was not fitted on, by modality, for ``Bundle.take``.
+
+    If the bundle has no classes of images, ids may name classes, so that classes held out in the fitted modality are
+    held out in the other one, too. Otherwise only the fitted modality is restricted.
+    """
+    held_out = {}
+    for modality in ("image", "text"):
+        sides = [side[modality].ids for side in (bundle.source, bundle.target) if modality in side]
+        if sides and (modality == fitted or fitted is None or not bundle.classes.get("image")):
+            ids = np.unique(np.concatenate([id_texts(side) for side in sides]))
+            held_out[modality] = ids[split.held_out(ids)]
+    return held_out
+
+
+def with_means(mapping: Map, modality: str) -> Map:
+    """Return the map with the means of a modality, or with its default means if it has none for this modality."""
+    known = isinstance(mapping, OrthogonalMap) and modality in mapping.modality_means_
+    return mapping.for_modality(modality if known else None)
+
+
+def map_rows(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
+    """Return the mapped rows, scaled to unit norm."""
+    vectors = with_means(mapping, modality).transform(rows.vectors)
+    return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)
+
+
+def some_rows(n: int, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers of all n rows, or of ``most`` random ones if there are more."""
+    return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import difflib
+import io
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,16 +16,17 @@ import numpy as np
 
 from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_texts
+from congruence._utils.optional import require
 from congruence._utils.validation import check_positive, check_seed
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
+from congruence.encoders import open_image
 from congruence.errors import FileError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.compositional import TIE, chosen, recall_by_task, sugarcrepe_recall
 from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
-from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
-from congruence.plotting.training import loss_curves, validation_curve
-from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
+from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation, loss_curves, validation_curve
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
@@ -51,7 +57,7 @@ def summarize_training(
     random_state: int = 0,
     examples: int = 3,
 ) -> dict[str, Any]:
-    """Score a joint-space map, and return everything that its page shows, as plain data.
+    """Score a joint-space map, and return everything that its page shows, as plain data with pictures as data URIs.
 
     Parameters
     ----------
@@ -61,13 +67,10 @@ def summarize_training(
         As in ``congruence.train.JAM.fit``: rows of the source, rows of the target, wrong rows of the target, and
         the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
         the test rows of the training, pass all rows that it was given, including those it was trained on.
-    tasks : sequence of str, shape (n,), optional
-        Kind of each wrong caption.
-    texts : tuple, optional
-        The texts of the captions, shape (n,), and of the wrong captions, shape (n,) or (n, k).
+    tasks, texts : optional
+        Kind of each wrong caption, shape (n,); texts of the captions, (n,), and of the wrong captions, (n,) or (n, k).
     items : SugarCrepe, optional
-        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order
-        of ``captions``.
+        The items that the rows belong to, in the order of ``captions``, instead of ``groups``, ``tasks`` and ``texts``.
     pictures : path-like or mapping, optional
         Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only
         the images shown are opened, which needs the extra ``images``.
@@ -77,16 +80,9 @@ def summarize_training(
         A sentence to show below the title.
     options : int, default=5
         Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
-        other images.
-    random_state : int, default=0
-        Determines which captions of other images these are.
+        other images, which ``random_state`` determines.
     examples : int, default=3
         Number of examples of each kind.
-
-    Returns
-    -------
-    dict
-        JSON-able: numbers, text, lists, and thumbnails as data URIs.
     """
     check_seed(random_state)
     if not isinstance(mapping, HeadsMap):
@@ -99,8 +95,7 @@ def summarize_training(
     for rows, side in ((images, "source"), (captions, "target")):
         if isinstance(rows, Embeddings):
             mapping.side_of(rows.space, side)
-    shape = (captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")).shape
-    n = shape[0] if shape else 0
+    n = len(np.atleast_1d(captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")))
     data = read_captions(images, captions, negatives, np.arange(n))
     order = data.groups  # row numbers of the captions, in the order of the pairs
     if isinstance(captions, Embeddings) and captions.has_ids:
@@ -113,16 +108,8 @@ def summarize_training(
             raise ShapeError(f"Got {len(items)} items for {n} captions.", "Pass `items=…` with one item per caption.")
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
-    image_names = names if groups is None else _column(groups, n, "groups")
-    if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
-        recipe = mapping.scores_.get("recipe")
-        ungrouped = isinstance(recipe, Mapping) and recipe.get("groups") == "none"
-        sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
-        rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
-        numbers = np.arange(len(data)) if ungrouped else duplicate_groups(*rows)
-        data = replace(data, groups=numbers.astype(str))
-    else:
-        data = replace(data, groups=image_names[order])
+    image_names = names if groups is None else _column(groups, (n,), "groups")
+    data = replace(data, groups=_same_rows(mapping, data) if groups is None else image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
             "This map does not record how its rows were split.",
@@ -144,7 +131,7 @@ def summarize_training(
             wrong=normalize_rows(wrong, dtype=np.float64).reshape(len(data), k, -1),
             names=names[order],
             groups=image_names[order],
-            tasks=None if tasks is None else _column(tasks, n, "tasks")[order],
+            tasks=None if tasks is None else _column(tasks, (n,), "tasks")[order],
             texts=None if texts is None else _texts(texts, n, k, order),
             text_numbers=data.texts(),
             items=None if items is None else items.take(order),
@@ -176,6 +163,16 @@ def summarize_training(
     }
 
 
+def _same_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
+    """Return groups as in the training: rows with identical vectors, or each row on its own."""
+    recipe = mapping.scores_.get("recipe")
+    if isinstance(recipe, Mapping) and recipe.get("groups") == "none":
+        return np.arange(len(data)).astype(str)
+    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+    rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
+    return duplicate_groups(*rows).astype(str)
+
+
 def _check_options(
     negatives: object,
     groups: object,
@@ -201,11 +198,11 @@ def _check_options(
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 
 
-def _column(values: object, n: int, name: str) -> np.ndarray:
+def _column(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
     column = np.asarray(values)
-    if column.shape != (n,):
+    if column.shape != shape:
         raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected ({n},).", f"Pass `{name}=…` with one entry per caption."
+            f"Got {name} of shape {column.shape}; expected {shape}.", f"Pass {name} with one entry per caption."
         )
     return column.astype(str)
 
@@ -214,14 +211,8 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
         raise ParameterError("Got texts other than (captions, wrong captions).", "Pass `texts=(captions, wrong)`.")
     wrong = np.asarray(texts[1])
-    if wrong.shape == (n,):
-        wrong = wrong[:, None]
-    if wrong.shape != (n, k):
-        raise ShapeError(
-            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}).",
-            "Pass one text per wrong caption.",
-        )
-    return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
+    wrong = wrong[:, None] if wrong.ndim == 1 else wrong
+    return _column(texts[0], (n,), "texts")[order], _column(wrong, (n, k), "texts of wrong captions")[order]
 
 
 def _nouns(mapping: HeadsMap) -> dict[str, str]:
@@ -323,19 +314,15 @@ _SOURCES = {
 def _facts(mapping: HeadsMap) -> list[list[str]]:
     """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
-    parameters = recorded.get("training", {})
-    out = [
-        [name, f"{space.model or 'unnamed'}, {width}-d"]
-        for name, space, width in (
-            ("Source", mapping.source_space_, mapping.n_features_in_),
-            ("Target", mapping.target_space_, mapping.d_target),
-        )
-    ]
+    parameters, size, error = (recorded.get(name, {}) for name in ("training", "size", "reconstruction_error"))
     method = str(recorded.get("method", mapping.kind))
-    out.append(["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method])
     widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
-    out.append(["Widths, to the joint space", " → ".join(widths)])
-    size = recorded.get("size", {})
+    out = [
+        ["Source", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
+        ["Target", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
+        ["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method],
+        ["Widths, to the joint space", " → ".join(widths)],
+    ]
     for side in ("source", "target"):
         if f"{side}_parameters" in size:
             weights, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
@@ -344,24 +331,19 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
         counts = ", ".join(f"{recorded['split'][part]:,}" for part in ("train", "validation", "test"))
         out.append(["Training, validation and test rows", counts])
     elif getattr(mapping, "n_pairs_", 0):
-        unpaired = [
-            f"{recorded[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
-            for key in recorded
-            if key.startswith("n_unpaired_")
-        ]
-        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
+        unpaired = [key.removeprefix("n_unpaired_") for key in recorded if key.startswith("n_unpaired_")]
+        counted = [f"{recorded[f'n_unpaired_{side}']:,} unpaired {side} rows" for side in unpaired]
+        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *counted])])
     if "steps" in recorded:
         best = recorded.get("best_step")
         out.append(["Steps", f"{recorded['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
-    for key, name in _PARAMETERS.items():
-        unused = key == "temperature" and parameters.get("pair_loss") == "siglip"
-        if parameters.get(key) is not None and not unused:
-            out.append([name, " → ".join(_text(value) for value in _list(parameters[key]))])
-    if "alpha_at_best" in recorded:
-        out.append(["α at the best step", _text(recorded["alpha_at_best"])])
-    if "temperature" in recorded:
-        out.append(["τ learned", _text(recorded["temperature"])])
-    if error := recorded.get("reconstruction_error"):
+    unused = "temperature" if parameters.get("pair_loss") == "siglip" else None
+    shown = [(name, parameters.get(key)) for key, name in _PARAMETERS.items() if key != unused]
+    shown += [("α at the best step", recorded.get("alpha_at_best")), ("τ learned", recorded.get("temperature"))]
+    for name, value in shown:
+        if value is not None:
+            out.append([name, " → ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in _list(value))])
+    if error:
         shares = ", ".join(f"{side} {error[side]:.1%}" for side in ("source", "target"))
         out.append([f"Variance not reconstructed, {error['rows']} rows", shares])
     return out
@@ -381,10 +363,6 @@ def _list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 #: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
@@ -473,3 +451,213 @@ def render_training(summary: dict[str, Any]) -> str:
         "validation": validation and svg(draw_validation, validation, title="validation score by step"),
     }
     return fill("training.html", s=summary, plots=plots)
+
+
+# ------------------------------------------------------------------ the choice between correct and wrong captions
+
+#: Longer side of a thumbnail, in pixels.
+THUMBNAIL = 128
+
+#: Largest number of tasks for which each has its own histogram.
+_HISTOGRAMS = 6
+
+
+@dataclass(frozen=True)
+class CaptionChoices:
+    """Images with their captions and wrong captions, mapped to the joint space.
+
+    ``images`` and ``captions`` (n, d) and ``wrong`` (n, k, d) are unit rows in float64. ``names`` (n,) are the rows'
+    names, ``groups`` (n,) their images, ``tasks`` (n,) the kinds of wrong captions. ``texts`` are those of captions
+    (n,) and wrong captions (n, k), and ``text_numbers`` (n, 1 + k) their numbers; equal texts have equal numbers.
+    ``items`` are SugarCrepe's, if the rows belong to it.
+    """
+
+    images: np.ndarray
+    captions: np.ndarray
+    wrong: np.ndarray
+    names: np.ndarray
+    groups: np.ndarray
+    tasks: np.ndarray | None
+    texts: tuple[np.ndarray, np.ndarray] | None
+    text_numbers: np.ndarray
+    items: SugarCrepe | None
+
+    @cached_property
+    def cosines(self) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines of each image with its caption, shape (n,), and with its wrong captions, shape (n, k)."""
+        right = np.einsum("nd,nd->n", self.images, self.captions)
+        return right, np.einsum("nd,nkd->nk", self.images, self.wrong)
+
+
+def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
+    """Measure recall between a caption and its wrong captions (``binary``), and with others too (``choice``).
+
+    ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
+    wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
+    images, as ``note`` says; ``low`` and ``high``, a 95 % interval of ``binary`` over all images, None for one.
+    """
+    right, wrong = choices.cosines
+    k, binary = wrong.shape[1], chosen(right, wrong)
+    if choices.items is not None:
+        rows, note = _sugarcrepe_rows(choices, choices.items, options, random_state)
+    else:
+        sides = (choices.images, choices.captions, choices.wrong, choices.groups, choices.tasks)
+        drawn: dict[str, Any] = {"texts": choices.text_numbers, "options": options, "random_state": random_state}
+        lines, note = recall_by_task(*sides, **drawn)
+        rows = [{**row, "part": False} for row in lines]
+    groups = np.unique(choices.groups, return_inverse=True)[1]
+    low, high = _interval(binary, groups)
+    return {
+        "rows": rows,
+        "wrong": k,
+        "options": None if note else options + k - 1,
+        "note": note,
+        "chance": {"binary": 1 / (1 + k), "choice": None if note else 1 / (options + k - 1)},
+        "images": int(groups.max()) + 1,
+        "low": low,
+        "high": high,
+    }
+
+
+def _sugarcrepe_rows(
+    choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
+) -> tuple[list[dict[str, object]], str | None]:
+    """Return SugarCrepe's tasks, with a last row for all items, and a note if captions for ``choice`` are too few."""
+    sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
+    try:
+        recalls = sugarcrepe_recall(items, *sides, options=options, random_state=random_state)
+    except TooFewAnchorsError:
+        recalls = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
+        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
+    lines: list[dict[str, Any]] = [
+        {"task": line.task, "n": line.n, "binary": line.binary, "choice": None if note else line.choice}
+        | {"ties": line.ties, "part": ", " in line.task}
+        for line in recalls
+    ]
+    tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
+    if len(tasks) > 1:
+        n = sum(line["n"] for line in tasks)
+        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "part": False}
+        for name in ("binary", "choice"):
+            unknown = note and name == "choice"
+            total[name] = None if unknown else sum(line["n"] * line[name] for line in tasks) / n
+        lines.append(total)
+    return lines, note
+
+
+def _interval(scores: np.ndarray, codes: np.ndarray) -> tuple[float | None, float | None]:
+    """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
+    share, n = float(scores.mean()), int(codes.max()) + 1
+    if n < 2:
+        return None, None
+    variance = float(np.sum(np.bincount(codes, scores - share) ** 2)) * n / (n - 1) / len(scores) ** 2
+    trials = min(share * (1 - share) / variance, len(scores)) if variance else n
+    middle = (share + 1.96**2 / (2 * trials)) / (1 + 1.96**2 / trials)
+    half = 1.96 * np.sqrt(share * (1 - share) / trials + (1.96 / (2 * trials)) ** 2) / (1 + 1.96**2 / trials)
+    return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
+
+
+def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
+    """Return histograms of the caption's cosine minus that of the nearest wrong caption, by task if they are few."""
+    right, wrong = choices.cosines
+    margin = right - wrong.max(axis=1)
+    largest = float(np.abs(margin).max()) or 1.0
+    edges = np.linspace(-largest, largest, 41)
+    parts = [("all", np.ones(len(margin), dtype=bool))]
+    if choices.tasks is not None and 1 < len(names := np.unique(choices.tasks)) <= _HISTOGRAMS:
+        parts = [(str(name), choices.tasks == name) for name in names]
+    return [
+        {
+            "name": name,
+            "n": int(mask.sum()),
+            "edges": edges.tolist(),
+            "counts": (np.histogram(margin[mask], edges)[0] / mask.sum()).tolist(),
+            "mean": float(margin[mask].mean()),
+        }
+        for name, mask in parts
+    ]
+
+
+def examples_of(
+    choices: CaptionChoices, count: int, pictures: str | Path | Mapping[str, object] | None
+) -> list[dict[str, object]]:
+    """Select examples, each image once: right with the largest margins, with the smallest, and most wrong."""
+    right, wrong = choices.cosines
+    nearest = wrong.argmax(axis=1)
+    margin = right - wrong[np.arange(len(wrong)), nearest]
+    order = np.argsort(margin, kind="stable")
+    ranked = {
+        "wide": order[::-1][margin[order[::-1]] > TIE],
+        "narrow": order[margin[order] > TIE],
+        "wrong": order[margin[order] < -TIE],
+    }
+    used: set[str] = set()
+    out: list[dict[str, object]] = []
+    for kind, rows in ranked.items():
+        shown = 0
+        for row in rows.tolist():
+            image = str(choices.groups[row])
+            if shown == count or image in used:
+                continue
+            used.add(image)
+            shown += 1
+            caption = other = None
+            if choices.texts is not None:
+                caption, other = str(choices.texts[0][row]), str(choices.texts[1][row, nearest[row]])
+            out.append(
+                {
+                    "kind": kind,
+                    "name": str(choices.names[row]),
+                    "image": image,
+                    "task": None if choices.tasks is None else str(choices.tasks[row]),
+                    "picture": None if pictures is None else thumbnail(pictures, image),
+                    "caption": caption,
+                    "wrong": None if caption is None or other is None else changed(caption, other),
+                    "cosine": float(right[row]),
+                    "cosine_wrong": float(wrong[row, nearest[row]]),
+                }
+            )
+    return out
+
+
+def changed(caption: str, other: str) -> list[list[Any]]:
+    """Split a changed caption into pieces, each with whether it differs from the original.
+
+    >>> changed("a red cat sits", "a blue cat sits")
+    [['a', False], ['blue', True], ['cat sits', False]]
+    """
+    before, after = caption.split(), other.split()
+    opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    new = np.array([kind != "equal" for kind, _, _, a, b in opcodes for _ in range(a, b)], dtype=bool)
+    if len(after) == len(before):  # for swapped words, a comparison position by position may mark fewer words
+        in_place = np.array([a != b for a, b in zip(after, before, strict=True)], dtype=bool)
+        new = in_place if in_place.sum() <= new.sum() else new
+    marked = groupby(zip(after, new.tolist(), strict=True), key=lambda pair: pair[1])
+    return [[" ".join(word for word, _ in words), is_new] for is_new, words in marked]
+
+
+def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
+    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata.
+
+    EXIF rotation is not applied, as for the encoders.
+    """
+    pil = require("PIL.Image", extra="images")
+    if isinstance(pictures, Mapping):
+        if name not in pictures:
+            raise FileError(f"No picture of {name!r}.", "Add it to `pictures=…`, or leave out `pictures=…`.")
+        item = pictures[name]
+    else:
+        path = Path(name)
+        # Names may come from a file of others, and must not put files from outside of the folder on a page.
+        if path.is_absolute() or ".." in path.parts:
+            raise ParameterError(
+                f"The image {name!r} is outside of the folder of pictures.", "Leave folders out of names."
+            )
+        item = Path(pictures).expanduser() / path
+    image = open_image(item)
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    without_metadata = pil.new("RGB", image.size)
+    without_metadata.paste(image)
+    file = io.BytesIO()
+    without_metadata.save(file, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

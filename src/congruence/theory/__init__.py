@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from congruence.theory._base import Bound
 from congruence.theory.agreement import KernelAgreement, gram_agreement, kernel_agreement
+from congruence.theory.bounds import (
+    AnchorMap,
+    PolarRotation,
+    RankTradeOff,
+    TextError,
+    anchor_map,
+    linear_bound,
+    linear_text_error,
+    orthogonal_bound,
+    polar_rotation,
+    projected_text_bound,
+    rank_trade_off,
+    text_bound,
+)
 from congruence.theory.covered import CoveredShare, CoveredSubspace, covered_share, covered_subspace
 from congruence.theory.critic import (
     CriticGap,
@@ -21,18 +35,8 @@ from congruence.theory.critic import (
     realize_critic,
     sigmoid_loss,
 )
-from congruence.theory.linear_map import AnchorMap, TextError, anchor_map, linear_bound, linear_text_error
 from congruence.theory.margins import Margins, class_margins
 from congruence.theory.spanning import Kappa, Spanning, anchors_needed, kappa, sym_spanning
-from congruence.theory.stability import (
-    PolarRotation,
-    RankTradeOff,
-    orthogonal_bound,
-    polar_rotation,
-    projected_text_bound,
-    rank_trade_off,
-    text_bound,
-)
 
 __all__ = [
     "AnchorMap",

@@ -1,7 +1,8 @@
 """The result type of every bound in the paper, and the validation that theorems share.
 
 Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``.
-Where the paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
+Where the paper writes a map acting on columns (A, Q), functions take and return the matrix acting on rows, ``Aᵀ`` and
+``Qᵀ``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ class Bound(PlainData):
     - ``trivial``: The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can
       be worse, so ``measured`` can be larger.
     - ``conditions``: The numbers from which the right-hand side is computed.
-    - ``baseline``: The map, in words, whose error is at most ``trivial`` for any two models.
     """
 
     _also = ("vacuous", "looseness")
@@ -58,23 +58,35 @@ class Bound(PlainData):
 
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
-        measured = f"{self.quantity}: measured {self.measured:.3g}"
+        promise = f"{self.theorem} guarantees at most {self.value:.3g}"
         if not np.isfinite(self.value):
-            return f"{measured}; {self.theorem} does not apply here, since one of its conditions fails."
-        if self.vacuous:
-            return (
-                f"{measured}; {self.theorem} guarantees at most {self.value:.3g}, which is vacuous: "
-                f"an error of at most {self.trivial:.3g} is that of {self.baseline}."
-            )
-        return f"{measured}; {self.theorem} guarantees at most {self.value:.3g}."
+            promise = f"{self.theorem} does not apply here, since one of its conditions fails"
+        elif self.vacuous:
+            promise += f", which is vacuous: an error of at most {self.trivial:.3g} is that of {self.baseline}"
+        return f"{self.quantity}: measured {self.measured:.3g}; {promise}."
+
+
+def paired_models(
+    source: RowsLike, target: RowsLike, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return one modality in both models in float64, with rows paired by position."""
+    sides = []
+    for rows, name in ((source, names[0]), (target, names[1])):
+        if unit:
+            sides.append(as_unit_rows(rows, name, min_rows=min_rows))
+        else:
+            sides.append(as_matrix(rows, name, min_rows=min_rows).astype(np.float64))
+            check_scale(sides[-1], name)
+    check_same_rows(len(sides[0]), len(sides[1]), *names)
+    return sides[0], sides[1]
 
 
 def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
-    """Validate rows of unit norm, which the theorems assume, and return them in float64 with exact norms: a bound that
-    uses ‖g̃‖ = 1 must not fail because of half-precision rounding.
+    """Return rows of unit norm, which the theorems assume, in float64 with exact norms: a bound that uses ‖g̃‖ = 1 must
+    not fail because of half-precision rounding.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
-    norms = np.sqrt(np.einsum("ij,ij->i", A, A))
+    norms = np.linalg.norm(A, axis=1)
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
@@ -83,27 +95,10 @@ def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     return A / norms[:, None]
 
 
-def paired_models(
-    source: RowsLike, target: RowsLike, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """Validate one modality in both models, with rows paired by position."""
-    if unit:
-        A, B = (as_unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
-    else:
-        A, B = (
-            as_matrix(side, name, min_rows=min_rows).astype(np.float64)
-            for side, name in zip((source, target), names, strict=True)
-        )
-        check_scale(A, names[0])
-        check_scale(B, names[1])
-    check_same_rows(len(A), len(B), *names)
-    return A, B
-
-
 def dual_encoders(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Validate images and texts of two models: the same items row by row, and one width per model."""
+    """Return images and texts of two models: the same items row by row, and one width per model."""
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
@@ -114,33 +109,25 @@ def dual_encoders(
     return F, G, F_target, G_target
 
 
-def check_upwards(d: int, d_target: int) -> None:
-    """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists."""
+def as_map(A: RowsLike, d: int, d_target: int, name: str, *, rotation: bool = False) -> np.ndarray:
+    """Return a matrix that acts on rows, (d, d_target), d ≤ d_target, in float64; with orthonormal rows (the paper's
+    QᵀQ = I) if it is to be a ``rotation``.
+    """
     if d > d_target:
         raise ParameterError(
             f"No map from {d} into fewer dimensions, {d_target}, keeps all distances.", "Exchange source and target."
         )
-
-
-def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
-    """Validate a matrix that acts on rows, (d, d_target), and return it in float64."""
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
         hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass a matrix fitted on these models"
         raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows.", f"{hint}.")
-    return matrix
-
-
-def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarray:
-    """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64."""
-    check_upwards(d, d_target)
-    matrix = as_map(Q, d, d_target, name)
-    deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
-    if deviation > 1e-3:
-        raise InputError(
-            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
-            "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(`shrinkage='full'`).",
-        )
+    if rotation:
+        deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
+        if deviation > 1e-3:
+            raise InputError(
+                f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
+                "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(`shrinkage='full'`).",
+            )
     return matrix
 
 
@@ -148,14 +135,12 @@ def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = N
     """Count descending singular values above ``rtol`` times the largest; by default, above rounding error."""
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
-    else:
-        check_positive(rtol, "rtol", zero=True)
-    return int((s > rtol * s[0]).sum())
+    return int((s > check_positive(rtol, "rtol", zero=True) * s[0]).sum())
 
 
 def check_levels(quantiles: Sequence[float]) -> list[float]:
-    """Return the quantile levels as floats between 0 and 1."""
+    """Return the levels of quantiles as floats from 0 to 1."""
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`.")
+        raise ParameterError(argument="quantiles", got=levels, expected="numbers from 0 to 1")
     return levels

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -40,8 +39,7 @@ class KernelAgreement(PlainData):
     - ``least_squares``: The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the
       minimax line is determined by two or three pairs.
     - ``rmse``: Root mean square of K − line(K̃).
-    - ``quantiles``: Quantiles of |K − line(K̃)|: the smallest value that this share of the pairs does not exceed.
-    - ``resolution``: Largest error by which ``quantiles`` may be too large; 0 if they are exact.
+    - ``quantiles``, ``resolution``: Quantiles of |K − line(K̃)|, and by how much they may be too large; 0 if exact.
     - ``correlation``: Pearson correlation of K and K̃; None if one of them is constant.
     """
 
@@ -75,15 +73,6 @@ def kernel_agreement(
     with n·m.
 
     Source: Gupta et al. (2026), Assumption 5.2, Theorem 5.1 (C.11), Corollary C.6, Assumptions C.20 and C.24.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.synthetic import random_rotation
-    >>> F, G = random_rotation(5, random_state=0), random_rotation(5, random_state=1)
-    >>> Q = random_rotation(5, 7, random_state=2)
-    >>> round(kernel_agreement(F, G, F @ Q, G @ Q).epsilon, 12)
-    0.0
     """
     F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
 
@@ -120,8 +109,7 @@ def gram_agreement(
 
 
 def _tiles(n: int, start: int = 0) -> Iterator[slice]:
-    for first in range(start, n, _TILE):
-        yield slice(first, min(first + _TILE, n))
+    return (slice(first, min(first + _TILE, n)) for first in range(start, n, _TILE))
 
 
 def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float]) -> KernelAgreement:
@@ -156,17 +144,8 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
         least_squares = Line(slope_ls, float(y_mean - slope_ls * x_mean))
     worst = max(abs(end - least_squares.intercept) for end in envelope.span(least_squares.slope))
     rmse, values, resolution = _residuals(pairs, count, least_squares, worst, levels)
-    return KernelAgreement(
-        relation,
-        count,
-        epsilon,
-        minimax,
-        least_squares,
-        rmse,
-        dict(zip(levels, values, strict=True)),
-        resolution,
-        correlation,
-    )
+    by_level = dict(zip(levels, values, strict=True))
+    return KernelAgreement(relation, count, epsilon, minimax, least_squares, rmse, by_level, resolution, correlation)
 
 
 def _residuals(
@@ -252,29 +231,11 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     x, y = x[order], y[order]
     top = np.append(x[1:] != x[:-1], True)  # the highest point for each x
     x, y = x[top], y[top]
-    # A point on or below the chord of its neighbors is not a vertex. Dropping all such points at once is correct, since
-    # a vertex lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points
-    # one by one.
-    while len(x) > 2:
-        corner = np.ones(len(x), bool)
-        corner[1:-1] = _orientation(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
-        kept = int(corner.sum())
-        if kept > 0.9 * len(x):
-            break
+    while True:
+        # A point on or below the chord of its neighbors is no vertex. Dropping all such points at once is correct, since
+        # a vertex lies above every chord.
+        dx, dy = np.diff(x), np.diff(y)
+        corner = np.concatenate([[True], dx[:-1] * dy[1:] < dy[:-1] * dx[1:], [True]])[: len(x)]
+        if corner.all():
+            return x, y
         x, y = x[corner], y[corner]
-    stack: list[tuple[float, float]] = []
-    for point in zip(x.tolist(), y.tolist(), strict=True):
-        while len(stack) > 1 and _orientation(*stack[-2], *stack[-1], *point) >= 0:
-            stack.pop()
-        stack.append(point)
-    hull = np.array(stack)
-    return hull[:, 0], hull[:, 1]
-
-
-_N = TypeVar("_N", float, np.ndarray)
-
-
-def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
-    """Return a positive number if c lies to the left of the line from a to b, and a negative one if to the right."""
-    turn: _N = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
-    return turn

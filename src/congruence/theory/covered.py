@@ -40,7 +40,7 @@ class CoveredSubspace:
         return A.astype(np.float64) @ self.basis.T
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the singular values and the tolerance on ``ax``; a sharp drop makes the choice of r clear."""
+        """Draw the singular values and the tolerance on ``ax`` or new axes."""
         from congruence.plotting import draw_singular_values
 
         values = dict(enumerate(self.singular_values.tolist(), start=1))
@@ -51,9 +51,8 @@ class CoveredSubspace:
 
 @dataclass(frozen=True)
 class CoveredShare(PlainData):
-    """Share of each query in the subspace that the anchors cover.
+    """Share of each query in the subspace of dimension ``rank`` that the anchors cover.
 
-    - ``rank``: Dimension of the anchors' span.
     - ``shares``, shape (m,): For each query ‖its projection onto the span‖² / ‖the query‖², from 0 to 1.
     - ``quantiles``: Quantiles of ``shares``: "min", "5%", "25%", "50%", "75%", "95%", "max".
     """
@@ -73,26 +72,15 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     For anchors that span less than R^d, the theorems hold in the coordinates of ``basis``, with r in place of d. If the
     anchors are Sym(r)-spanning there, Lemma C.14 makes the map an isometry *on the span*; for the other modality, only
     the projection onto the span is determined.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> covered_subspace([[1.0, 0, 0], [0, 1, 0], [0.6, 0.8, 0]]).rank
-    2
     """
     if rtol is not None and rank is not None:
         raise ParameterError("Got rtol and rank; expected one of them.", "Leave out `rtol=…` or `rank=…`.")
     A = as_matrix(S, "S").astype(np.float64)
     n, d = A.shape
-    if rtol is not None:
-        check_positive(rtol, "rtol", zero=True)
-    if rank is not None:
-        check_positive(rank, "rank", integer=True)
-        if rank > min(n, d):
-            raise ParameterError(f"Got `rank={rank}` for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
+    if rank is not None and check_positive(rank, "rank", integer=True) > min(n, d):
+        raise ParameterError(f"Got `rank={rank}` for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
     _, s, vt = scipy.linalg.svd(A, full_matrices=False, check_finite=False)
-    norm = float(np.sqrt(np.einsum("ij,ij->", A, A) / n))
-    tolerance = rounding_floor(S, A.shape, norm, float(s[0])) if rtol is None else float(rtol * s[0])
+    tolerance = rounding_floor(S, A.shape, float(np.sqrt(np.einsum("ij,ij->", A, A) / n)), float(s[0]), rtol)
     r = rank if rank is not None else int(np.count_nonzero(s > tolerance))
     return CoveredSubspace(r, np.ascontiguousarray(vt[:r]), s, tolerance)
 
@@ -103,26 +91,24 @@ def covered_share(
     """Measure the share of each query (m, d) in the subspace that the anchors S (n, d) cover (Theorem C.16).
 
     The anchors determine how a map sends this component; they contain no information about the rest.
-
-    Examples
-    --------
-    >>> covered_share([[1.0, 0]], [[0.6, 0.8]]).shares.round(2).tolist()
-    [0.36]
     """
     covered = covered_subspace(S, rtol=rtol, rank=rank)
     X = as_matrix(queries, "queries").astype(np.float64)
     coordinates = covered.coordinates(X)
-    shares = np.einsum("ij,ij->i", coordinates, coordinates) / np.einsum("ij,ij->i", X, X)
-    shares = np.minimum(shares, 1.0)
+    shares = np.minimum(np.einsum("ij,ij->i", coordinates, coordinates) / np.einsum("ij,ij->i", X, X), 1.0)
     levels = {"min": 0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "max": 1}
     return CoveredShare(covered.rank, shares, {name: float(np.quantile(shares, q)) for name, q in levels.items()})
 
 
-def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
-    """Return the size below which a singular value may be due to rounding only: in a decomposition of this ``shape``
-    with largest value ``top``, or of the entries of ``original`` in its dtype, a random matrix of norm about ε ·
-    ``row_norm`` · (1 + √(rows / columns)).
+def rounding_floor(
+    original: object, shape: tuple[int, int], row_norm: float, top: float, rtol: float | None = None
+) -> float:
+    """Return the size up to which a singular value counts as zero: the share ``rtol`` of the largest, ``top``; by
+    default what may be due to rounding only, in a decomposition of this ``shape``, or of the entries of ``original`` in
+    its dtype, a random matrix of norm about ε · ``row_norm`` · (1 + √(rows / columns)).
     """
+    if rtol is not None:
+        return float(check_positive(rtol, "rtol", zero=True) * top)
     dtype = to_numpy(original).dtype
     stored = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
     rows, columns = shape

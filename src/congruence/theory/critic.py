@@ -1,7 +1,7 @@
 """The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, C.2 to C.4).
 
-The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper
-is then a sum, and its statements can be checked exactly.
+The distributions here are finite: P (n, m) holds the positive probabilities, or counts, of every image with every text.
+Every expectation of the paper is then a sum, and its statements can be checked exactly.
 """
 
 from __future__ import annotations
@@ -28,48 +28,38 @@ _SETS_AT_ONCE = 1_000
 _WIDEST = 700.0
 
 
-def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
-    """Validate a joint distribution of images and texts, and return it in float64 with sum 1."""
-    joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
-    least = float(joint.min())
-    if not least > 0:
-        raise InputError(f"Got {least:.3g} in {name}, which must be positive (C.1).", "Add a small number to zeros.")
+def _as_scores(S: RowsLike, name: str, shape: tuple[int, ...] | None = None, *, above_zero: bool = False) -> np.ndarray:
+    """Return a table of numbers in float64, of this shape and positive if that is required."""
+    table = as_matrix(S, name, allow_zero_rows=True).astype(np.float64)
+    if shape is not None and table.shape != shape:
+        raise ShapeError(f"Got {name} of shape {table.shape}; expected {shape}.", "Pass one number for each item.")
+    if above_zero and not table.min() > 0:
+        raise InputError(f"Got {table.min():.3g} in {name}; expected positive numbers.", "Leave out such items.")
+    return table
+
+
+def _as_joint(P: RowsLike) -> np.ndarray:
+    joint = _as_scores(P, "P", above_zero=True)
     return np.asarray(joint / joint.sum())
 
 
 def pmi(P: RowsLike) -> np.ndarray:
     """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)), in nats (Definition
     C.3).
-
-    ``P`` (n, m) are joint probabilities of images (rows) and texts, or counts: positive; divided by their sum.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> np.exp(pmi([[3, 1], [1, 3]])).round(12).tolist()
-    [[1.5, 0.5], [0.5, 1.5]]
     """
-    joint = as_joint(P)
-    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-    return np.asarray(np.log(joint / independent))
+    joint = _as_joint(P)
+    return np.asarray(np.log(joint / (joint.sum(axis=1, keepdims=True) * joint.sum(axis=0))))
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
     """Return the probability of each candidate text to be an image's own (Theorem C.4 (i)): r(x, yⱼ) / Σₖ r(x, yₖ),
     with r the density ratio, if one was drawn with the image and the others independently.
 
-    ``P`` (n, m) is as in ``pmi``; ``image`` is a row of it, ``candidates`` are columns, in any order; one may occur
-    twice.
-
-    Examples
-    --------
-    >>> bayes_posterior([[3, 1], [1, 3]], 0, [0, 1]).round(12).tolist()
-    [0.75, 0.25]
+    ``image`` is a row of P, ``candidates`` are columns, of which one may occur twice.
     """
     K = pmi(P)
-    n, m = K.shape
     chosen = np.asarray(candidates)
-    if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
+    if not 0 <= image < len(K) or not len(chosen) or chosen.min() < 0 or chosen.max() >= K.shape[1]:
         raise ParameterError(
             f"P has no `image={image}` or `candidates={list(candidates)}`.", "Pass rows and columns, from 0."
         )
@@ -78,24 +68,16 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
 
 
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
-    """Return the InfoNCE loss of scores on a distribution, for each direction, without sampling (eq. (2), C.1).
+    """Return the InfoNCE loss of scores S (n, m), in nats, for each direction, without sampling (eq. (2), C.1).
 
-    ``S`` (n, m) are the scores of every image and text, ``P`` (n, m) is as in ``pmi``, and ``n_candidates`` is N of the
-    paper: one positive and N − 1 negatives, drawn independently with replacement. The two losses, in nats, are L⁽ˣ⁾ of
-    finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum. Since the order of the
-    negatives does not matter, they are sums over C(m + N − 2, N − 1) multisets with multinomial weights.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> losses = infonce_loss(np.zeros((2, 2)), [[3, 1], [1, 3]])
-    >>> [round(float(loss / np.log(2)), 12) for loss in losses]  # chance
-    [1.0, 1.0]
+    L⁽ˣ⁾ is that of finding an image's text among ``n_candidates``, of which all but one are drawn independently with
+    replacement, L⁽ʸ⁾ that of finding a text's image; the symmetric loss is their sum. Since the order of the negatives
+    does not matter, they are sums over C(m + N − 2, N − 1) multisets with multinomial weights.
     """
-    joint, scores = _joint_and_scores(S, P)
-    check_positive(n_candidates, "n_candidates", integer=True)
-    if n_candidates < 2:
-        raise ParameterError(f"Got `n_candidates={n_candidates}`; expected at least 2.", "Pass `n_candidates=2`, say.")
+    joint = _as_joint(P)
+    scores = _as_scores(S, "S", joint.shape)
+    if check_positive(n_candidates, "n_candidates", integer=True) < 2:
+        raise ParameterError(argument="n_candidates", got=n_candidates, expected="at least 2")
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
 
@@ -106,13 +88,12 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
         raise ParameterError(
             f"Got {count:,} sets of negatives, above {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
         )
-    marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(f"Scores {worst:.3g} apart underflow (limit {_WIDEST:.0f}).", "Divide by a temperature.")
     E = np.exp(S)
     expected = 0.0
-    for sets, weights in _negatives(m, n_candidates - 1, marginal):
+    for sets, weights in _negatives(m, n_candidates - 1, joint.sum(axis=0)):
         others = E @ sets.T  # (n, sets)
         logs = np.log(E[:, :, None] + others[:, None, :]) @ weights
         expected += float((joint * logs).sum())
@@ -130,22 +111,15 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a distribution: the logistic loss of telling pairs from independent draws.
+    """Return SigLIP's loss of scores S (n, m), in nats: the logistic loss of telling pairs from independent draws.
 
-    With ``negatives`` k per pair, E over pairs of −log σ(s) plus k times E over independent draws of −log σ(−s), in
-    nats, of ``S`` and ``P`` (n, m) as in ``infonce_loss``. Its only minimizer is log r − log k: the score of InfoNCE,
-    with the constant fixed.
+    With ``negatives`` k per pair, E over pairs of −log σ(s) plus k times E over independent draws of −log σ(−s). Its
+    only minimizer is log r − log k: the score of InfoNCE, with the constant fixed.
 
     Source: Gupta et al. (2026), section 5.2; Zhai et al. (2023), "Sigmoid Loss for Language Image Pre-Training".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> P = np.array([[3, 1], [1, 3]])
-    >>> sigmoid_loss(pmi(P), P) < sigmoid_loss(pmi(P) + 0.1, P)
-    True
     """
-    joint, scores = _joint_and_scores(S, P)
+    joint = _as_joint(P)
+    scores = _as_scores(S, "S", joint.shape)
     check_positive(negatives, "negatives")
     independent = np.outer(joint.sum(axis=1), joint.sum(axis=0))
     return float((joint * np.logaddexp(0, -scores) + negatives * independent * np.logaddexp(0, scores)).sum())
@@ -155,14 +129,12 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 class CriticGap(PlainData):
     """Deviation of scores from the optimal ones for a distribution.
 
-    - ``loss``: The symmetric InfoNCE loss, in nats.
-    - ``infimum``: The smallest loss that any scores attain: that of the pointwise mutual information.
+    - ``loss``, ``infimum``: The symmetric InfoNCE loss, in nats, and the smallest that any scores attain: that of the
+      pointwise mutual information.
     - ``by_image``, ``by_text``: Largest range of S − log r among the texts of one image, and among the images of one
-      text. A score minimizes the loss of its direction if and only if this is 0: a function of the image alone, or for
-      ``by_text`` of the text alone, may be added (Theorem C.4).
-    - ``spread``: Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem
-      C.5).
-    - ``constant``: Midpoint of the smallest and the largest S − log r.
+      text. A score minimizes the loss of its direction if and only if this is 0 (Theorem C.4).
+    - ``spread``, ``constant``: Range of S − log r over all pairs, 0 if and only if the score minimizes the symmetric
+      loss (Theorem C.5), and its midpoint.
     """
 
     _also = ("excess",)
@@ -179,18 +151,10 @@ class CriticGap(PlainData):
         """Loss above the smallest possible loss, in nats."""
         return self.loss - self.infimum
 
-    def in_words(self) -> str:
-        """Return the result as one sentence, for display."""
-        return (
-            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual "
-            f"information plus {self.constant:.3g}, within {self.spread / 2:.3g}."
-        )
-
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
-    """Compare scores with the optimal ones for a distribution: log r plus any constant (Theorems C.4 and C.5).
-
-    The parameters are those of ``infonce_loss``.
+    """Compare scores with the optimal ones for a distribution, log r plus any constant (Theorems C.4 and C.5); the
+    arguments are those of ``infonce_loss``.
 
     Examples
     --------
@@ -199,12 +163,11 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     >>> round(gap.excess, 12), round(gap.spread, 12), round(gap.constant, 12)
     (0.0, 0.0, 7.0)
     """
-    joint, scores = _joint_and_scores(S, P)
-    K = pmi(joint)
-    deviation = scores - K
+    K = pmi(P)
+    deviation = _as_scores(S, "S", K.shape) - K
     return CriticGap(
-        loss=sum(infonce_loss(scores, joint, n_candidates)),
-        infimum=sum(infonce_loss(K, joint, n_candidates)),
+        loss=sum(infonce_loss(S, P, n_candidates)),
+        infimum=sum(infonce_loss(K, P, n_candidates)),
         by_image=float(np.ptp(deviation, axis=1).max()),
         by_text=float(np.ptp(deviation, axis=0).max()),
         spread=float(np.ptp(deviation)),
@@ -212,26 +175,15 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     )
 
 
-def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return the joint distribution and the scores, validated; both of shape (n, m)."""
-    joint = as_joint(P)
-    scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
-    if scores.shape != joint.shape:
-        raise ShapeError(f"Got S of shape {scores.shape}, P of shape {joint.shape}.", "Pass the scores of all pairs.")
-    return joint, scores
-
-
 @dataclass(frozen=True)
 class CriticRank(PlainData):
     """The dimension that a dual encoder needs for given scores.
 
     - ``shape``: Numbers of images and texts.
-    - ``rank``: Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever
-      its temperature and bias.
-    - ``constant``: A c at which this rank is reached.
+    - ``rank``, ``constant``: Smallest rank of K − c over all constants c, and a c at which it is reached: no encoder of
+      fewer dimensions has these scores, whatever its temperature and bias.
     - ``singular_values``, shape (min(n, m),): Singular values of K.
-    - ``max_temperature``: 2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this
-      much.
+    - ``max_temperature``: 2 / (max K − min K): at a higher one, the scores of unit rows cannot differ this much.
     """
 
     _also = ("enough",)
@@ -248,32 +200,46 @@ class CriticRank(PlainData):
         return self.rank + 2
 
     def rms_error(self, d: int) -> float:
-        """Return a lower bound on the root mean square error of the scores of any dual encoder of d dimensions.
-
-        The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are
-        nearer than the d + 1 leading singular directions (Eckart and Young, 1936). Unit rows may be unable to reach the
-        bound.
+        """Return a lower bound on the root mean square error of the scores of any dual encoder of d dimensions, which
+        have rank at most d + 1: that without the d + 1 leading singular directions (Eckart and Young 1936).
         """
-        check_positive(d, "d", integer=True)
-        dropped = self.singular_values[d + 1 :]
+        dropped = self.singular_values[check_positive(d, "d", integer=True) + 1 :]
         return float(np.sqrt((dropped**2).sum() / (self.shape[0] * self.shape[1])))
 
-    def in_words(self) -> str:
-        """Return the result as one sentence, for display."""
-        return (
-            f"These scores of {self.shape[0]} images and {self.shape[1]} texts require a dual encoder of at least "
-            f"{self.rank} dimensions, and {self.enough} are enough; its temperature is at most "
-            f"{self.max_temperature:.3g}."
-        )
+
+def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
+    """Determine the dimension that a dual encoder needs for given scores K (n, m), up to a constant (Remark C.7).
+
+    For the optimal scores of a distribution, pass its ``pmi``. Singular values count above the share ``rtol`` of the
+    largest, by default above rounding error.
+
+    The remark bounds the rank of the scores by d + 1. Sharper: scores minus their bias have rank at most d, so no dual
+    encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank is one less
+    than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in its column and its row space and 1ᵀK⁺1 ≠ 0
+    (Wedderburn's reduction); otherwise it is that of K.
+    """
+    scores = _as_scores(K, "K")
+    n, m = scores.shape
+    left, s, right = np.linalg.svd(scores, full_matrices=False)
+    rank, constant = (numerical_rank(s, scores.shape, rtol) if s[0] > 0 else 0), 0.0
+    if rank:
+        floor = max(max(n, m) * float(np.finfo(np.float64).eps), rtol or 0.0)
+        a, b = left[:, :rank].sum(axis=0), right[:rank].sum(axis=1)
+        # The vectors of ones are in the column space and in the row space if their projections have full norm.
+        in_span = all(abs(float(ones @ ones) / k - 1) <= np.sqrt(floor) for ones, k in ((a, n), (b, m)))
+        form = float((a / s[:rank]) @ b)  # 1ᵀK⁺1
+        if in_span and form != 0:
+            reduced = np.linalg.svd(scores - 1 / form, compute_uv=False)
+            lower = int((reduced > max(s[0], reduced[0]) * floor * 10).sum())
+            if lower < rank:
+                rank, constant = lower, 1 / form
+    spread = float(np.ptp(scores))
+    return CriticRank((n, m), rank, constant, s, 2 / spread if spread > 0 else np.inf)
 
 
 @dataclass(frozen=True)
 class DualEncoder:
-    """A dual encoder on finitely many items.
-
-    - ``images``, shape (n, d): Unit rows.
-    - ``texts``, shape (m, d): Unit rows.
-    """
+    """A dual encoder on finitely many items: unit rows ``images`` (n, d) and ``texts`` (m, d)."""
 
     images: np.ndarray
     texts: np.ndarray
@@ -286,48 +252,6 @@ class DualEncoder:
         return np.asarray(self.images @ self.texts.T / self.temperature + self.bias)
 
 
-def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Determine the dimension that a dual encoder needs for given scores K (n, m), up to a constant (Remark C.7).
-
-    For the optimal scores of a distribution, pass its ``pmi``; singular values above the share ``rtol`` of the largest
-    count as nonzero, by default those above rounding error.
-
-    The remark bounds the rank of the scores by d + 1. Sharper: scores minus their bias have rank at most d, so no dual
-    encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank is one less
-    than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in its column and its row space and 1ᵀK⁺1 ≠ 0
-    (Wedderburn's reduction); otherwise it is that of K.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> found = critic_rank(np.outer([1, 2, 3], [1, -1]) + 5)
-    >>> found.rank, round(found.constant, 12)
-    (1, 5.0)
-    """
-    scores = as_matrix(K, "K", allow_zero_rows=True).astype(np.float64)
-    if rtol is not None:
-        check_positive(rtol, "rtol", zero=True)
-    left, s, right = np.linalg.svd(scores, full_matrices=False)
-    rank = numerical_rank(s, scores.shape, rtol) if s[0] > 0 else 0
-    constant = 0.0
-    if rank:
-        floor = max(max(scores.shape) * float(np.finfo(np.float64).eps), rtol or 0.0)
-        a, b = left[:, :rank].sum(axis=0), right[:rank].sum(axis=1)
-        # Whether the vectors of ones are in the column space and in the row space: their projections have full norm.
-        in_span = all(
-            abs(float(ones @ ones) / count - 1) <= np.sqrt(floor)
-            for ones, count in zip((a, b), scores.shape, strict=True)
-        )
-        form = float((a / s[:rank]) @ b)  # 1ᵀK⁺1
-        if in_span and form != 0:
-            reduced = np.linalg.svd(scores - 1 / form, compute_uv=False)
-            lower = int((reduced > max(s[0], reduced[0]) * floor * 10).sum())
-            if lower < rank:
-                rank, constant = lower, 1 / form
-    spread = float(np.ptp(scores))
-    return CriticRank((scores.shape[0], scores.shape[1]), rank, constant, s, 2 / spread if spread > 0 else np.inf)
-
-
 def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | None = None) -> DualEncoder:
     """Return a dual encoder with unit rows that has the scores K (n, m), exactly if its dimension allows it.
 
@@ -338,39 +262,26 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     K − c = A Bᵀ by the singular value decomposition, divided by the largest row norm of A and of B; two more
     coordinates, one for images and one for texts, make all norms 1, and the temperature is 1 over the product of these
     two norms.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.theory import pmi
-    >>> K = pmi([[3, 1, 2], [1, 3, 2]])
-    >>> encoder = realize_critic(K)
-    >>> np.allclose(encoder.scores, K), encoder.images.shape
-    (True, (2, 4))
     """
-    scores = as_matrix(K, "K", allow_zero_rows=True).astype(np.float64)
+    scores = _as_scores(K, "K")
     needed = critic_rank(scores)
-    if dim is None:
-        dim = needed.enough
-    check_positive(dim, "dim", integer=True)
-    if dim < 3 and dim < needed.enough:
+    dim = needed.enough if dim is None else check_positive(dim, "dim", integer=True)
+    if dim < min(3, needed.enough):
         raise ParameterError(f"Got `dim={dim}`; two coordinates make row norms 1.", "Pass `dim=3` or more.")
-    exact = needed.enough <= dim
-    bias = needed.constant if exact else float(scores.mean())
-    kept = needed.rank if exact else dim - 2
+    bias, kept = (needed.constant, needed.rank) if needed.enough <= dim else (float(scores.mean()), dim - 2)
     left, s, right = np.linalg.svd(scores - bias, full_matrices=False)
-    images, texts = left[:, :kept] * np.sqrt(s[:kept]), right[:kept].T * np.sqrt(s[:kept])
-    scale = [float(np.linalg.norm(side, axis=1).max(initial=0)) or 1.0 for side in (images, texts)]
-    padded = []
-    for k, (side, longest) in enumerate(zip((images, texts), scale, strict=True)):
+    padded, temperature = [], 1.0
+    for k, side in enumerate((left[:, :kept] * np.sqrt(s[:kept]), right[:kept].T * np.sqrt(s[:kept]))):
+        longest = float(np.linalg.norm(side, axis=1).max(initial=0)) or 1.0
         rows = np.zeros((len(side), dim))
         rows[:, :kept] = side / longest
         rows[:, kept + k] = np.sqrt(np.clip(1 - (rows**2).sum(axis=1), 0, None))
         padded.append(rows)
+        temperature /= longest
     if random_state is not None:
         rotation, upper = np.linalg.qr(np.random.default_rng(random_state).standard_normal((dim, dim)))
         padded = [rows @ (rotation * np.sign(np.diag(upper))) for rows in padded]
-    return DualEncoder(padded[0], padded[1], 1 / (scale[0] * scale[1]), bias)
+    return DualEncoder(padded[0], padded[1], temperature, bias)
 
 
 @dataclass(frozen=True)
@@ -399,8 +310,7 @@ class Curation(PlainData):
     @property
     def constant(self) -> float:
         """The constant nearest to ``shift``; log(Z / (E*[u] E*[v])) if the curation is independent (Theorem C.11)."""
-        shift = self.shift
-        return float(shift.max() + shift.min()) / 2
+        return float(self.shift.max() + self.shift.min()) / 2
 
     @property
     def departure(self) -> float:
@@ -411,37 +321,19 @@ class Curation(PlainData):
         """
         return float(np.ptp(np.log(self.image_factor)) + np.ptp(np.log(self.text_factor))) / 2
 
-    def in_words(self) -> str:
-        """Return the result as one sentence, for display."""
-        return (
-            f"The optimal scores on the data set are those of the world plus {self.constant:.3g}, within "
-            f"{self.departure:.3g}; the log mean weight of an image's texts has a range of "
-            f"{np.ptp(np.log(self.image_factor)):.3g}, that of a text's images "
-            f"{np.ptp(np.log(self.text_factor)):.3g}."
-        )
-
 
 def curate(
     P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
 ) -> Curation:
-    """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
-
-    ``P`` (n, m) is the world, positive probabilities or counts; the weights u (n,) and v (m,) are positive.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> chosen = curate([[3, 1], [1, 3]], [2, 1], [1, 1])  # the first image is selected twice as often as the second
-    >>> chosen.joint.tolist()
-    [[0.5, 0.16666666666666666], [0.08333333333333333, 0.25]]
-    >>> np.allclose(chosen.image_factor, 1), round(chosen.departure, 4)
-    (True, 0.1682)
+    """Select a data set from a world by positive weights u (n,) and v (m,): p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3),
+    Assumption C.8, Lemma C.9).
     """
-    joint = as_joint(P)
+    joint = _as_joint(P)
     u, v = (
-        _weights(weights, name, count)
-        for weights, name, count in zip(
-            (image_weights, text_weights), ("image_weights", "text_weights"), joint.shape, strict=True
+        _as_scores(np.asarray(weights)[:, None], name, (count, 1), above_zero=True)[:, 0]
+        for weights, name, count in (
+            (image_weights, "image_weights", joint.shape[0]),
+            (text_weights, "text_weights", joint.shape[1]),
         )
     )
     weighted = u[:, None] * v * joint
@@ -449,19 +341,8 @@ def curate(
     return Curation(weighted / normalizer, normalizer, joint @ v / joint.sum(axis=1), u @ joint / joint.sum(axis=0))
 
 
-def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np.ndarray:
-    """Return ``count`` positive weights in float64. Raises ShapeError or InputError."""
-    array = np.asarray(weights)
-    if array.shape != (count,):
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},).", "Pass one weight for each.")
-    column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
-    if not float(column.min()) > 0:
-        raise InputError(f"Got {float(column.min()):.3g} in {name}, which must be positive.", "Leave out such items.")
-    return np.asarray(column, dtype=np.float64)
-
-
 def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weights of images (n,) and texts (m,) that curate a world P (n, m) independently (Assumption C.10).
+    """Draw weights of images (n,) and texts (m,) that curate a world P independently (Assumption C.10).
 
     E*[u(X) | Y = y] = 1 for every text and E*[v(Y) | X = x] = 1 for every image; ``strength``, below 1, is the largest
     deviation of a weight from 1.
@@ -470,22 +351,11 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ: **a world of full rank allows no
     independent curation**, and a world of k latent topics (rank k) allows weights with the same mean for every topic.
     The paper does not state this.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> P = latent_joint(8, 9, 3)
-    >>> u, v = independent_weights(P)
-    >>> float(abs(u - 1).max()), float(abs(v - 1).max())
-    (0.5, 0.5)
-    >>> bool(np.ptp(P @ v / P.sum(axis=1)) < 1e-12)
-    True
     """
-    joint = as_joint(P)
+    joint = _as_joint(P)
     check_seed(random_state)
-    check_positive(strength, "strength")
-    if strength >= 1:
-        raise ParameterError(f"Got `strength={strength}`; expected less than 1.", "Pass `strength=0.5`, for example.")
+    if check_positive(strength, "strength") >= 1:
+        raise ParameterError(argument="strength", got=strength, expected="less than 1")
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = numerical_rank(s, joint.shape)
@@ -493,8 +363,7 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
         raise InputError(f"Only constant weights are independent for full rank {rank}.", "Pass a P of fewer topics.")
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
-        # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD
-        # returns.
+        # A random vector is projected onto the null space: the result must not depend on the basis that the SVD returns
         deviation = rng.standard_normal(n) @ null.T @ null
         sides.append(1 + strength * deviation / np.abs(deviation).max() if len(null) else np.ones(n))
     return sides[0], sides[1]
@@ -507,12 +376,6 @@ def latent_joint(
 
     Its rank is ``n_topics``, which must be below n or m for independent curation. ``concentration`` is that of the
     Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one topic.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> int(np.linalg.matrix_rank(latent_joint(8, 9, 3)))
-    3
     """
     for name, value in (("n_images", n_images), ("n_texts", n_texts), ("n_topics", n_topics)):
         check_positive(value, name, integer=True)

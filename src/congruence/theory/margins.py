@@ -13,7 +13,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
-from congruence.theory._base import as_rotation, paired_models
+from congruence.theory._base import as_map, paired_models
 from congruence.theory.covered import covered_subspace
 
 if TYPE_CHECKING:
@@ -77,35 +77,25 @@ class Margins:
         """Classes with γ_c > max r(c, c') − r(c, c), retrieved correctly for any models; they include ``certified``."""
         return self._above(self.offsets)
 
-    @property
-    def right(self) -> np.ndarray:
-        """Classes that are retrieved correctly."""
-        return np.asarray(self.retrieved == np.arange(len(self.retrieved)))
-
-    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each class's margin γ_c against 2(η_c + s_c) on ``ax``: classes above the line are certified."""
-        from congruence.plotting import draw_class_margins
-
-        needed = 2 * (self.residuals + self.errors)
-        return draw_class_margins(
-            {"margins": self.margins, "needed": needed, "right": self.right}, ax, annotate=annotate
-        )
-
-    def _above(self, threshold: np.ndarray) -> np.ndarray:
-        return np.asarray(self.margins - threshold > self.rounding)
-
     def certified_within(self, rho: float | None = None) -> np.ndarray:
         """Return whether each class (K,) has γ_c > 2(η_c + ‖u_c‖ρ), and so is retrieved in any two models with ‖e‖ ≤ ρ.
 
         ``rho`` is a bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
         """
-        if rho is None:
-            rho = self.rho
+        rho = self.rho if rho is None else rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
                 f"Got `rho={rho!r}`, but {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
+
+    def _above(self, threshold: np.ndarray) -> np.ndarray:
+        return np.asarray(self.margins - threshold > self.rounding)
+
+    @property
+    def right(self) -> np.ndarray:
+        """Classes that are retrieved correctly."""
+        return np.asarray(self.retrieved == np.arange(len(self.retrieved)))
 
     def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
         """Count classes by prediction and outcome: "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
@@ -113,27 +103,21 @@ class Margins:
         ``promised`` has a boolean for each class (K,); by default it is ``safe``.
         """
         promised = self.safe if promised is None else promised
-        return {
-            f"{'safe' if p else 'unsafe'} & {'right' if r else 'wrong'}": int(
-                np.sum((promised == p) & (self.right == r))
-            )
-            for p in (True, False)
-            for r in (True, False)
-        }
+        sides = {"safe": promised, "unsafe": ~promised}, {"right": self.right, "wrong": ~self.right}
+        return {f"{p} & {r}": int((sides[0][p] & sides[1][r]).sum()) for p in sides[0] for r in sides[1]}
 
     def breaking(self) -> list[str]:
         """Return the classes with γ_c ≤ 2η_c by name (or number), the smallest margin first."""
-        shortfall = self.margins - 2 * self.residuals
-        worst = [int(c) for c in np.argsort(shortfall, kind="stable") if not self.safe[c]]
+        order = np.argsort(self.margins - 2 * self.residuals, kind="stable")
+        worst = order[~self.safe[order]].tolist()
         return [self.names[c] if self.names is not None else str(c) for c in worst]
 
     def in_words(self) -> str:
         """Return the result as one or two sentences, for display."""
-        K = len(self.margins)
+        every = "guarantees every class" if self.holds else "guarantees nothing for all classes together"
         sentence = (
-            f"γ = {self.gamma:.3g} and η = {self.eta:.3g}: Proposition C.19 "
-            + ("guarantees every class" if self.holds else "guarantees nothing for all classes together")
-            + f". Class by class it guarantees {int(self.safe.sum())} of {K}"
+            f"γ = {self.gamma:.3g} and η = {self.eta:.3g}: Proposition C.19 {every}. "
+            f"Class by class it guarantees {int(self.safe.sum())} of {len(self.margins)}"
         )
         if self.rho > self.rounding:
             sentence += (
@@ -144,19 +128,25 @@ class Margins:
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary and the classes as plain data."""
+        numbers = ("rank", "gamma", "eta", "rho", "holds")
+        by_class = ("retrieved", "margins", "residuals", "errors", "offsets", "inside")
         return {
-            "rank": self.rank,
-            "gamma": self.gamma,
-            "eta": self.eta,
-            "rho": self.rho,
-            "holds": self.holds,
+            **{name: getattr(self, name) for name in numbers},
             "confusion": self.confusion(),
             "confusion_certified": self.confusion(self.certified),
             "confusion_certified_by_difference": self.confusion(self.certified_by_difference),
             "breaking": self.breaking(),
-            "retrieved": self.retrieved.tolist(),
-            **{name: getattr(self, name).tolist() for name in ("margins", "residuals", "errors", "offsets", "inside")},
+            **{name: getattr(self, name).tolist() for name in by_class},
         }
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw each class's margin γ_c against 2(η_c + s_c) on ``ax``: classes above the line are certified."""
+        from congruence.plotting import draw_class_margins
+
+        needed = 2 * (self.residuals + self.errors)
+        return draw_class_margins(
+            {"margins": self.margins, "needed": needed, "right": self.right}, ax, annotate=annotate
+        )
 
 
 def class_margins(
@@ -194,19 +184,10 @@ def class_margins(
     with r the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
 
     Scores are compared block by block: memory is O(K·d), time O(K²·d).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> found = class_margins(np.eye(3)[:2], np.eye(3), np.eye(3), np.eye(3))
-    >>> found.gamma, found.eta  # the third class lies outside the span of the anchors
-    (0.0, 1.0)
-    >>> found.safe.tolist(), found.right.tolist()
-    ([True, True, False], [True, True, True])
     """
     G, G_target = paired_models(G_classes, G_target_classes, ("G_classes", "G_target_classes"), unit=False, min_rows=2)
     (K, d), d_target = G.shape, G_target.shape[1]
-    U, _, Vt = scipy.linalg.svd(as_rotation(Q, d, d_target), full_matrices=False, check_finite=False)
+    U, _, Vt = scipy.linalg.svd(as_map(Q, d, d_target, "Q", rotation=True), full_matrices=False, check_finite=False)
     R = U @ Vt  # exactly orthonormal
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
@@ -235,16 +216,16 @@ def class_margins(
         residuals[rows] = np.abs(w[rows] @ w_target.T).max(axis=1)
         errors[rows] = np.abs(u[rows] @ error.T).max(axis=1)
     return Margins(
-        len(basis),
-        float(margins.min()),
-        float(residuals.max()),
-        float(np.sqrt(np.einsum("ij,ij->i", error, error)).max()),
-        margins,
-        residuals,
-        errors,
-        offsets,
-        np.sqrt(np.einsum("ij,ij->i", u, u)),
-        retrieved,
-        _ROUNDING * float(max(np.einsum("ij,ij->i", side, side).max() for side in (G, G_target))),
-        None if names is None else tuple(map(str, names)),
+        rank=len(basis),
+        gamma=float(margins.min()),
+        eta=float(residuals.max()),
+        rho=float(np.linalg.norm(error, axis=1).max()),
+        margins=margins,
+        residuals=residuals,
+        errors=errors,
+        offsets=offsets,
+        inside=np.linalg.norm(u, axis=1),
+        retrieved=retrieved,
+        rounding=_ROUNDING * float(max(np.linalg.norm(side, axis=1).max() ** 2 for side in (G, G_target))),
+        names=None if names is None else tuple(map(str, names)),
     )

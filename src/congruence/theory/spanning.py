@@ -27,19 +27,17 @@ if TYPE_CHECKING:
 class Spanning(PlainData):
     """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
 
-    - ``n``, ``width``: Number of rows, and their width d.
-    - ``dimension``: Dimension of the space of symmetric matrices, d(d + 1)/2. Fewer rows than this cannot span it.
+    - ``n``, ``width``, ``dimension``: Number of rows, their width d, and d(d + 1)/2, the dimension of the symmetric
+      matrices. Fewer rows than this cannot span it.
     - ``rank``: Number of dimensions that the squares span. If ``exact`` is False: a lower bound, or ``dimension`` if
       the estimate is that they span.
-    - ``exact``: Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is
-      certain in any case.
+    - ``exact``: Whether ``rank`` and ``spans`` come from a complete decomposition; n < dimension is certain anyway.
     - ``sigma_min``, ``sigma_max``: The ``dimension``-th and the first singular value of the matrix whose rows are
       svec(x xᵀ). ``sigma_min`` is 0 if n < dimension, and an upper bound from an iteration if ``exact`` is False.
     - ``tolerance``: Singular values above this count as nonzero.
-    - ``witness``, shape (d, d): The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then
-      ``sigma_min``. If the rows do not span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves
-      the length of every anchor without being a rotation. None if there are too many rows to compute it and too few to
-      span.
+    - ``witness``, shape (d, d): The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), or None. If the rows do
+      not span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every anchor
+      without being a rotation.
     - ``singular_values``, shape (min(n, dimension),): All singular values of that matrix, descending; None if ``exact``
       is False.
     """
@@ -55,23 +53,6 @@ class Spanning(PlainData):
     tolerance: float
     witness: np.ndarray | None
     singular_values: np.ndarray | None = None
-
-    def in_words(self) -> str:
-        """Return the result as one sentence, for display."""
-        if self.n < self.dimension:
-            return (
-                f"{self.n} anchors cannot span Sym({self.width}), which takes {self.dimension}: "
-                "their lengths alone do not force a linear map to be a rotation."
-            )
-        if self.spans:
-            estimated = "" if self.exact else " (by an iterative estimate)"
-            return (
-                f"The {self.n} anchors span Sym({self.width}){estimated}; smallest singular value {self.sigma_min:.3g}."
-            )
-        return (
-            f"The {self.n} anchors do not span Sym({self.width}): rank {self.rank} of {self.dimension}"
-            f"{'' if self.exact else ' at least'}."
-        )
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the singular values and the tolerance on ``ax``; if not all were computed, the first and the last."""
@@ -97,11 +78,6 @@ def anchors_needed(d: int) -> int:
     """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning (Definition 5.4).
 
     Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
-
-    Examples
-    --------
-    >>> anchors_needed(512)
-    131328
     """
     check_positive(d, "d", integer=True)
     return int(d) * (int(d) + 1) // 2
@@ -134,25 +110,21 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     2
     """
     check_seed(random_state)
-    A = as_matrix(S, "S").astype(np.float64)
-    return analyze_spanning(S, A, rtol, random_state)[0]
+    return _analyze(S, as_matrix(S, "S").astype(np.float64), rtol, random_state)[0]
 
 
-def analyze_spanning(
+def _analyze(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Return the result of ``sym_spanning`` for the validated anchors A (n, d) of S, and what ``decompose`` returned,
-    if it was called.
+    """Return the result of ``sym_spanning`` for the validated anchors A (n, d) of S, and singular values and vectors of
+    their features, if these were decomposed.
     """
-    if rtol is not None:
-        check_positive(rtol, "rtol", zero=True)
     n, d = A.shape
     D = anchors_needed(d)
-    rng = np.random.default_rng(random_state)
     norm = float(np.sqrt(np.mean(np.einsum("ij,ij->i", A, A) ** 2)))
 
     def floor(top: float) -> float:
-        return rtol * top if rtol is not None else rounding_floor(S, (n, D), norm, top)
+        return rounding_floor(S, (n, D), norm, top, rtol)
 
     if n >= D and D <= DENSE:
         s, vt = decompose(A)
@@ -160,7 +132,7 @@ def analyze_spanning(
         rank = int(np.count_nonzero(s > tolerance))
         result = Spanning(n, d, D, rank, rank == D, True, float(s[-1]), float(s[0]), tolerance, unpack(vt[-1], d), s)
         return result, (s, vt)
-    return (_too_few if n < D else _estimate)(A, floor, rng), None
+    return (_too_few if n < D else _estimate)(A, floor, np.random.default_rng(random_state)), None
 
 
 def _too_few(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Generator) -> Spanning:
@@ -193,62 +165,41 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
     """Return the result for many rows, with the smallest singular value estimated without forming the features."""
     n, d = A.shape
     D = anchors_needed(d)
+
+    def operator(act: Callable[[np.ndarray], np.ndarray]) -> LinearOperator:
+        """Return a map of symmetric matrices as one of the columns svec(M)."""
+
+        def on_columns(X: np.ndarray) -> np.ndarray:
+            return np.column_stack([pack(act(unpack(x, d))) for x in X.reshape(D, -1).T]).reshape(X.shape)
+
+        return LinearOperator((D, D), matvec=on_columns, matmat=on_columns, dtype=np.float64)
+
+    squared = operator(lambda M: (A * quadratic_forms(A, M)[:, None]).T @ A)  # TᵀT
+    top = float(np.sqrt(eigsh(squared, k=1, v0=rng.standard_normal(D), return_eigenvectors=False, tol=1e-6)[0]))
     values, vectors = scipy.linalg.eigh(A.T @ A / n, check_finite=False)
-    # If the rows are in a hyperplane v⊥, xᵀ(vvᵀ)x = 0 for all of them.
-    if values[0] <= d * np.finfo(np.float64).eps * values[-1]:
-        v = vectors[:, 0]
-        bound = _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng)
-        witness = np.outer(v, v)
-        least = float(np.linalg.norm(quadratic_forms(A, witness)))
-        top = _largest(A, rng)
-        return Spanning(n, d, D, bound.rank, False, False, least, top, floor(top), witness)
-    inverse = (vectors / values) @ vectors.T
-
-    def forward(X: np.ndarray) -> np.ndarray:
-        return _columns(lambda M: (A * quadratic_forms(A, M)[:, None]).T @ A, X, d)
-
-    def precondition(X: np.ndarray) -> np.ndarray:
-        return _columns(lambda M: inverse @ M @ inverse, X, d)
-
-    top = _largest(A, rng)
-    start = rng.standard_normal((D, _LOBPCG_VECTORS))
-    with warnings.catch_warnings():  # lobpcg warns that it did not converge; the result is reported as an estimate
-        warnings.simplefilter("ignore", UserWarning)
-        squared, directions = lobpcg(
-            LinearOperator((D, D), matvec=forward, matmat=forward, dtype=np.float64),
-            start,
-            M=LinearOperator((D, D), matvec=precondition, matmat=precondition, dtype=np.float64),
-            tol=1e-10 * top**2,
-            maxiter=_LOBPCG_ITERATIONS,
-            largest=False,
-        )
-    witness = unpack(directions[:, int(np.argmin(squared))], d)
-    witness /= np.linalg.norm(witness)
+    in_a_hyperplane = bool(values[0] <= d * np.finfo(np.float64).eps * values[-1])
+    if in_a_hyperplane:  # v⊥: xᵀ(vvᵀ)x = 0 for all rows
+        witness, tolerance = np.outer(vectors[:, 0], vectors[:, 0]), floor(top)
+    else:
+        inverse = (vectors / values) @ vectors.T
+        with warnings.catch_warnings():  # lobpcg warns that it did not converge; the result is reported as an estimate
+            warnings.simplefilter("ignore", UserWarning)
+            found, directions = lobpcg(
+                squared,
+                rng.standard_normal((D, _LOBPCG_VECTORS)),
+                M=operator(lambda M: inverse @ M @ inverse),
+                tol=1e-10 * top**2,
+                maxiter=_LOBPCG_ITERATIONS,
+                largest=False,
+            )
+        witness = unpack(directions[:, int(np.argmin(found))], d)
+        witness /= np.linalg.norm(witness)
+        # The iteration uses squares of singular values, so it cannot resolve values below the root of the precision.
+        tolerance = max(floor(top), 1e-7 * top)
     least = float(np.linalg.norm(quadratic_forms(A, witness)))
-    # The iteration uses squares of singular values, so it cannot resolve values below the square root of the precision.
-    tolerance = max(floor(top), 1e-7 * top)
-    spans = least > tolerance
+    spans = not in_a_hyperplane and least > tolerance
     rank = D if spans else _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng).rank
     return Spanning(n, d, D, rank, spans, False, least, top, tolerance, witness)
-
-
-def _largest(A: np.ndarray, rng: np.random.Generator) -> float:
-    """Return the largest singular value of the features, without forming them."""
-    d = A.shape[1]
-    D = anchors_needed(d)
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        return pack((A * quadratic_forms(A, unpack(x.ravel(), d))[:, None]).T @ A)
-
-    operator = LinearOperator((D, D), matvec=forward, dtype=np.float64)
-    value = eigsh(operator, k=1, v0=rng.standard_normal(D), return_eigenvectors=False, tol=1e-6)
-    return float(np.sqrt(value[0]))
-
-
-def _columns(act: Callable[[np.ndarray], np.ndarray], X: np.ndarray, d: int) -> np.ndarray:
-    """Apply an operator on symmetric matrices to each column svec(M)."""
-    columns = X.reshape(len(X), -1)
-    return np.column_stack([pack(act(unpack(x, d))) for x in columns.T]).reshape(X.shape)
 
 
 def quadratic_forms(A: np.ndarray, M: np.ndarray) -> np.ndarray:
@@ -323,18 +274,6 @@ class Kappa(PlainData):
         """Whether the bounds meet."""
         return self.certified and (self.lower == self.upper or self.upper - self.lower <= 1e-9 * self.upper)
 
-    def in_words(self) -> str:
-        """Return the result as one sentence, for display."""
-        if np.isinf(self.lower):
-            return "κ is infinite: the anchors' lengths allow linear maps that are far from every rotation."
-        if self.exact:
-            return f"κ is {self.lower:.3g}."
-        return (
-            f"κ is at least {self.lower:.3g} and {'at most' if self.certified else 'by estimate at most'} "
-            f"{self.upper:.3g}: if the anchors' squared lengths are preserved to within ε, those of other unit "
-            "vectors are to within κ·ε."
-        )
-
 
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
     """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2): the smallest such that ‖AᵀA − I‖₂ ≤ κ_S
@@ -366,14 +305,6 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
 
     ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> angles = np.arange(8) * np.pi / 8
-    >>> k = kappa(np.c_[np.cos(angles), np.sin(angles)])
-    >>> round(k.lower, 6), round(float(1 / np.cos(np.pi / 8)), 6)
-    (1.082392, 1.082392)
     """
     check_seed(random_state)
     A = as_unit_rows(S, "S")
@@ -383,7 +314,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
         value = float(1 / (A**2).max())
         return Kappa(value, value, True, np.array([[value]]), np.ones(1))
     D = anchors_needed(d)
-    spanning, factors = analyze_spanning(S, A, rtol, random_state)
+    spanning, factors = _analyze(S, A, rtol, random_state)
     if not spanning.spans:
         M = spanning.witness
         return Kappa(np.inf, np.inf, True, M, None if M is None else _longest(M)[1])

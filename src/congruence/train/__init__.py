@@ -62,12 +62,6 @@ METHODS: dict[str, type[HeadsMap]] = {
 
 def make_method(name: str, **parameters: object) -> HeadsMap:
     """Return a method of ``METHODS`` by name, with the given parameters.
-
-    Examples
-    --------
-    >>> from congruence.train import make_method
-    >>> make_method("csa", n_components=8)
-    CSA(n_components=8)
     """
     cls = METHODS[check_choice(name, METHODS, "method")]
     known = sorted(inspect.signature(cls).parameters)

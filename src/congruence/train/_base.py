@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 #: Maximum number of unpaired rows that the mean of a side is computed from.
 MEAN_ROWS = 100_000
-#: Preprocessing of rows before the first layer.
-PREPROCESS = ("none", "normalize", "center")
-HEADS = ("linear", "mlp")
-PAIR_LOSSES = ("siglip", "infonce")
 
 
 def retrieval_score(
@@ -104,6 +100,9 @@ class HeadTrainer(HeadsMap):
     objective: ClassVar[type[HeadsObjective]]
     criterion: ClassVar[str] = "mean_recall_at_1"
     score = retrieval_score
+    counts: ClassVar[tuple[str, ...]] = ("n_components", "batch_size", "pair_batch_size", "hidden")
+    positive: ClassVar[tuple[str, ...]] = ("temperature", "logit_scale")
+    not_negative: ClassVar[tuple[str, ...]] = ()
 
     n_components: int = 1024
     head: str = "linear"
@@ -168,8 +167,6 @@ class HeadTrainer(HeadsMap):
 
         Raises
         ------
-        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match, cannot be trained on, are both paired and unpaired, or are missing.
         TrainingError
             If a loss is not finite, or the checkpoint belongs to another run.
         """
@@ -236,15 +233,23 @@ class HeadTrainer(HeadsMap):
 
     def _check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
-        for name in ("n_components", "batch_size", "pair_batch_size"):
-            check_positive(getattr(self, name), name, integer=True)
-        if self.hidden is not None:
-            check_positive(self.hidden, "hidden", integer=True)
-        check_positive(self.temperature, "temperature")
-        check_positive(self.logit_scale, "logit_scale")
-        check_choice(self.head, HEADS, "head")
-        check_choice(self.preprocess, PREPROCESS, "preprocess")
-        check_choice(self.pair_loss, PAIR_LOSSES, "pair_loss")
+        check_numbers(self)
+        check_choice(self.head, ("linear", "mlp"), "head")
+        check_choice(self.preprocess, ("none", "normalize", "center"), "preprocess")
+        check_choice(self.pair_loss, ("siglip", "infonce"), "pair_loss")
+
+
+def check_numbers(trainer: Any) -> None:
+    """Check the parameters that a class and its bases list in ``counts``, ``positive`` and ``not_negative``."""
+    for cls in type(trainer).__mro__:
+        for kind, options in NUMBERS.items():
+            for name in vars(cls).get(kind, ()):
+                if getattr(trainer, name) is not None:
+                    check_positive(getattr(trainer, name), name, **options)
+
+
+#: Lists of a class of the names of parameters that must be numbers of a kind, or None.
+NUMBERS = {"counts": {"integer": True}, "positive": {}, "not_negative": {"zero": True}}
 
 
 def train_heads(
@@ -345,13 +350,9 @@ class HeadsObjective:
             return
         sides = ("source", "target") if side is None else (side,)
         if any(getattr(self.data, f"unpaired_{name}") is None for name in sides):
-            missing, needed, otherwise = "rows of one side or both", "some of each", ""
-            if side is not None:
-                missing, needed = f"{side} rows and {weight}={getattr(self.trainer, weight):g}", "some"
-                otherwise = f", or {weight}=0"
-            raise InputError(
-                f"Got no unpaired {missing}; expected {needed}, since {why}.", f"Pass `unpaired=(U, V)`{otherwise}."
-            )
+            missing = "rows of one side or both" if side is None else f"{side} rows"
+            otherwise = "" if side is None else f", or {weight}=0"
+            raise InputError(f"Got no unpaired {missing}, but {why}.", f"Pass `unpaired=(U, V)`{otherwise}.")
 
     def batch(self, step: int) -> Batch:
         """Return the rows of a step."""
@@ -378,10 +379,8 @@ class HeadsObjective:
 
     def result(self, history: History) -> tuple[dict[str, list[Layer]], dict[str, object]]:
         """Return the trained layers, and facts about the training to store with them."""
-        unpaired = {"n_unpaired_source": self.data.unpaired_source, "n_unpaired_target": self.data.unpaired_target}
-        sizes = {name: 0 if rows is None else len(rows) for name, rows in unpaired.items()}
         layers = {"source": self.module.source.plain(), "target": self.module.target.plain()}
-        return layers, {"n_pairs": len(self.data.source), **sizes}
+        return layers, dict(self.data.sizes())
 
     def validate(self) -> float | None:
         """Return the mean of the recalls at 1 in both directions on the held-out rows."""

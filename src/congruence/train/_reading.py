@@ -55,26 +55,21 @@ class TrainingData:
             np.empty((0, paired.shape[1]), np.float32) if rows is None else sample(rows, DISTRACTORS)
             for rows, paired in ((self.unpaired_source, self.source), (self.unpaired_target, self.target))
         ]
-        return replace(
-            self,
-            source=self.source[~out],
-            target=self.target[~out],
-            validation=heldout,
-            distractors=(pools[0], pools[1]),
-        )
+        kept = self.source[~out], self.target[~out]
+        return replace(self, source=kept[0], target=kept[1], validation=heldout, distractors=(pools[0], pools[1]))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of pairs and of unpaired rows of each side."""
+        unpaired = {"n_unpaired_source": self.unpaired_source, "n_unpaired_target": self.unpaired_target}
+        return {"n_pairs": len(self.source)} | {k: 0 if rows is None else len(rows) for k, rows in unpaired.items()}
 
     def facts(self) -> dict[str, object]:
         """Return what identifies these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
+        pools = [sample(rows, 64) for rows in (self.unpaired_source, self.unpaired_target) if rows is not None]
         digest = hashlib.sha256()
-        for side in (self.source, self.target):
-            digest.update(np.ascontiguousarray(side).tobytes())
-        facts: dict[str, object] = {"pairs": len(self.source)}
-        for name in ("unpaired_source", "unpaired_target"):
-            rows = getattr(self, name)
-            facts[name] = 0 if rows is None else len(rows)
-            if rows is not None:
-                digest.update(np.ascontiguousarray(sample(rows, 64)).tobytes())
-        return {**facts, "digest": digest.hexdigest()}
+        for rows in (self.source, self.target, *pools):
+            digest.update(np.ascontiguousarray(rows).tobytes())
+        return {**self.sizes(), "digest": digest.hexdigest()}
 
 
 def read_data(

@@ -66,13 +66,6 @@ def _funnel(widths: Sequence[int], d_out: int, rng: np.random.Generator, dropout
 
 def count(layers: Iterable[Layer]) -> Cost:
     """Count the parameters of layers, as of ``congruence.HeadsMap.layers``, and the operations per row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from congruence.train.autoencoder import count
-    >>> count([{"kind": "linear", "weight": np.ones((3, 2)), "bias": np.ones(2)}])
-    Cost(parameters=8, flops=12)
     """
     total = Cost(0, 0)
     for layer in layers:

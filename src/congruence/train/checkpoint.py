@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from congruence.errors import CorruptFileError, OutputExistsError, StorageError,
 from congruence.maps.history import History
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
 
@@ -38,8 +39,7 @@ class Checkpoint:
         recover(path, why_no_checkpoint)
         if not self.exists:  # otherwise load() reports what is wrong
             self._check_replaceable()
-        run = {"schedule": schedule, **(identity or {})}
-        self.identity = json.loads(json.dumps(run, default=str))
+        self.identity = json.loads(json.dumps({"schedule": schedule, **(identity or {})}, default=str))
 
     @property
     def exists(self) -> bool:
@@ -56,20 +56,15 @@ class Checkpoint:
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
-    def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, object]) -> None:
+    def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, Tensor]) -> None:
         """Write the weights, the moments, the history and the best weights so far."""
         import safetensors.torch
+        import torch
 
         arrays = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
         arrays |= {f"best.{name}": tensor for name, tensor in best.items()}
-        plain = {}
-        for number, state in optimizer.state_dict()["state"].items():
-            for name, value in state.items():
-                key = f"optimizer.{number}.{name}"
-                if hasattr(value, "shape"):
-                    arrays[key] = value
-                else:
-                    plain[key] = value
+        for number, moments in optimizer.state_dict()["state"].items():
+            arrays |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in moments.items()}
         # safetensors refuses tensors that share memory, as those of a snapshot may, so copies are written.
         weights = safetensors.torch.save({key: value.detach().cpu().clone() for key, value in arrays.items()})
         state = {
@@ -77,116 +72,83 @@ class Checkpoint:
             "format_version": FORMAT_VERSION,
             "identity": self.identity,
             "history": history.to_dict(),
-            "optimizer": plain,
             "sha256": hashlib.sha256(weights).hexdigest(),
         }
         with atomic_path(self.path, force=True, directory=True, foreign=why_no_checkpoint) as folder:
             (folder / WEIGHTS).write_bytes(weights)
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
-    def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Any]]:
+    def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Tensor]]:
         """Restore module and optimizer from the checkpoint; return the history and the best weights."""
         import safetensors.torch
 
+        unreadable = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
         try:
             state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
-            if not isinstance(state, dict) or (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
+            if (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
                 raise ValueError(f"not a {FORMAT} of version {FORMAT_VERSION}")
             raw = (self.path / WEIGHTS).read_bytes()
             if state["sha256"] != hashlib.sha256(raw).hexdigest():
                 raise ValueError("the weights do not match their digest")
-            history = History.from_dict(state["history"])
-            groups = _grouped({**safetensors.torch.load(raw), **state["optimizer"]})
-            identity = state["identity"]
-            if not isinstance(identity, dict):
-                raise TypeError("the identity is not a mapping")
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-            safetensors.SafetensorError,
-        ) as error:
+            history, stored = History.from_dict(state["history"]), _flat(state["identity"])
+            groups: dict[str, dict[str, Tensor]] = {"module": {}, "best": {}, "optimizer": {}}
+            for key, tensor in safetensors.torch.load(raw).items():
+                kind, _, name = key.partition(".")
+                groups[kind][name] = tensor
+        except (*unreadable, safetensors.SafetensorError) as error:
             raise CorruptFileError(
                 f"Got an unreadable checkpoint at {self.path} ({error}).", "Remove it and train again."
             ) from error
         self._check_replaceable()
-        self._compare(identity)
+        ours = _flat(self.identity)
+        if differing := sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key)):
+            key = differing[0]
+            raise TrainingError(
+                f"{self.path} is a checkpoint of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}).",
+                "Pass another `checkpoint=…`, or remove this one.",
+            )
         try:
-            moments = _moments(groups["optimizer"])
-            _check_fit(module, optimizer, groups["module"], groups["best"], moments)
+            moments = _check(module, optimizer, **groups)
             module.load_state_dict(groups["module"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
             raise CorruptFileError(
                 f"Got a checkpoint at {self.path} that does not fit ({error}).", "Remove it and train again."
             ) from error
         device = next(module.parameters()).device
         return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
 
-    def _compare(self, stored_identity: Mapping[str, object]) -> None:
-        """Raise TrainingError if the stored checkpoint belongs to another run."""
-        ours, stored = _flat(self.identity), _flat(stored_identity)
-        differing = sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key))
-        if differing:
-            key = differing[0]
-            raise TrainingError(
-                f"{self.path} is a checkpoint of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}).",
-                "Pass another `checkpoint=…`, or remove this one.",
-            )
 
-
-def _grouped(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    """Return the saved values of the module, of the best weights and of the optimizer, by name."""
-    groups: dict[str, dict[str, object]] = {"module": {}, "best": {}, "optimizer": {}}
-    for key, value in values.items():
-        kind, _, name = key.partition(".")
-        groups[kind][name] = value
-    return groups
-
-
-def _moments(values: Mapping[str, object]) -> dict[int, dict[str, Any]]:
-    """Return the optimizer's moments by the number of their parameter."""
-    moments: dict[int, dict[str, object]] = {}
-    for key, value in values.items():
-        number, _, name = key.partition(".")
-        moments.setdefault(int(number), {})[name] = value
-    return moments
-
-
-def _check_fit(
-    module: Module,
-    optimizer: Optimizer,
-    weights: Mapping[str, Any],
-    best: Mapping[str, Any],
-    moments: Mapping[int, Mapping[str, Any]],
-) -> None:
-    """Raise ValueError if moments or best weights have other shapes than the module's, or any value is not finite."""
-    import torch
-
-    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
+def _check(
+    model: Module,
+    trained_by: Optimizer,
+    module: Mapping[str, Tensor],
+    best: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+) -> dict[int, dict[str, Tensor]]:
+    """Return the optimizer's moments by the number of their parameter, after checking that all tensors have the shapes
+    of the model's, and values that training can have.
+    """
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if best and {name: tensor.shape for name, tensor in best.items()} != shapes:
         raise ValueError("best weights whose shapes differ from those of the weights")
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if len({frozenset(state) for state in moments.values()}) > 1:
+    parameters = [parameter for group in trained_by.param_groups for parameter in group["params"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in optimizer.items():
+        number, _, name = key.partition(".")
+        if value.ndim and value.shape != parameters[int(number)].shape:
+            raise ValueError(f"{name} {tuple(value.shape)} for parameter {number}")
+        # AdamW divides by 1 − β^step and takes roots of its second moments.
+        least = {"step": 1, "exp_avg_sq": 0}.get(name)
+        if least is not None and (value < least).any():
+            raise ValueError(f"{name} of parameter {number} below {least}")
+        moments.setdefault(int(number), {})[name] = value
+    if min(moments, default=0) < 0 or len({frozenset(one) for one in moments.values()}) > 1:
         raise ValueError("moments of different kinds")
-    for number, state in moments.items():
-        for name, value in state.items():
-            shape = getattr(value, "shape", torch.Size())
-            if not 0 <= number < len(parameters) or shape not in (torch.Size(), parameters[number].shape):
-                raise ValueError(f"{name} {tuple(shape)} for parameter {number}")
-            if not torch.as_tensor(value).isfinite().all():
-                raise ValueError(f"{name} of parameter {number} with numbers that are not finite")
-            # AdamW divides by 1 − β^step and takes roots of its second moments.
-            least = {"step": 1, "exp_avg_sq": 0}.get(name)
-            if least is not None and (torch.as_tensor(value) < least).any():
-                raise ValueError(f"{name} of parameter {number} below {least}")
-    for what, tensors in (("weights", weights), ("best weights", best)):
+    for what, tensors in (("weights", module), ("best weights", best), ("moments", optimizer)):
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ValueError(f"{what} that are not finite")
+    return moments
 
 
 def _flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -211,14 +173,18 @@ def own_folder(place: Path) -> Iterator[Path]:
     """Yield a folder for checkpoints that is removed on success; one left by an interrupted run is reused. If the block
     fails, its checkpoints are kept, and a folder without any is removed.
     """
+
+    def marked() -> bool:
+        return has_marker(place / MARKER, MARKER_FORMAT)
+
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
-    if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
+    if place.is_symlink() or not place.is_dir() or not (marked() or not any(place.iterdir())):
         raise OutputExistsError(
             f"Got something at {place} that this library did not write.", "Pass another `checkpoint=…`, or move it."
         )
-    with _locked(place):
-        if not _is_marked(place):  # an empty folder that the user created, which is not removed at the end
+    with locked(place, _IN_USE.format(place)):
+        if not marked():  # an empty folder that the user created, which is not removed at the end
             _mark(place, made=False)
         try:
             yield place
@@ -242,7 +208,7 @@ def named_folder(place: Path) -> Iterator[Path]:
         ) from None
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
-    with _locked(place):
+    with locked(place, _IN_USE.format(place)):
         try:
             yield place
         except BaseException:
@@ -252,15 +218,16 @@ def named_folder(place: Path) -> Iterator[Path]:
             raise
 
 
+_IN_USE = (
+    "Got checkpoints at {} that another run is using; expected one run. Wait for it, or pass another checkpoint=…."
+)
+
+
 def _mark(folder: Path, *, made: bool) -> None:
     """Write the marker file; ``made`` says whether the folder was created for the checkpoints."""
     facts = {"format": MARKER_FORMAT, "format_version": FORMAT_VERSION, "made_folder": made}
     with atomic_path(folder / MARKER) as temporary:
         temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-
-def _is_marked(folder: Path) -> bool:
-    return has_marker(folder / MARKER, MARKER_FORMAT)
 
 
 def _clear(place: Path) -> None:
@@ -276,11 +243,3 @@ def _clear(place: Path) -> None:
         if made:
             with suppress(OSError):  # another process has just written to it
                 place.rmdir()
-
-
-def _locked(place: Path) -> AbstractContextManager[None]:
-    return locked(
-        place,
-        f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another "
-        "checkpoint=….",
-    )

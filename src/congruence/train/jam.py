@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from congruence._utils.optional import choose_device, require
-from congruence._utils.typing import Array, Labels, Layer, RowsLike
+from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap
+from congruence.maps.heads import SIDES
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
-from congruence.train._base import train_heads
+from congruence.train._base import check_numbers, train_heads
 from congruence.train._reading import join_by_id, space_of
 from congruence.train.autoencoder import autoencoder, count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 #: Upper bound of 1/τ for a learned temperature, as in CLIP.
 LARGEST_SCALE = 100.0
-LOSSES = ("spread", "negcon", "con")
 
 
 @dataclass(eq=False, repr=False)
@@ -51,44 +51,32 @@ class JAM(HeadsMap):
         See ``congruence.train.losses``. The first two need wrong captions.
     spread_mix : float or tuple of two float, default=0.5
         α of Spread; a pair gives the start and end of a linear curriculum.
-    temperature : float, default=0.07
-        τ.
-    learn_temperature : bool, default=False
-        Train log 1/τ starting from this value, up to 1/τ = 100. The paper's section 3.1 states τ = 0.07 for all
+    temperature, learn_temperature : float and bool, default=0.07 and False
+        τ, fixed, or trained from this value, up to 1/τ = 100. The paper's section 3.1 states τ = 0.07 for all
         experiments; its appendix D.2 states that τ is learned.
     reconstruction : tuple of two float, default=(1.0, 0.1)
         λ, the weight of the reconstruction error, in the first step and in the last.
-    hidden : sequence of int, default=(512, 512, 512)
-        Widths of the hidden stages; see ``congruence.train.autoencoder.autoencoder``.
-    latent : int, default=256
-        Width of the joint space.
+    hidden, latent : sequence of int and int, default=(512, 512, 512) and 256
+        Widths of the hidden stages and of the joint space; see ``congruence.train.autoencoder.autoencoder``.
     standardize : bool, default=True
         Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same
-        meaning for every model. The map takes and returns rows in their original scale. The paper does not mention this
-        step.
+        meaning for every model. The map takes and returns rows in their original scale. Not in the paper.
     mask_same : bool, default=False
         Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions
-        are not wrong. The paper does not mention this step.
-    learning_rate, weight_decay : float, default=1e-3 and 0.01
-        Of AdamW; the paper does not report them.
-    clip : float or None, default=1.0
-        Largest norm of the gradient.
-    schedule : {"cosine", "constant"}, default="cosine"
-    validate_every, patience : int, int or None, default=5 and 5
-        Epochs between validations, and number of validations without improvement after which training ends.
-    log_every : int, default=10
-        Steps between recorded losses.
-    checkpoint_every : int, default=5
-        Epochs between checkpoints. An epoch uses every row once, in random order; a batch may span the end of one epoch
-        and the start of the next.
-    precision, device, random_state
-        See ``congruence.train.Schedule``. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
-        (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
-        the split of the rows. The paper uses 5, 42 and 55.
+        are not wrong. Not in the paper.
+    validate_every, patience, checkpoint_every : int, int or None, int, default=5
+        In epochs, in validations without improvement, and in epochs. An epoch uses every row once, in random order; a
+        batch may span the end of one epoch and the start of the next.
+    learning_rate, weight_decay, clip, schedule, log_every, precision, device, random_state
+        See ``congruence.train.Schedule``; the optimizer is AdamW, whose settings the paper does not report. Recall is
+        the same in bfloat16 (docs/jam.md); use ``"float32"`` if results must not depend on the processor.
+        ``random_state`` also determines the split of the rows. The paper uses 5, 42 and 55.
     """
 
     method: ClassVar[str] = "jam"
     criterion: ClassVar[str] = "source_to_target_recall_at_1"
+    counts: ClassVar = ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every")
+    positive: ClassVar = ("temperature",)
 
     loss: str = "spread"
     spread_mix: float | tuple[float, float] = 0.5
@@ -134,16 +122,13 @@ class JAM(HeadsMap):
 
         Parameters
         ----------
-        X : Embeddings or array_like, shape (n, d_source)
-            Images, one row per caption.
-        Y : Embeddings or array_like, shape (n, d_target)
-            Their captions, paired by id if both are embeddings with ids, else by position.
+        X, Y : Embeddings or array_like, shapes (n, d_source) and (n, d_target)
+            Images, one row per caption, and their captions, paired by id if both have ids, else by position.
         negatives : Embeddings or array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
             The image of each row of ``Y``. Without ``validation``, 70 % of the images are used for training and 15 %
-            for validation; ``congruence.train.split_by_group`` with the same ``random_state`` returns the remaining
-            15 %, for testing.
+            for validation; ``congruence.train.split_by_group`` with the same ``random_state`` returns the rest.
         validation : tuple, optional
             Held-out rows as for ``score``: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The
             weights with the best score are kept; without validation, the last weights.
@@ -202,44 +187,29 @@ class JAM(HeadsMap):
 
     def _check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
-        check_choice(self.loss, LOSSES, "loss")
-        for name in ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every"):
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.temperature, "temperature")
+        check_choice(self.loss, ("spread", "negcon", "con"), "loss")
+        check_numbers(self)
         if isinstance(self.hidden, (str, int)):
-            raise ParameterError(
-                argument="hidden", got=self.hidden, expected="widths", fix="Pass `hidden=(512, 512, 512)`."
-            )
+            raise ParameterError(argument="hidden", got=self.hidden, expected="widths")
         for width in self.hidden:
             check_positive(width, "a width of hidden", integer=True)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ParameterError(
-                argument="dropout", got=self.dropout, expected="a share below 1", fix="Pass `dropout=0.1`."
-            )
-        for end in ends(self.spread_mix, "spread_mix"):
-            if not 0 <= end <= 1:
-                raise ParameterError(
-                    argument="spread_mix", got=self.spread_mix, expected="0 to 1", fix="Pass `spread_mix=0.5`."
-                )
+            raise ParameterError(argument="dropout", got=self.dropout, expected="a share below 1")
+        if not all(0 <= end <= 1 for end in ends(self.spread_mix, "spread_mix")):
+            raise ParameterError(argument="spread_mix", got=self.spread_mix, expected="0 to 1")
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
         """Return the squared reconstruction error divided by that of the training mean, on validation rows if any."""
-        heldout = objective.heldout
-        rows: Captions = objective.data if heldout is None else heldout
-        source, target = objective.means
-        return {
-            "rows": "training" if heldout is None else "validation",
-            "source": _error(self.reconstruct(rows.source), rows.source, source),
-            "target": _error(self.reconstruct_target(rows.target), rows.target, target),
-        }
-
-
-def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
-    """Return the squared error of reconstructed rows divided by that of the training mean."""
-    spread = float(np.sum((rows - mean) ** 2))
-    return float(np.sum((np.asarray(reconstructed, np.float64) - rows) ** 2)) / spread if spread else 0.0
+        rows = objective.data if objective.heldout is None else objective.heldout
+        errors: dict[str, object] = {"rows": "training" if objective.heldout is None else "validation"}
+        sides = ((self.reconstruct, rows.source), (self.reconstruct_target, rows.target))
+        for side, (reconstruct, given), mean in zip(SIDES, sides, objective.means, strict=True):
+            spread = float(np.sum((given - mean) ** 2))
+            error = float(np.sum((np.asarray(reconstruct(given), np.float64) - given) ** 2))
+            errors[side] = error / spread if spread else 0.0
+        return errors
 
 
 @dataclass(frozen=True)
@@ -350,10 +320,8 @@ class AutoencoderObjective:
             return None
         with torch.inference_mode(), autocast(str(self.device), self.schedule.precision):
             v, t = (
-                encode(self.tensor(rows, side)).float().cpu().numpy()
-                for side, (encode, rows) in enumerate(
-                    zip(self.module.encode, (heldout.source, heldout.candidates()), strict=True)
-                )
+                self.module.encode[side](self.tensor(rows, side)).float().cpu().numpy()
+                for side, rows in enumerate((heldout.source, heldout.candidates()))
             )
         return recall_at_k(v, t, self._partners, k=1)
 
@@ -362,7 +330,7 @@ class AutoencoderObjective:
         jam = self.jam
         layers: dict[str, list[Layer]] = {}
         size: dict[str, int] = {}
-        for i, side in enumerate(("source", "target")):
+        for i, side in enumerate(SIDES):
             encoder, decoder = self.module.encode[i].plain(), self.module.decode[i].plain()
             cost = count(encoder) + count(decoder)
             size |= {f"{side}_parameters": cost.parameters, f"{side}_flops_per_row": cost.flops}
@@ -408,9 +376,7 @@ def ends(value: object, name: str) -> tuple[float, float]:
     """Return the start and end of a schedule; a single number is a constant schedule."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
-        raise ParameterError(
-            f"Got {name}={value!r}; expected a number, or a pair of numbers.", f"Pass {name}=1.0, for example."
-        )
+        raise ParameterError(argument=name, got=value, expected="a number, or a pair of numbers")
     return both[0], both[1]
 
 

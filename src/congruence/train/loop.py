@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
-
-
-PRECISIONS = ("auto", "float32", "bfloat16")
-SCHEDULES = ("cosine", "constant")
 
 
 @dataclass(frozen=True)
@@ -73,35 +69,31 @@ class Schedule:
             if getattr(self, name) is not None:
                 check_positive(getattr(self, name), name, integer=name == "patience")
         check_choice(self.optimizer, ("lion", "adamw"), "optimizer")
-        check_choice(self.schedule, SCHEDULES, "schedule")
-        check_choice(self.precision, PRECISIONS, "precision")
+        check_choice(self.schedule, ("cosine", "constant"), "schedule")
+        check_choice(self.precision, ("auto", "float32", "bfloat16"), "precision")
         check_seed(self.random_state)
 
 
-BatchT = TypeVar("BatchT")
 #: Called with a step and its losses and learning rate, or its validation score.
 Callback: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
 
-class Objective(Protocol[BatchT]):
-    """A module to train, the batches and losses of its steps, and optionally a score by which weights are selected."""
+class Objective(Protocol):
+    """A ``module`` to train, the batches and losses of its steps, and a score by which weights are selected.
 
-    @property
-    def module(self) -> Module:
-        """The ``torch.nn.Module`` whose parameters are trained and whose state is saved."""
+    ``batch(step)`` is determined by the step and the seed alone; ``training_step`` returns the terms of the loss of a
+    batch as scalar tensors, of which ``"loss"`` is minimized; a larger score of ``validate`` is better, or it is None.
+    """
 
-    def batch(self, step: int) -> BatchT:
-        """Return the data of a step, determined by the step and the seed alone."""
+    module: Module
 
-    def training_step(self, batch: BatchT) -> Mapping[str, Tensor]:
-        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is minimized."""
-
-    def validate(self) -> float | None:
-        """Return a score (larger is better), or None."""
+    def batch(self, step: int) -> Any: ...
+    def training_step(self, batch: Any) -> Mapping[str, Tensor]: ...
+    def validate(self) -> float | None: ...
 
 
 def run(
-    objective: Objective[BatchT],
+    objective: Objective,
     schedule: Schedule,
     *,
     checkpoint: str | Path | None = None,
@@ -119,18 +111,11 @@ def run(
     that a resumed run equals an uninterrupted one bit for bit, on one machine with a fixed number of threads.
     """
     torch = require("torch", extra="train")
+    from congruence.train.optim import make_optimizer, rate_at
+
     total = schedule.max_steps if stop is None else min(stop, schedule.max_steps)
     if stop is not None:
         identity = {**(identity or {}), "stop": stop}
-
-    def validate() -> dict[str, Tensor]:
-        kept = _validate(objective, history, best)
-        if callback is not None and history.validation:
-            callback(history.steps, {"validation": history.validation[-1][1]})
-        return kept
-
-    from congruence.train.optim import make_optimizer, rate_at
-
     module = objective.module
     optimizer = make_optimizer(schedule.optimizer, module, schedule.learning_rate, schedule.weight_decay)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), asdict(schedule), identity)
@@ -144,12 +129,27 @@ def run(
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
-    # Here and after each validation, not in each step: it visits all layers, a sixth of the time of a step of small
-    # heads
+
+    def validate(best: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Score the module, and return the best weights so far."""
+        # Modes are set here, not in each step: that visits all layers, a sixth of the time of a step of small heads.
+        module.eval()
+        score, before = objective.validate(), history.best_score
+        module.train()
+        if score is None:
+            return best
+        history.validation.append((history.steps, float(score)))
+        if callback is not None:
+            callback(history.steps, {"validation": float(score)})
+        if before is not None and not score > before:
+            return best
+        history.best_step = history.steps
+        return _snapshot(module)
+
     module.train()
     try:
         if not history.validation:
-            best = validate()
+            best = validate(best)
         with progress_bar("training", total, done=history.steps, quiet=not verbose) as bar:
             while history.steps < total and history.validations_since_best < patience:
                 step = history.steps
@@ -163,19 +163,24 @@ def run(
                 values = {name: float(value.detach()) for name, value in terms.items()}
                 norm = clip_gradient(parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
-                    raise _not_finite(step, values, norm, saved)
+                    bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
+                    kept = "No checkpoint was requested." if saved is None else saved.describe()
+                    raise TrainingError(
+                        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses.",
+                        f"Lower the learning rate, or raise the temperatures. {kept}",
+                    )
                 optimizer.step()
                 history.steps = step + 1
-                if step % schedule.log_every == 0 or history.steps == total:
+                last = history.steps == total
+                if step % schedule.log_every == 0 or last:
                     for name, value in {"step": step, **values}.items():
                         history.losses.setdefault(name, []).append(value)
                     if callback is not None:
                         callback(step, {**values, "learning_rate": rate})
                 if bar is not None:
                     bar.show(history.steps, _status(values, history))
-                last = history.steps == total
                 if history.steps % schedule.validate_every == 0 or last:
-                    best = validate()
+                    best = validate(best)
                 if saved is not None and (history.steps % schedule.checkpoint_every == 0 or last):
                     saved.save(module, optimizer, history, best)
     finally:
@@ -208,21 +213,6 @@ def _snapshot(module: Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def _validate(objective: Objective[BatchT], history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Score the module and return the best weights so far; leaves the module in training mode."""
-    objective.module.eval()
-    score = objective.validate()
-    objective.module.train()
-    if score is None:
-        return best
-    better = history.best_score is None or score > history.best_score
-    history.validation.append((history.steps, float(score)))
-    if better:
-        history.best_step = history.steps
-        return _snapshot(objective.module)
-    return best
-
-
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
     """Clip the norm of the gradient, directly or through the optimizer, and return the norm before."""
     import torch
@@ -234,16 +224,6 @@ def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Op
     elif excess is not None:
         torch._foreach_div_([p.grad for p in parameters if p.grad is not None], excess)
     return norm
-
-
-def _not_finite(step: int, values: dict[str, float], norm: float, saved: Checkpoint | None) -> TrainingError:
-    """Return the error for a loss or gradient that is not finite."""
-    bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
-    kept = "No checkpoint was requested." if saved is None else saved.describe()
-    return TrainingError(
-        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses.",
-        f"Lower the learning rate, or raise the temperatures. {kept}",
-    )
 
 
 def _status(values: dict[str, float], history: History) -> str:

@@ -2,7 +2,7 @@
 paired.
 
 All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor (most of
-them in nats), and never store an array of all pairs: values and gradients are computed in strips.
+them in nats), and never store an array of all pairs: the function ``strip`` in each is the loss of a strip of rows.
 """
 
 from __future__ import annotations
@@ -21,37 +21,6 @@ if TYPE_CHECKING:
 REDUCTIONS = ("logits", "rows")
 
 
-def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
-    """Return two batches of the same width as tensors of the same type, float32 or float64."""
-    import torch
-
-    sides = [torch.as_tensor(side) for side in (X, Y)]
-    for side, name in zip(sides, names, strict=True):
-        if side.ndim != 2 or not len(side):
-            raise ShapeError(
-                f"Got {name} of shape {tuple(side.shape)}; expected at least one row.", "Pass an array of shape (n, d)."
-            )
-    if sides[0].shape[1] != sides[1].shape[1]:
-        raise ShapeError(
-            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}.",
-            "Map both into one space first.",
-        )
-    dtype = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
-    return sides[0].to(dtype), sides[1].to(dtype)
-
-
-def _check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
-    """Return a positive temperature as a scalar tensor of the type and on the device of ``like``."""
-    import torch
-
-    tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
-    if tau.numel() != 1 or not float(tau.detach()) > 0:
-        raise ParameterError(
-            argument="temperature", got=temperature, expected="a positive number", fix="Pass `temperature=0.07`."
-        )
-    return tau.reshape(())
-
-
 def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None) -> Tensor:
     """Contrastive loss: each image is matched to its caption among the captions of the batch, and each caption to its
     image.
@@ -60,10 +29,8 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
 
     Parameters
     ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
+    v, pos : tensor, shape (n, d)
+        Images, and the caption of each.
     temperature : float or tensor of one number, default=0.07
         τ of σ(x, x′) = exp(⟨x, x′⟩/τ). Gradients flow into it.
     labels : tensor of int, shape (n,) or (n, g), optional
@@ -77,26 +44,18 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
 
     Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
     """
-    v, pos, scale = _read(v, pos, temperature)
-    columns = _labels(labels, v)
-    return (_cross_entropy(v, pos[:, None], scale, columns) + _cross_entropy(pos, v[:, None], scale, columns)) / 2
+    v, pos, scale, columns = _read(v, pos, temperature, labels)
+    return (_find_partners(v, pos, scale, columns) + _find_partners(pos, v, scale, columns)) / 2
 
 
 def negcon_loss(
     v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None
 ) -> Tensor:
-    """Contrastive loss in which each image's candidates are all captions of the batch and all wrong captions.
+    """Contrastive loss in which each image's candidates are all captions of the batch and all wrong captions, ``neg``
+    (n, d) or (n, k, d).
 
-    The value is ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV.
-
-    Parameters
-    ----------
-    v, pos, temperature
-        As for ``con_loss``.
-    neg : tensor, shape (n, d) or (n, k, d)
-        Wrong captions of each image.
-    labels : tensor of int, shape (n,) or (n, g), optional
-        As for ``con_loss``; the wrong captions of such rows are removed, too.
+    The value is ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV. The other
+    arguments are as for ``con_loss``: the wrong captions of rows with a common label are removed, too.
 
     Notes
     -----
@@ -105,11 +64,16 @@ def negcon_loss(
 
     Source: Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
     """
-    v, pos, scale = _read(v, pos, temperature)
-    columns = _labels(labels, v)
-    own, others = _logits(v, _contexts(v, pos, neg), scale, columns)
-    image_to_text = (own.logsumexp(1).logaddexp(others) - own[:, 0]).mean()
-    return (image_to_text + _cross_entropy(pos, v[:, None], scale, columns)) / 2
+    from congruence.train._strips import in_strips
+
+    v, pos, scale, columns = _read(v, pos, temperature, labels)
+
+    def strip(part: slice, images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
+        own, others = _logits(part, images, texts, len(v), scale, columns)
+        return (own.logsumexp(1).logaddexp(others) - own[:, 0]).sum()
+
+    image_to_text = in_strips(strip, v, _contexts(v, pos, neg), scale) / len(v)
+    return (image_to_text + _find_partners(pos, v, scale, columns)) / 2
 
 
 def spread_loss(
@@ -126,18 +90,7 @@ def spread_loss(
 
     ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean
     over C(i) of the cross-entropy of finding each of them among all texts outside C(i), and contextNCE the
-    cross-entropy of finding the caption in C(i).
-
-    Parameters
-    ----------
-    v, pos, temperature
-        As for ``con_loss``.
-    neg : tensor, shape (n, d) or (n, k, d)
-        Wrong captions of each image, so that C(i) has two texts or 1 + k.
-    alpha : float, default=0.5
-        In [0, 1].
-    labels : tensor of int, shape (n,) or (n, g), optional
-        As for ``con_loss``; C(i) itself is not changed.
+    cross-entropy of finding the caption in C(i). Arguments are as for ``negcon_loss``, with α = ``alpha`` in [0, 1].
 
     Notes
     -----
@@ -145,75 +98,23 @@ def spread_loss(
     nothing in it pushes the wrong caption away. With α = 0, only L_LV prefers the correct caption.
 
     Source: Yoon, Yue and Kim (2025), equations 15 to 20.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from congruence.train.losses import spread_loss
-    >>> v = torch.eye(4, dtype=torch.float64)
-    >>> round(spread_loss(v, v, v, alpha=1.0).item(), 4)  # wrong captions equal the correct ones: half of log 2
-    0.3466
     """
+    from torch.nn.functional import softplus
+
+    from congruence.train._strips import in_strips
+
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
-        raise ParameterError(
-            argument="alpha", got=alpha, expected="a number from 0 to 1", fix="Pass `alpha=0.5`, for example."
-        )
-    v, pos, scale = _read(v, pos, temperature)
-    columns = _labels(labels, v)
-    own, others = _logits(v, _contexts(v, pos, neg), scale, columns)
-    con_con = (others[:, None] - own).logaddexp(own.new_zeros(())).mean()
-    context_nce = (own.logsumexp(1) - own[:, 0]).mean()
-    return ((1 - alpha) * con_con + alpha * context_nce + _cross_entropy(pos, v[:, None], scale, columns)) / 2
+        raise ParameterError(argument="alpha", got=alpha, expected="a number from 0 to 1")
+    v, pos, scale, columns = _read(v, pos, temperature, labels)
 
+    def strip(part: slice, images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
+        own, others = _logits(part, images, texts, len(v), scale, columns)
+        con_con = softplus(others[:, None] - own).mean(1)
+        context_nce = own.logsumexp(1) - own[:, 0]
+        return ((1 - alpha) * con_con + alpha * context_nce).sum()
 
-def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images and captions of one type, and 1/τ."""
-    require("torch", extra="train")
-    v, pos = _batches(v, pos, ("v", "pos"))
-    check_same_rows(len(v), len(pos), "v", "pos")
-    return v, pos, 1 / _check_temperature(temperature, v)
-
-
-def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
-    """Return the texts of each image, its caption first, shape (n, 1 + k, d)."""
-    torch = require("torch", extra="train")
-    neg = torch.as_tensor(neg).to(v)
-    if neg.ndim == 2:
-        neg = neg[:, None]
-    if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
-        raise ShapeError(
-            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}.",
-            "Pass the wrong captions, (n, k, d).",
-        )
-    return torch.cat([pos[:, None], neg], 1)
-
-
-def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
-    """Return labels of shape (n, g)."""
-    if labels is None:
-        return None
-    torch = require("torch", extra="train")
-    labels = torch.as_tensor(labels, device=v.device)
-    columns: Tensor = labels[:, None] if labels.ndim == 1 else labels
-    if columns.ndim != 2 or len(columns) != len(v) or not columns.shape[1]:
-        raise ShapeError(
-            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images.", "Pass one row per image, (n,) or (n, g)."
-        )
-    return columns
-
-
-def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each row's logits of its own context (n, m), and the log-sum-exp of all others (n,)."""
-    from congruence.train import _autograd
-
-    own = (rows[:, None] * contexts).sum(2) * scale
-    return own, _autograd.LogSumOthers.apply(rows, contexts.flatten(0, 1), scale, labels)
-
-
-def _cross_entropy(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of finding each row's partner among those of all rows."""
-    own, others = _logits(rows, contexts, scale, labels)
-    return (own[:, 0].logaddexp(others) - own[:, 0]).mean()
+    image_to_text = in_strips(strip, v, _contexts(v, pos, neg), scale) / len(v)
+    return (image_to_text + _find_partners(pos, v, scale, columns)) / 2
 
 
 def siglip_loss(
@@ -232,17 +133,9 @@ def siglip_loss(
     code of SAIL and SOTAlign and as the weights α of that paper assume, or by n ("rows"), as in SigLIP's paper.
 
     Source: Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from congruence.train.losses import siglip_loss
-    >>> X = torch.eye(2, dtype=torch.float64)
-    >>> round(siglip_loss(X, X, 20.0, -10.0).item(), 8)  # all four logits have the correct sign and size 10
-    4.54e-05
     """
     torch = require("torch", extra="train")
-    from congruence.train import _autograd
+    from congruence.train._strips import in_strips
 
     check_choice(reduction, REDUCTIONS, "reduction")
     X, Y = _batches(X, Y)
@@ -250,8 +143,15 @@ def siglip_loss(
         raise ShapeError(
             f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y.", "Exchange X and Y."
         )
+
+    def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        logits = torch.addmm(bias, rows * scale, Y.T)
+        # log(1 + exp(−z)) = log(1 + exp(z)) − z: the pairs' own logits are subtracted.
+        pairs = logits.diagonal(part.start).sum(dtype=torch.float64)
+        return torch.nn.functional.softplus(logits).sum(dtype=torch.float64) - pairs
+
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
-    total = _autograd.Siglip.apply(X, Y, scale, bias)
+    total = in_strips(strip, X, Y, scale, bias).to(X.dtype)
     return total / (len(X) * len(Y) if reduction == "logits" else len(X))
 
 
@@ -261,12 +161,22 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
 
     Source: SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
     """
-    require("torch", extra="train")
-    from congruence.train import _autograd
+    torch = require("torch", extra="train")
+    from congruence.train._strips import in_strips, strips
 
-    X, Y = _batches(X, Y)
-    check_same_rows(len(X), len(Y), "X", "Y")
-    return _autograd.InfoNCE.apply(X, Y, 1 / _check_temperature(temperature, X))
+    X, Y, scale, _ = _read(X, Y, temperature, names=("X", "Y"))
+    columns = Y.new_full((len(Y),), -torch.inf)
+    with torch.no_grad():
+        for part in strips(X, Y):
+            columns = torch.logaddexp(columns, ((X[part] * scale) @ Y.T).logsumexp(0))
+
+    def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
+        logits = (rows * scale) @ Y.T
+        # At its own value c, log Σ_i exp(z_i) has the value and the slope of c − 1 + Σ_i exp(z_i − c).
+        of_rows, of_columns = logits.logsumexp(1).sum(), (logits - columns).exp().sum()
+        return of_rows + of_columns - 2 * logits.diagonal(part.start).sum()
+
+    return (in_strips(strip, X, Y, scale) + (columns - 1).sum()) / (2 * len(X))
 
 
 def generalized_infonce(
@@ -284,16 +194,23 @@ def generalized_infonce(
     Gradients flow into the student's vectors X (n, d) and Y (m, d), not into the teacher's TX (n, e) and TY (m, e).
     ``symmetric`` averages this with the divergence with X and Y exchanged; the paper uses the rows only.
     """
-    require("torch", extra="train")
-    from congruence.train import _autograd
+    torch = require("torch", extra="train")
+    from congruence.train._strips import in_strips
 
     check_positive(epsilon, "epsilon")
     check_positive(epsilon_teacher, "epsilon_teacher")
     X, Y, TX, TY = _student_and_teacher(X, Y, TX, TY)
-    value = _autograd.SoftmaxKL.apply(X, Y, TX, TY, epsilon, epsilon_teacher)
-    if symmetric:
-        value = (value + _autograd.SoftmaxKL.apply(Y, X, TY, TX, epsilon, epsilon_teacher)) / 2
-    return value
+
+    def divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
+        def strip(part: slice, rows: Tensor, Y: Tensor) -> Tensor:
+            student = torch.log_softmax(rows @ Y.T / epsilon, 1)
+            teacher = torch.log_softmax(TX[part] @ TY.T / epsilon_teacher, 1)
+            return (teacher.exp() * (teacher - student)).sum()
+
+        return in_strips(strip, X, Y) / len(X)
+
+    value = divergence(X, Y, TX, TY)
+    return (value + divergence(Y, X, TY, TX)) / 2 if symmetric else value
 
 
 def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
@@ -315,6 +232,49 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     return 1 - inner(X, Y, TX, TY) / squared_norms.sqrt()
 
 
+def _batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
+    """Return two batches of the same width as tensors of the same type, float32 or float64."""
+    torch = require("torch", extra="train")
+    sides = [torch.as_tensor(side) for side in (X, Y)]
+    for side, name in zip(sides, names, strict=True):
+        if side.ndim != 2 or not len(side):
+            raise ShapeError(
+                f"Got {name} of shape {tuple(side.shape)}; expected at least one row.", "Pass an array of shape (n, d)."
+            )
+    if sides[0].shape[1] != sides[1].shape[1]:
+        raise ShapeError(
+            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}.",
+            "Map both into one space first.",
+        )
+    dtype = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
+    return sides[0].to(dtype), sides[1].to(dtype)
+
+
+def _read(
+    v: Tensor,
+    pos: Tensor,
+    temperature: float | Tensor,
+    labels: Tensor | None = None,
+    names: tuple[str, str] = ("v", "pos"),
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return paired batches of one type, 1/τ, and labels of shape (n, g)."""
+    torch = require("torch", extra="train")
+    v, pos = _batches(v, pos, names)
+    check_same_rows(len(v), len(pos), *names)
+    tau = torch.as_tensor(temperature, dtype=v.dtype, device=v.device)
+    if tau.numel() != 1 or not float(tau.detach()) > 0:
+        raise ParameterError(argument="temperature", got=temperature, expected="a positive number")
+    if labels is not None:
+        labels = torch.as_tensor(labels, device=v.device)
+        given, labels = labels, labels[:, None] if labels.ndim == 1 else labels
+        if labels.ndim != 2 or len(labels) != len(v) or not labels.shape[1]:
+            raise ShapeError(
+                f"Got labels of shape {tuple(given.shape)} for {len(v)} images.",
+                "Pass one row per image, (n,) or (n, g).",
+            )
+    return v, pos, 1 / tau.reshape(()), labels
+
+
 def _student_and_teacher(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the vectors of both as tensors of the student's type, the teacher's without a graph."""
     X, Y = _batches(X, Y)
@@ -322,3 +282,48 @@ def _student_and_teacher(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[
     check_same_rows(len(X), len(TX), "X", "TX")
     check_same_rows(len(Y), len(TY), "Y", "TY")
     return X, Y, TX.detach().to(X.dtype), TY.detach().to(X.dtype)
+
+
+def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
+    """Return the texts of each image in turn, its caption first, shape (n·(1 + k), d)."""
+    import torch
+
+    neg = torch.as_tensor(neg).to(v)
+    if neg.ndim == 2:
+        neg = neg[:, None]
+    if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
+        raise ShapeError(
+            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}.",
+            "Pass the wrong captions, (n, k, d).",
+        )
+    return torch.cat([pos[:, None], neg], 1).flatten(0, 1)
+
+
+def _logits(
+    part: slice, rows: Tensor, texts: Tensor, n: int, scale: Tensor, labels: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return each row's logits of its own m texts (b, m), of which row i has i·m to (i + 1)·m − 1, and the log-sum-exp
+    of those of all rows that share no label with it (b,): −inf if there are none.
+    """
+    import torch
+
+    logits = ((rows * scale) @ texts.T).unflatten(1, (n, -1))  # (b, n, m)
+    own = logits[torch.arange(len(rows), device=rows.device), torch.arange(part.start, part.stop, device=rows.device)]
+    if labels is None:
+        labels = torch.arange(n, device=rows.device)[:, None]
+    same = (labels[part, None] == labels).any(2)  # each row itself among them
+    return own, logits.masked_fill(same[:, :, None], -torch.inf).flatten(1).logsumexp(1)
+
+
+def _find_partners(X: Tensor, Y: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy of finding each row's partner among those of all rows."""
+    from congruence.train._strips import in_strips
+
+    def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
+        if labels is None:  # own and others together
+            logits = (rows * scale) @ Y.T
+            return (logits.logsumexp(1) - logits.diagonal(part.start)).sum()
+        own, others = _logits(part, rows, Y, len(Y), scale, labels)
+        return (own[:, 0].logaddexp(others) - own[:, 0]).sum()
+
+    return in_strips(strip, X, Y, scale) / len(X)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from congruence._utils.arrays import blocks
-from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train.rows import Rows, scannable
@@ -114,13 +113,10 @@ class NNCLR(HeadTrainer):
 
     method: ClassVar[str] = "nnclr"
     objective = _Objective
+    counts = ("n_neighbors",)
+    not_negative = ("text_weight", "image_weight")
 
     n_neighbors: int = 5
     text_weight: float = 1.0
     image_weight: float = 1.0
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_positive(self.n_neighbors, "n_neighbors", integer=True)
-        check_positive(self.text_weight, "text_weight", zero=True)
-        check_positive(self.image_weight, "image_weight", zero=True)

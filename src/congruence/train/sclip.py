@@ -10,6 +10,7 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import ParameterError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
+from congruence.transport import sinkhorn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ def pseudo_label_loss(
     Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions".
     """
     torch = require("torch", extra="train")
-    from congruence.train._autograd import CrossEntropy, pseudo_labels
+    from congruence.train._strips import in_strips
 
     check_choice(assignment, ASSIGNMENTS, "assignment")
     check_positive(temperature, "temperature")
@@ -48,8 +49,28 @@ def pseudo_label_loss(
     check_same_rows(len(U), len(similar), "U", "similar")
     check_same_rows(len(Y), len(paired), "Y", "paired")
     queries, keys = (torch.nn.functional.normalize(rows.detach().to(U.dtype), dim=1) for rows in (similar, paired))
+    plan = sinkhorn(X=queries, Y=keys, epsilon=temperature, max_iter=max_iter).plan if assignment == "ot" else None
+
+    def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
+        with torch.no_grad():
+            if plan is not None:
+                P = plan(part)
+                targets = P / P.sum(1, keepdim=True).clamp_min(torch.finfo(P.dtype).tiny)
+            else:
+                targets = _assign(queries[part] @ keys.T / temperature, assignment)
+        return -(targets * torch.log_softmax((rows * scale) @ Y.T, 1)).sum()
+
     scale = torch.as_tensor(logit_scale, dtype=U.dtype, device=U.device)
-    return CrossEntropy.apply(U, Y, scale, pseudo_labels(queries, keys, assignment, temperature, max_iter))
+    return in_strips(strip, U, Y, scale) / len(U)
+
+
+def _assign(similar: Tensor, assignment: str) -> Tensor:
+    """Return weights of the columns, for each row: 1 for the largest, or their softmax."""
+    import torch
+
+    if assignment == "soft":
+        return torch.softmax(similar, 1)
+    return torch.zeros_like(similar).scatter_(1, similar.argmax(1, keepdim=True), 1)
 
 
 def published_loss(X: Tensor, Y: Tensor, U: Tensor, scale: Tensor, assignment: str) -> tuple[Tensor, Tensor]:
@@ -64,14 +85,11 @@ def published_loss(X: Tensor, Y: Tensor, U: Tensor, scale: Tensor, assignment: s
     own = torch.arange(len(X), device=X.device)
     supervised = (cross_entropy(scale * X @ Y.T, own) + cross_entropy(scale * Y @ torch.cat([X, U]).T, own)) / 2
     similar = scale * U @ X.T
-    if assignment == "hard":
-        target = torch.zeros_like(similar).scatter_(1, similar.argmax(1, keepdim=True), 1)
-    else:
-        potential = torch.zeros_like(similar[0])
-        for _ in range(10 if assignment == "ot" else 0):
-            rows = -torch.logsumexp(similar + potential, 1, keepdim=True)
-            potential = -torch.logsumexp(similar + rows, 0)
-        target = torch.softmax(similar + potential, 1)
+    potential = torch.zeros_like(similar[0])
+    for _ in range(10 if assignment == "ot" else 0):
+        rows = -torch.logsumexp(similar + potential, 1, keepdim=True)
+        potential = -torch.logsumexp(similar + rows, 0)
+    target = _assign(similar + potential, "hard" if assignment == "hard" else "soft")
     return supervised, cross_entropy(scale * U @ Y.T, target)
 
 
@@ -157,6 +175,9 @@ class SCLIP(HeadTrainer):
 
     method: ClassVar[str] = "sclip"
     objective = _Objective
+    counts = ("max_iter",)
+    positive = ("assignment_temperature",)
+    not_negative = ("image_weight", "text_weight")
 
     assignment: str = "ot"
     assignment_temperature: float = 0.05
@@ -170,9 +191,5 @@ class SCLIP(HeadTrainer):
         super()._check_parameters()
         check_choice(self.assignment, ASSIGNMENTS, "assignment")
         check_choice(self.space, SPACES, "space")
-        check_positive(self.assignment_temperature, "assignment_temperature")
-        check_positive(self.image_weight, "image_weight", zero=True)
-        check_positive(self.text_weight, "text_weight", zero=True)
-        check_positive(self.max_iter, "max_iter", integer=True)
         if self.published and self.pair_loss != "infonce":
             raise ParameterError("Got `published=True` without InfoNCE.", 'Pass `pair_loss="infonce"`.')

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import Layer
-from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import HeadsMap
+from congruence.maps.heads import SIDES
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-from congruence.train._base import HeadTrainer, retrieval_score
+from congruence.train._base import HeadTrainer, check_numbers, retrieval_score
 from congruence.train._reading import DISTRACTORS, TrainingData, fold_numbers
 from congruence.train.closed import fit_closed
 from congruence.train.retrieval import left_out_ranks
@@ -35,8 +37,6 @@ BANK_ROWS = 2000
 
 #: Fewest different pairs that can be divided into folds, and fewest new rows of a pool that are used.
 FEWEST_PAIRS, FEWEST_ROWS = 5, 20
-
-MATCHES = ("auto", "none", "soft", "hard")
 
 
 class Choice(NamedTuple):
@@ -64,21 +64,16 @@ class SelfTrainedMap(HeadsMap):
         Largest width of the joint space; by default as many directions as pairs and matches determine, at most 256.
     matches : {"auto", "none", "soft", "hard"}, default="auto"
         Kinds of matches to choose from besides the teacher; "none" is the teacher.
-    max_rounds : int, default=5
     temperature : float, default=0.1
         Of the softmax over CSLS similarities.
     hubness : {"auto", "csls", "none"}, default="auto"
         Whether ``score`` and ``congruence.evaluation.search`` correct for hubs; the mapped rows do not depend on it.
     max_rows : int, default=5000
         Rows of each pool that are used, spread evenly over it.
-    folds : int, default=5
-    random_state : int, default=0
-        Determines the folds.
 
     Attributes
     ----------
     choice_ : Choice
-        What was chosen.
     banks_ : tuple of ndarray, each of shape (at most 2000, d_out)
         Mapped unpaired rows of both models, from which searches compute the densities that CSLS subtracts.
     scores_ : dict
@@ -110,6 +105,8 @@ class SelfTrainedMap(HeadsMap):
     criterion: ClassVar[str] = HeadTrainer.criterion
     fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
+    counts: ClassVar = ("n_components", "max_rounds", "max_rows", "folds")
+    positive: ClassVar = ("temperature",)
 
     choice_: Choice
 
@@ -144,12 +141,10 @@ class SelfTrainedMap(HeadsMap):
         A, B, U, V = (*(side.pairs for side in sides), *(side.pool for side in sides))
         why = ""
         evidence: dict[str, Any] = {}
-        if choice is not None:
-            pass
-        elif groups.max() + 1 < FEWEST_PAIRS:
+        if choice is None and groups.max() + 1 < FEWEST_PAIRS:
             why = f"{groups.max() + 1} different pairs cannot be divided into folds"
             choice = Choice("none", RIDGES[2], 0, None)
-        else:
+        elif choice is None:
             if self.matches != "none" and min(len(U), len(V)) < FEWEST_ROWS:
                 why = f"there are {len(U)} and {len(V)} new unpaired rows, where {FEWEST_ROWS} of each are needed"
             choice, evidence = self._choose(A, B, U, V, groups)
@@ -157,34 +152,25 @@ class SelfTrainedMap(HeadsMap):
                 why = "maps with matches are not better on pairs left out"
         weights = _rounds(A, B, U, V, choice, choice.rounds, self.temperature)[-1]
         weights = weights[0][:, : self.n_components], weights[1][:, : self.n_components]
-        layers = {name: side.layers(W) for name, side, W in zip(("source", "target"), sides, weights, strict=True)}
-        found = {"matches": choice.matches, "ridge": choice.ridge, "rounds": choice.rounds, "hubness": choice.hubness}
-        sizes = {
-            f"n_unpaired_{name}": 0 if rows is None else len(rows)
-            for name, rows in (("source", data.unpaired_source), ("target", data.unpaired_target))
-        }
-        facts: dict[str, Any] = {"n_pairs": len(A), **sizes, "used_rows": [len(U), len(V)], "hubness": choice.hubness}
+        layers = {name: side.layers(W) for name, side, W in zip(SIDES, sides, weights, strict=True)}
+        facts: dict[str, Any] = {**data.sizes(), "used_rows": [len(U), len(V)], "hubness": choice.hubness}
         self.set_layers(layers, self.method, {**facts, "training": self.get_params()})
         self.source_space_, self.target_space_ = Space(dim=self.n_features_in_), Space(dim=self.d_target)
         self.choice_ = choice
-        banks = (
-            unit(np.concatenate([_spread(pool, BANK_ROWS), pairs]) @ W)
-            for pool, pairs, W in zip((U, V), (A, B), weights, strict=True)
+        self.banks_ = (
+            unit(np.concatenate([_spread(U, BANK_ROWS), A]) @ weights[0]),
+            unit(np.concatenate([_spread(V, BANK_ROWS), B]) @ weights[1]),
         )
-        self.banks_ = next(banks), next(banks)
-        self.scores_ = {"self_training": {**found, **evidence, **({"note": why} if why else {})}}
-        self.scores_["self_training"]["sentence"] = describe(self.scores_["self_training"])
+        found = {**choice._asdict(), **evidence, **({"note": why} if why else {})}
+        self.scores_ = {"self_training": {**found, "sentence": describe(found)}}
         return why
 
     def _check_parameters(self) -> None:
-        check_choice(self.matches, MATCHES, "matches")
+        check_choice(self.matches, ("auto", "none", "soft", "hard"), "matches")
         check_choice(self.hubness, ("auto", "csls", "none"), "hubness")
-        check_positive(self.temperature, "temperature")
-        for name in ("n_components", "max_rounds", "max_rows", "folds"):
-            if getattr(self, name) is not None:
-                check_positive(getattr(self, name), name, integer=True)
+        check_numbers(self)
         if self.folds < 2:
-            raise ParameterError(f"Got `folds={self.folds}`; expected at least 2.", "Pass `folds=5`.")
+            raise ParameterError(argument="folds", got=self.folds, expected="at least 2")
         check_seed(self.random_state)
 
     def _choose(
@@ -303,8 +289,6 @@ def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> t
 
     λ is ``ridge`` times the trace of each Gram matrix, whatever the number of rows and directions.
     """
-    import scipy.linalg
-
     weighted = A * weights[:, None].astype(A.dtype)
     cross = (weighted.T @ B).astype(np.float64)
     factors = []
@@ -324,11 +308,10 @@ def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> t
 
 def describe(facts: dict[str, Any]) -> str:
     """Return what was chosen, why, and the gain to expect, as sentences."""
-    made = {
-        "none": "the teacher, fitted on the pairs alone",
-        "soft": f"{facts['rounds']} round{'s' * (facts['rounds'] != 1)} of soft matches",
-        "hard": f"{facts['rounds']} round{'s' * (facts['rounds'] != 1)} of mutual nearest neighbors",
-    }[facts["matches"]]
+    made = "the teacher, fitted on the pairs alone"
+    if facts["matches"] != "none":
+        kind = {"soft": "soft matches", "hard": "mutual nearest neighbors"}[facts["matches"]]
+        made = f"{facts['rounds']} round{'s' * (facts['rounds'] != 1)} of {kind}"
     text = f"Chosen: {made}, λ = {facts['ridge']:g} of the trace{', CSLS' * (facts['hubness'] is not None)}."
     if "folds" in facts:
         before, after = facts["recall_at_1"]

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 #: Rows of both sides and their labels.
 Heldout: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
-TEACHERS = ("self_trained", "cca", "procrustes", "contrastive")
-DIVERGENCES = ("klot", "infonce", "cka")
-INITS = ("random", "teacher")
 #: Candidates for ``ridge="auto"``, and number of folds of the pairs if there are no validation rows to choose by.
 RIDGES = (0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
@@ -52,20 +49,16 @@ class _Objective(HeadsObjective):
 
         trainer, data = self.trainer, self.data
         self.need_unpaired("the heads are compared with the teacher on these")
-        assert data.unpaired_source is not None
-        assert data.unpaired_target is not None
+        pools = data.unpaired_source, data.unpaired_target
         # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
-        self.constant_rows = self.unpaired_batch == [len(data.unpaired_source), len(data.unpaired_target)] and (
-            not trainer.pairs_too or self.pair_batch == len(data.source)
-        )
+        all_pairs = not trainer.pairs_too or self.pair_batch == len(data.source)
+        self.constant_rows = all_pairs and self.unpaired_batch == [len(rows) for rows in pools if rows is not None]
         self.cached_teacher: tuple[list[Tensor], Side | None] | None = None
         if self.constant_rows and trainer.divergence == "klot":
             # Each step starts from the last one's plan; as a buffer, its potentials are a part of every checkpoint.
             columns = self.unpaired_batch[1] + (self.pair_batch if trainer.pairs_too else 0)
             self.module.register_buffer("potentials", torch.zeros(columns, device=self.device))
-        self.teacher = trainer.fit_teacher(
-            data.source, data.target, data.validation, (data.unpaired_source, data.unpaired_target)
-        )
+        self.teacher = trainer.fit_teacher(data.source, data.target, data.validation, pools)
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
@@ -76,7 +69,9 @@ class _Objective(HeadsObjective):
 
         X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
         supervised = self.pair_loss(X, Y)
-        weight = self._weight(len(X))
+        weight = self.trainer.divergence_weight
+        if isinstance(weight, str):  # "auto"
+            weight = 1.0 if self.trainer.pair_loss == "infonce" else 10 / len(X)
         if not weight:
             return {"loss": supervised, "supervised": supervised}
         rows: list[Tensor] = [batch.unpaired_source, batch.unpaired_target]
@@ -89,9 +84,7 @@ class _Objective(HeadsObjective):
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
-        """Return the teacher's vectors and, if the rows are the same in each step, its plan, and cache both in this
-        case.
-        """
+        """Return the teacher's vectors and, if the rows are the same in each step, its plan, and cache both then."""
         import torch
 
         with torch.no_grad():
@@ -101,25 +94,12 @@ class _Objective(HeadsObjective):
             ]
         if not self.constant_rows:
             return teachers, None
-        plan, trainer = None, self.trainer
-        if trainer.divergence == "klot":
-            plan = solve_teacher(
-                teachers[0],
-                teachers[1],
-                trainer.epsilon_teacher,
-                trainer.max_iter,
-                trainer.tolerance,
-                rho_teacher=trainer.rho_teacher,
-            )
+        plan, t = None, self.trainer
+        if t.divergence == "klot":
+            TX, TY = teachers
+            plan = solve_teacher(TX, TY, t.epsilon_teacher, t.max_iter, t.tolerance, rho_teacher=t.rho_teacher)
         self.cached_teacher = teachers, plan
         return self.cached_teacher
-
-    def _weight(self, pairs: int) -> float:
-        """Return the weight of the divergence for a number of pairs."""
-        weight = self.trainer.divergence_weight
-        if isinstance(weight, str):
-            return 1.0 if self.trainer.pair_loss == "infonce" else 10 / pairs
-        return weight
 
     def _divergence(
         self, students: list[Tensor], teachers: list[Tensor], plan: Side | None
@@ -127,26 +107,14 @@ class _Objective(HeadsObjective):
         """Return the divergence and, for KLOT, how well its iterations converged."""
         import torch
 
-        trainer = self.trainer
-        (X, Y), (TX, TY) = students, teachers
-        if trainer.divergence == "cka":
-            return cka_divergence(X, Y, TX, TY), {}
-        if trainer.divergence == "infonce":
-            return generalized_infonce(X, Y, TX, TY, trainer.epsilon, trainer.epsilon_teacher, symmetric=True), {}
-        value, info = klot_features(
-            X,
-            Y,
-            TX,
-            TY,
-            trainer.epsilon,
-            trainer.epsilon_teacher,
-            trainer.max_iter,
-            trainer.tolerance,
-            rho_teacher=trainer.rho_teacher,
-            teacher=plan,
-            start=self.module.potentials if self.constant_rows else None,
-            return_info=True,
-        )
+        t, rows = self.trainer, (*students, *teachers)
+        if t.divergence == "cka":
+            return cka_divergence(*rows), {}
+        if t.divergence == "infonce":
+            return generalized_infonce(*rows, t.epsilon, t.epsilon_teacher, symmetric=True), {}
+        start = self.module.potentials if self.constant_rows else None
+        options = {"rho_teacher": t.rho_teacher, "teacher": plan, "start": start, "return_info": True}
+        value, info = klot_features(*rows, t.epsilon, t.epsilon_teacher, t.max_iter, t.tolerance, **options)
         if self.constant_rows:
             self.module.potentials = info.student.v
         return value, {
@@ -175,57 +143,45 @@ class SOTAlign(HeadTrainer):
         factor of ten, with 10,000 pairs. ``"auto"`` is 10/n, which retrieves better with few pairs, and 1 for InfoNCE,
         which is a mean over rows (docs/training.md).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        ε of the two transport plans, or temperatures of the two softmaxes.
-    max_iter : int, default=1000
-        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is
+        ε of the two transport plans, or temperatures of the two softmaxes. ε* is 0.005 in the paper's public code.
+    max_iter, tolerance, rho_teacher
+        As for ``congruence.transport.klot``. If the iterations do not suffice in any recorded step, one warning is
         given after the training.
-    tolerance : float, default=1e-3
-        Relative error of the gradient at which the iterations stop; see ``congruence.transport.klot``.
-    rho_teacher : float, optional
-        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that
-        may have no partner on the other side; see ``congruence.transport.klot``. For KLOT only. Balanced by
-        default, as in the paper.
     teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
     ridge : float or "auto", default="auto"
         λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses
-        among 0.1, 1, 10 and 100 the one whose teacher has the best mean recall at 1 on the validation rows; without
-        validation rows, the best average over five folds of the pairs, where each fold is searched among its own rows.
-        Ties go to the smallest.
+        among 0.1, 1, 10 and 100 by the mean recall at 1 on the validation rows or, without these, on five folds of the
+        pairs, each searched among its own rows. Ties go to the smallest.
     pairs_too : bool, default=False
         Include the rows of the pairs in the divergence as well.
     init : {"random", "teacher"}, default="teacher"
-        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first
-        step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
-        ``n_components``, its first directions are used. The paper uses "random".
+        With "teacher", linear heads rank exactly as the teacher does before the first step, and with validation rows
+        the map is never worse on these than its teacher. If the teacher is wider than ``n_components``, its first
+        directions are used. The paper uses "random".
     folds : int, optional, default=3
         Without validation rows: left-out pairs choose the number of steps, and at step 0 the teacher itself is the
         result, which ``scores_["note"]`` says. None trains for ``max_steps``, as the paper does.
-    n_components, batch_size, pair_batch_size, max_steps, learning_rate, validate_every, patience
-        256, 1024, 512, 60, 1e-4, 10 and 2, for a start at the teacher. With 50 pairs and 500 disjoint unpaired rows a
-        side, where docs/training.md measures them, no step was better than the teacher; with more pairs or rows they
-        were not measured. For a random start, the paper has 1024, 32768, 10000, 2000 and 1e-4.
     **parameters
-        Further parameters of ``HeadTrainer``, with its defaults.
+        Parameters of ``HeadTrainer``. The defaults of the last seven below are for a start at the teacher. With 50
+        pairs and 500 disjoint unpaired rows a side, where docs/training.md measures them, no step was better than the
+        teacher; with more they were not measured. For a random start, the paper has 1024 components, batches of 32768
+        with 10000 pairs, 2000 steps and 1e-4.
 
     Attributes
     ----------
     teacher_ : HeadsMap
         The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with
         that of the heads, ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ
-        chosen.
-
-    Notes
-    -----
-    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
-    ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
-    ε* is 0.01 in the paper, and 0.005 in its public code.
+        chosen. With KLOT the history also has ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error``;
+        see ``congruence.transport.Convergence``.
 
     Source: Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
     """
 
     method: ClassVar[str] = "sotalign"
     objective = _Objective
+    positive = ("epsilon", "epsilon_teacher")
 
     teacher: str | HeadsMap = "self_trained"
     divergence: str = "klot"
@@ -306,17 +262,15 @@ class SOTAlign(HeadTrainer):
         if self.ridge != "auto":
             check_positive(self.ridge, "ridge", zero=True)
         if not isinstance(self.teacher, HeadsMap):
-            check_choice(self.teacher, TEACHERS, "teacher")
-        check_choice(self.divergence, DIVERGENCES, "divergence")
-        check_choice(self.init, INITS, "init")
+            check_choice(self.teacher, ("self_trained", "cca", "procrustes", "contrastive"), "teacher")
+        check_choice(self.divergence, ("klot", "infonce", "cka"), "divergence")
+        check_choice(self.init, ("random", "teacher"), "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
                 f"Got `init='teacher'` with `head={self.head!r}`.", "Pass `head='linear'`, or `init='random'`."
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
-        for name in ("epsilon", "epsilon_teacher"):
-            check_positive(getattr(self, name), name)
         if self.rho_teacher is not None:
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":

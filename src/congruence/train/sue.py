@@ -12,7 +12,6 @@ import numpy as np
 import scipy.linalg
 
 from congruence._utils.typing import Layer
-from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap
 from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, first_layers
@@ -21,7 +20,7 @@ from congruence.train.rows import ArrayRows, Rows, Sources, sample
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module, ModuleList
+    from torch.nn import Module
 
 
 class _Objective(HeadsObjective):
@@ -36,9 +35,7 @@ class _Objective(HeadsObjective):
 
         trainer, data = self.trainer, self.data
         self.need_unpaired("spectral embeddings are learned from them")
-        assert data.unpaired_source is not None
-        assert data.unpaired_target is not None
-        self.unpaired: tuple[Rows, Rows] = data.unpaired_source, data.unpaired_target
+        self.unpaired: tuple[Any, Any] = data.unpaired_source, data.unpaired_target
         stage = _Spectral(self, trainer)
         spectral = Schedule(
             max_steps=trainer.spectral_steps,
@@ -51,15 +48,16 @@ class _Objective(HeadsObjective):
         projections = self._project(stage)
         mapped: dict[str, Any] = {}
         for i, (side, projection) in enumerate(zip(("source", "target"), projections, strict=True)):
-            fixed = _layers.Head([*stage.heads[i].plain(), projection]).requires_grad_(False).to(self.device)
+            fixed = _layers.Head([*stage.module.heads[i].plain(), projection]).requires_grad_(False).to(self.device)
             with torch.no_grad():
                 setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
-            # If every row is drawn at least once, it takes less time to pass all rows through the fixed layers in
-            # advance.
-            all_drawn = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
-            mapped_rows = _HeadRows(self, fixed, rows)
-            mapped[f"unpaired_{side}"] = mapped_rows.precompute() if all_drawn else mapped_rows
+            through = _HeadRows(self, fixed, rows)
+            # If every row is drawn at least once, it takes less time to pass all through the fixed layers in advance.
+            if isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]:
+                mapped[f"unpaired_{side}"] = ArrayRows(np.concatenate([through.map(part) for _, part in rows.scan()]))
+            else:
+                mapped[f"unpaired_{side}"] = through
             if side == "source":
                 residual = _residual(
                     trainer.n_components, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
@@ -71,10 +69,6 @@ class _Objective(HeadsObjective):
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         import torch
 
-        from congruence.train._spectral import mmd
-
-        assert batch.unpaired_source is not None
-        assert batch.unpaired_target is not None
         # Rows arrive as outputs of the fixed layers.
         X = self.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
         return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.trainer.scales)}
@@ -85,15 +79,13 @@ class _Objective(HeadsObjective):
 
         trainer, data, whitened, maps = self.trainer, self.data, [], []
         sides = zip((data.source, data.target), self.unpaired, strict=True)
-        for head, (paired, unpaired) in zip(stage.heads, sides, strict=True):
+        for head, (paired, unpaired) in zip(stage.module.heads, sides, strict=True):
             head.eval()
             with torch.no_grad():
                 Z = [head(self.tensor(rows)).double().cpu().numpy() for rows in (paired, sample(unpaired, MEAN_ROWS))]
             all_rows = np.concatenate(Z)
             mean = all_rows.mean(axis=0)
-            values, vectors = scipy.linalg.eigh(
-                np.cov(all_rows.T, bias=True).reshape(trainer.n_spectral_components, -1)
-            )
+            values, vectors = scipy.linalg.eigh(np.atleast_2d(np.cov(all_rows.T, bias=True)))
             # Regularized as in the loss, so that directions with almost no variance stay small.
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
@@ -119,36 +111,27 @@ class SUE(HeadTrainer):
 
     Parameters
     ----------
-    n_components : int, default=8
-        Number of canonical directions kept.
-    n_spectral_components : int, default=30
-        Width of the spectral embeddings, not counting the constant.
+    n_components, n_spectral_components : int, default=8 and 30
+        Numbers of canonical directions kept, and of spectral embeddings, not counting the constant.
     n_neighbors, scale_n_neighbors : int, default=30 and 15
         Number of neighbors in the graph, and the neighbor whose median distance is the kernel's width.
-    spectral_steps : int, default=1000
-        Number of steps of stage 1; ``max_steps`` is that of stage 3.
-    spectral_learning_rate : float, default=1e-4
-        Learning rate of AdamW in stage 1.
-    spectral_batch_size : int, default=2048
-        Number of rows per graph.
+    spectral_steps, spectral_learning_rate, spectral_batch_size : int, float, int, default=1000, 1e-4 and 2048
+        Of stage 1, with AdamW and graphs of this many rows; ``max_steps`` is that of stage 3.
     ridge : float, default=0.1
         λ of ``CCAMap``, relative to pairs whose spectral embeddings have unit variance.
     scales : int, default=3
         Number of kernels in the discrepancy.
     residual_width : int, default=32
         Width of the two hidden layers of the residual network.
-    head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
-        As in ``HeadTrainer``, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
-        128.
     **parameters
-        Other parameters of ``HeadTrainer``, with its defaults; those of supervised losses and
-        ``precision`` have no effect.
+        Parameters of ``HeadTrainer``, the last six with other defaults; those of supervised losses and ``precision``
+        have no effect.
 
     Notes
     -----
-    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for
-    Flickr30k; docs/training.md lists the differences from it. As there, graphs and kernels of a batch are dense: memory
-    grows with the square of the batch sizes.
+    The widths, neighbors, kernels and rates are those of the public code for Flickr30k; docs/training.md lists the
+    differences from it. As there, graphs and kernels of a batch are dense: memory grows with the square of the batch
+    sizes.
 
     A resumed run repeats stages 1 and 2, with the same result.
 
@@ -158,6 +141,12 @@ class SUE(HeadTrainer):
 
     method: ClassVar[str] = "sue"
     objective = _Objective
+    counts = (
+        *("n_spectral_components", "n_neighbors", "scale_n_neighbors", "spectral_steps", "spectral_batch_size"),
+        *("scales", "residual_width"),
+    )
+    positive = ("spectral_learning_rate",)
+    not_negative = ("ridge",)
 
     # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
     n_components: int = 8
@@ -180,19 +169,6 @@ class SUE(HeadTrainer):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        integers = (
-            "n_spectral_components",
-            "n_neighbors",
-            "scale_n_neighbors",
-            "spectral_steps",
-            "spectral_batch_size",
-            "scales",
-            "residual_width",
-        )
-        for name in integers:
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.spectral_learning_rate, "spectral_learning_rate")
-        check_positive(self.ridge, "ridge", zero=True)
         if self.n_components > self.n_spectral_components:
             raise ParameterError(
                 f"Got `n_components={self.n_components}` and `n_spectral_components={self.n_spectral_components}`.",
@@ -212,14 +188,10 @@ class _HeadRows:
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step."""
-        return self._map(self.rows.batch(step, size, random_state))
+        return self.map(self.rows.batch(step, size, random_state))
 
-    def precompute(self) -> ArrayRows:
-        """Map all rows at once, and return them as array rows."""
-        assert isinstance(self.rows, ArrayRows)
-        return ArrayRows(np.concatenate([self._map(rows) for _, rows in self.rows.scan()]))
-
-    def _map(self, rows: np.ndarray) -> np.ndarray:
+    def map(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows after the fixed layers."""
         import torch
 
         X = self.objective.tensor(rows)
@@ -260,11 +232,6 @@ class _Spectral:
             self.rows.append(rows)
         self.module.heads = torch.nn.ModuleList(heads).to(objective.device)
 
-    @property
-    def heads(self) -> ModuleList:
-        """The two networks."""
-        return self.module.heads
-
     def batch(self, step: int) -> list[Tensor]:
         """Return the rows of one graph for each side."""
         seed, size = self.trainer.random_state, self.trainer.spectral_batch_size
@@ -277,10 +244,8 @@ class _Spectral:
         """Return the mean of both sides' spectral losses."""
         import torch
 
-        from congruence.train._spectral import affinities, spectral_loss
-
         trainer, terms = self.trainer, []
-        for head, X in zip(self.heads, batch, strict=True):
+        for head, X in zip(self.module.heads, batch, strict=True):
             with torch.no_grad():
                 W = affinities(X, trainer.n_neighbors, trainer.scale_n_neighbors)
             terms.append(spectral_loss(head(X), W))
@@ -299,3 +264,55 @@ def _residual(width: int, hidden: int, rng: np.random.Generator) -> Layer:
     relu = {"kind": "relu"}
     inner = [_layers.linear(width, hidden, rng), relu, _layers.linear(hidden, hidden, rng), relu, last]
     return {"kind": "residual", "layers": inner}
+
+
+def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
+    """Return the symmetric k-nearest-neighbor graph (n, n) of the rows, weighted by exp(−‖x − y‖²/s), where s is the
+    median squared distance of a row to its ``scale_k``-th neighbor, at most the k-th.
+    """
+    import torch
+
+    D = squared_distances(X, X)
+    D.fill_diagonal_(torch.inf)
+    k = min(k, len(X) - 1)
+    near, index = D.topk(k, dim=1, largest=False)
+    scale = near[:, min(scale_k, k) - 1].median().clamp_min(torch.finfo(X.dtype).tiny)
+    W = torch.zeros_like(D).scatter_(1, index, torch.exp(-near / scale))
+    return (W + W.T) / 2
+
+
+def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
+    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z (n, r).
+
+    The minimum, the mean of the r smallest eigenvalues of (D − W)/(mean degree) but that of the constant vector, is
+    reached where the columns span their eigenvectors: up to a factor Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹.
+    """
+    import torch
+
+    Z = Z - Z.mean(0)
+    degrees = W.sum(1)
+    smooth = (Z.T @ (degrees[:, None] * Z - W @ Z)).double()
+    inner = (Z.T @ Z).double()
+    width = len(inner)
+    # Regularize directions with almost no variance; otherwise they would be divided by rounding error.
+    inner = inner + 1e-6 * inner.trace() / width * torch.eye(width, dtype=inner.dtype, device=inner.device)
+    return (torch.linalg.solve(inner, smooth).trace() / (width * degrees.mean())).to(Z.dtype)
+
+
+def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
+    """Return all squared Euclidean distances, with gradients that are finite at zero distance."""
+    return (X.square().sum(1)[:, None] + Y.square().sum(1) - 2 * X @ Y.T).clamp_min(0)
+
+
+def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
+    """Return the biased squared maximum mean discrepancy of two batches (n, d), for a sum of Gaussian kernels exp(−‖x −
+    y‖²/(s·2ᵉ)): s is the mean squared distance of different rows, e runs over ``scales`` integers from −⌊scales/2⌋.
+    """
+    import torch
+
+    both = torch.cat([X, Y])
+    D = squared_distances(both, both)
+    scale = (D.detach().sum() / (len(both) * (len(both) - 1))).clamp_min(torch.finfo(D.dtype).tiny)
+    K = sum(torch.exp(-D / (scale * 2.0 ** (e - scales // 2))) for e in range(scales))
+    n = len(X)
+    return K[:n, :n].mean() + K[n:, n:].mean() - 2 * K[:n, n:].mean()

@@ -29,14 +29,6 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
 
     Each spans the plane of a great circle. Two Gaussian vectors are orthonormalized by Gram–Schmidt: rotating both
     rotates the result, so no frame is preferred.
-
-    Examples
-    --------
-    >>> from congruence.transport import random_frames
-    >>> U = random_frames(3, 5)
-    >>> (U.transpose(0, 2, 1) @ U).round(12)[0]
-    array([[1., 0.],
-           [0., 1.]])
     """
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)

@@ -77,16 +77,6 @@ def sinkhorn_unbalanced(
     Source: Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
     Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D
     Frank-Wolfe".
-
-    Examples
-    --------
-    The third row is near to no column:
-
-    >>> import numpy as np
-    >>> from congruence.transport import sinkhorn_unbalanced
-    >>> A = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-    >>> sinkhorn_unbalanced(A, rho=0.1, epsilon=0.05).row_marginal.round(3)
-    array([0.5  , 0.5  , 0.001])
     """
     if math.isinf(check_rho(rho, "rho")):
         return sinkhorn(affinity, epsilon, max_iter, tolerance, X=X, Y=Y, marginals=marginals, memory=memory)

@@ -77,15 +77,9 @@ class Anchors:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the vectors as plain data."""
-        lists = {"rows": self.rows, "covered": self.covered, "covered_by_random": self.covered_by_random}
-        counts = ("n_rows", "n_candidates", "n_identical", "n_zero")
-        return {
-            "method": self.method,
-            "n": len(self),
-            "ids": self.ids.tolist() if self.has_ids else None,
-            **{name: values.tolist() for name, values in lists.items()},
-            **{name: getattr(self, name) for name in counts},
-        }
+        facts = {"method": self.method, "n": len(self), "ids": self.ids.tolist() if self.has_ids else None}
+        facts |= {name: getattr(self, name).tolist() for name in ("rows", "covered", "covered_by_random")}
+        return facts | {name: getattr(self, name) for name in ("n_rows", "n_candidates", "n_identical", "n_zero")}
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of variance covered, by number of anchors (``congruence.plotting.draw_covered``)."""
@@ -95,11 +89,7 @@ class Anchors:
         return draw_covered({"shares": shares}, ax)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the anchors in order, atomically.
-
-        ``path``: ``.txt``: one id or row number per line. Any other suffix of ``congruence.io.FORMATS``:
-        vectors and ids, which ``congruence fit`` and ``congruence.fit`` accept as the source.
-        """
+        """Write the anchors in order, atomically: as ``.txt`` an id or row number a line, otherwise vectors and ids."""
         check_anchors_output(path)
         if Path(path).suffix.lower() != ".txt":
             kind = pa.string() if self.ids.dtype == object else pa.from_numpy_dtype(self.ids.dtype)
@@ -137,30 +127,24 @@ def choose_anchors(
 ) -> Anchors:
     """Choose the items of a store that both models should encode, from the source vectors.
 
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is; fewer
+    than ``n`` different rows raise TooFewAnchorsError.
+
     Parameters
     ----------
     X : Embeddings, array_like or Source, shape (m, d)
         The store in the source model. For a ``Source``, as returned by ``open_source``, only
         the sampled rows are kept in memory.
-    n : int
-        Number of anchors.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        A key of ``METHODS``. Choose the rows that: most reduce the expected error over all rows of a linear map
-        fitted on them ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those
-        before ("volume"); are drawn by D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take
-        the classes of ``labels`` in turn. docs/anchors.md compares them.
+        Choose the rows that: most reduce the expected error over all rows of a linear map fitted on them ("variance");
+        are nearest to all rows ("facility"); are each farthest from the span of those before ("volume"); are drawn by
+        D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take the classes of ``labels`` in
+        turn. docs/anchors.md compares them.
     labels : sequence of length m, optional
         Class of each row, for ``"balanced"``.
     max_rows : int, default=10_000
         If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for
         ``"balanced"``), or of twice ``n`` if that is more.
-    random_state : int, default=0
-        Random seed of the sample and of the methods that are random.
-
-    Notes
-    -----
-    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is; fewer
-    than ``n`` different rows raise TooFewAnchorsError.
 
     Examples
     --------
@@ -234,8 +218,7 @@ def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
     by_class = rows[np.argsort(codes[rows], kind="stable")]
     sizes = np.bincount(codes)
     turn = np.arange(m) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rank = rng.permutation(len(sizes))[codes[by_class]]
-    return by_class[np.lexsort((rank, turn))]
+    return by_class[np.lexsort((rng.permutation(len(sizes))[codes[by_class]], turn))]
 
 
 def _read(X: Embeddings | Source, rows: np.ndarray) -> Embeddings:

@@ -39,22 +39,6 @@ def map_digest(mapping: Map) -> str:
     return digest_of({**content, "layers": config["facts"].get("layers")}, mapping.state())
 
 
-def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of blocks (b, d_source) to (b, d_out); one matrix product if the map is affine."""
-    if not isinstance(mapped, AffineMap):
-        return mapped.transform
-    # Converted once, not for each block.
-    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
-    offset = mapped.offset.astype(compute)
-
-    def transform(block: np.ndarray) -> np.ndarray:
-        out: np.ndarray = block @ matrix
-        out += offset
-        return out
-
-    return transform
-
-
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
 BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are in memory at a time
 #: Ids, vectors, and the table rows they belong to.
@@ -129,11 +113,20 @@ class BlockMap:
             yield ids, self(block), rows
 
     def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.head is not None:
-            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
-        if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
-            return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
-        return block_function(self.mapped, self.compute)
+        mapped = self.mapped
+        if self.head is not None or not isinstance(mapped, AffineMap):
+            return mapped.transform_target if self.head == "target" else mapped.transform
+        # One product, with the matrix converted once, not for each block.
+        matrix, offset = np.ascontiguousarray(mapped.matrix, self.compute), mapped.offset.astype(self.compute)
+        if self.device is not None and (self.device != "auto" or _sees_gpu()):
+            return _torch_function(matrix, offset, "cuda" if self.device == "auto" else self.device)
+
+        def transform(block: np.ndarray) -> np.ndarray:
+            out: np.ndarray = block @ matrix
+            out += offset
+            return out
+
+        return transform
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
@@ -166,16 +159,15 @@ def _sees_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if that is enabled."""
+def _torch_function(matrix: np.ndarray, offset: np.ndarray, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product on a device, in the precision of the matrix: torch rounds to TF32 only if that is enabled."""
     import torch
 
-    matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
-    offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
+    factors = torch.from_numpy(offset).to(device), torch.from_numpy(matrix).to(device)
 
     def transform(block: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
-        out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
+        out: np.ndarray = torch.addmm(factors[0], rows, factors[1]).cpu().numpy()
         return out
 
     return transform
@@ -188,19 +180,16 @@ _COVERED_ROWS = 1000  # number of rows from which the share of variance in cover
 def _spread(source: Source | DataSet) -> np.ndarray:
     """Return rows from all over a file or a data set, in few ranges, since a range costs as much as a row."""
     if isinstance(source, DataSet):
-        last = len(source.fragments) - 1
-        chosen = np.unique(np.linspace(0, last, _RANGES).astype(int)) if last >= 0 else ()
-        rows = [np.empty((0, source.dim))]
-        for number in chosen:
+        fragments, rows = source.fragments[:: -(-len(source.fragments) // _RANGES) or 1], [np.empty((0, source.dim))]
+        for fragment in fragments:
             with suppress(InputError, CorruptFileError):  # the work names damaged rows, or puts them aside
-                part = source.open(source.fragments[number])
-                rows.append(part.take(np.arange(min(part.n, JUDGED // len(chosen))))[1])
+                part = source.open(fragment)
+                rows.append(part.take(np.arange(min(part.n, JUDGED // len(fragments))))[1])
         return np.concatenate(rows)
-    if source.n <= JUDGED:
-        return source.take(np.arange(source.n))[1]
     size = JUDGED // _RANGES
-    starts = np.linspace(0, source.n - size, _RANGES).astype(int)
-    return source.take((starts[:, None] + np.arange(size)).ravel())[1]
+    starts = np.linspace(0, max(source.n - size, 0), _RANGES).astype(int)
+    some = (starts[:, None] + np.arange(size)).ravel()
+    return source.take(np.arange(source.n) if source.n <= JUDGED else some)[1]
 
 
 @dataclass(frozen=True)
@@ -245,23 +234,20 @@ def transform_file(
     source : Source or DataSet
         See ``congruence.io.open_source`` and ``congruence.engines.open_dataset``.
     output : path-like
-        The suffix determines the format (``congruence.io.FORMATS``). Must not be the source itself, not even
-        with ``force``. For a data set: a folder of Parquet files, or a ``.lance`` data set; a path or a URL.
+        The suffix determines the format (``congruence.io.FORMATS``). Never the source itself. For a data set: a folder
+        of Parquet files, or a ``.lance`` data set; a path or a URL.
     modality : str, optional
         Modality whose means are used; by default the source's own modality, or that which the rows clearly are of.
     normalize : {"auto", True, False}, default="auto"
-        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
-        (``gives_unit_rows``).
+        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     dtype : dtype, optional
-        Data type of the output: float16, float32 or float64; by default the source's.
+        float16, float32 or float64; by default the source's.
     force : bool, default=False
         Replace an existing output; for a data set, one that this library wrote, and discard the journal of another job.
     check : bool, default=True
         Refuse vectors that are known to belong to another space than the map's source, or look as if some do.
-    allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
-        source rows only.
+        Which head of a joint-space map to use; by default the one whose space the vectors belong to.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
     engine : Engine, optional
@@ -276,8 +262,7 @@ def transform_file(
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
     CorruptFileError, InputError
-        If the source or a vector is damaged or invalid; as after other errors, no partial output is left. Finished
-        fragments of a data set are kept for the next run.
+        If the source or a vector is damaged or invalid; no partial output is left, but finished fragments are kept.
     """
     started = time.perf_counter()
     name = source.place.shown if isinstance(source, DataSet) else source.path

@@ -105,17 +105,13 @@ def test_the_inverse_of_a_map_bridges_the_other_direction(mapping):
     ("queries", "error", "says"),
     [
         (OLD[:2], DirectionError, r"index's model.*Bridge\(mapping\.inverse\(\)\)"),
-        (OLD[0], DirectionError, "12-d queries"),
         (np.ones((2, 5), np.float32), errors.ShapeError, "5-d queries; expected 8-d"),
         (NEW[:3] * 2, SpaceMismatchError, "Divide each query by its norm"),
-        (NEW[0] * 2, SpaceMismatchError, "not unit rows"),
         (np.vstack([NEW[:2], 3 * NEW[:1]]), SpaceMismatchError, r"1 of 3 queries.*rows 2"),
         (np.zeros(8, np.float32), errors.ZeroRowError, "Encode them again"),
         (np.vstack([NEW[:2], np.zeros((1, 8), np.float32)]), errors.ZeroRowError, "rows 2"),
         (np.full((1, 8), np.nan, np.float32), errors.NotFiniteError, "NaN"),
         (np.vstack([NEW[:2], np.full((1, 8), np.inf, np.float32)]), errors.NotFiniteError, "rows 2"),
-        (np.empty((0, 8), np.float32), errors.ShapeError, "0 rows"),
-        ([], errors.ShapeError, "empty"),
         (np.ones((2, 2, 8), np.float32), errors.ShapeError, "3 axes"),
         (["a cat"], errors.DtypeError, "text"),
     ],
@@ -201,15 +197,3 @@ def test_a_damaged_bridge_is_one_error(tmp_path, mapping, change):
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CorruptFileError):
         Bridge.load(path)
-
-
-def test_numbers_edited_by_hand_are_refused(tmp_path, mapping):
-    path = Bridge(mapping).save(tmp_path / "bridge")
-    config = json.loads((path / "config.json").read_text())
-    config["facts"]["map"]["facts"]["n_pairs"] += 1
-    (path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CorruptFileError, match="edited by hand"):
-        Bridge.load(path)
-    (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-4])
-    with pytest.raises(CorruptFileError):
-        congruence.load(path)

@@ -51,14 +51,6 @@ def test_scores_are_standard_deviations_above_the_mean_of_the_part(world):
     assert np.array_equal(np.where(result.new, result.ids + 90, result.ids), place)
 
 
-def test_one_query_gives_one_list(world):
-    bridge, queries, old, new = world
-    one, many = (search_mixed(bridge, q, old[:90], new[90:], k=3) for q in (queries[0], queries[:1]))
-    assert one.ids.shape == (3,)
-    assert np.array_equal(one.ids, many.ids[0])
-    assert np.array_equal(one.scores, many.scores[0])
-
-
 def test_an_item_in_both_parts_counts_as_new(world):
     bridge, queries, old, new = world
     ids = [f"k{k}" for k in range(len(old))]

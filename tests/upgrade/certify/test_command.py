@@ -85,14 +85,6 @@ def test_each_way_stands_with_its_costs(folder):
         run(*files(folder), "--ids", "ids", "--set", "rows=0", *QUICK)
 
 
-def test_the_way_to_search_is_an_option(folder):
-    found = json.loads(
-        run(*files(folder), "--ids", "ids", "--set", "center=true", "--set", "hubness=csls", "--json", *QUICK).stdout
-    )
-    assert any("transductive" in note for note in found["notes"])
-    assert any("Centered" in note for note in found["notes"])
-
-
 def test_json_holds_what_the_library_returns(folder):
     data = json.loads(run(*files(folder), "--ids", "ids", "--json").stdout)
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
@@ -123,35 +115,6 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
         run(*files(folder), "--ids", "ids", "--anchors", tmp_path / "plain.npz", *QUICK)
 
 
-def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", "-v").stdout
-    assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
-    assert "can be too high" in " ".join(found.split())  # for anchors that are not random
-
-
-def test_anchors_are_drawn_from_what_both_models_have(tmp_path):
-    """A store of which a few items are encoded again: drawing first would find no common item."""
-    p = upgrade_problem(20_000, 16, source_noise=0.5, target_noise=0.5, shared=0.9, random_state=0)
-    ids = np.array([f"item {i}" for i in range(20_000)])
-    np.savez(tmp_path / "old.npz", image=p.source_images.astype(np.float32), ids=ids)
-    np.savez(tmp_path / "new.npz", image=p.target_images[::200].astype(np.float32), ids=ids[::200])
-    data = json.loads(run(*files(tmp_path, "image"), "--ids", "ids", "--anchors", 50, "--json", *QUICK).stdout)
-    assert (data["n_anchors"], data["n_queries"]) == (50, 50)
-
-
-def test_text_queries_of_other_items(folder, tmp_path):
-    p = upgrade_problem(60, 24, random_state=1)
-    np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
-    place, images = tmp_path / "texts.npz", files(folder, "image")
-    texts = ["--queries", f"{place}:new", "--old-queries", f"{place}:old"]
-    # The files' column of ids names items of the store; these texts have none.
-    data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
-    assert data["task"] == "graded_text_overlap@10"
-    assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
-    with pytest.raises(CongruenceError, match="--queries too"):
-        run(*images, *texts[2:], *QUICK)
-
-
 def test_kappa_is_computed_on_request_only(monkeypatch):
     from congruence.upgrade.certify import theorems
 
@@ -168,12 +131,6 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     assert full["numbers"]["kappa"][0] >= 1
 
 
-def test_one_modality_with_labels(folder):
-    labels = f"{folder / 'old.npz'}:kind"
-    data = json.loads(run(*files(folder, "image"), "--ids", "ids", "--labels", labels, "--json", *QUICK).stdout)
-    assert data["task"] == "same_class@1"
-
-
 def test_thresholds_and_exit_code(folder):
     easy = ["--set", "retention=0.01", "--set", "must_move=true", "--exit-code"]
     assert run(*files(folder), "--ids", "ids", *easy, *QUICK).exit_code == 0
@@ -183,21 +140,12 @@ def test_thresholds_and_exit_code(folder):
     assert "keep the old model" in result.stdout
 
 
-@pytest.mark.long
-def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--json").stdout)
-    assert data["n_anchors"] == 60
-    assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--set", "retention=2"], "retention=2"),
         (["--anchors", "160"], "--anchors 160 of 160"),
         (["--set", "fitted=sound"], "fitted='sound'"),
-        (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
-        (["--test", "nowhere.npy,nowhere.npy"], "nowhere.npy"),
         (["--also", "text=nowhere.npy"], "Got --also twice for text"),
     ],
 )
@@ -228,15 +176,6 @@ def test_the_map_that_was_measured_is_kept(folder, tmp_path, modalities):
         np.testing.assert_allclose(mapping.transform(rows, modality=name), same.transform(rows, modality=name))
     kept = json.loads((tmp_path / "checked/certificate.json").read_text())
     assert kept["verdict"] == data["verdict"]
-
-
-def test_two_files_paired_by_position_are_enough(tmp_path):
-    p = upgrade_problem(80, 12, random_state=0)
-    np.save("old.npy", p.source_images)
-    np.save("new.npy", p.target_images)
-    *_, written, following = run("old.npy", "new.npy", *QUICK).stdout.splitlines()
-    assert written.startswith("Written to checked: map")
-    assert following.startswith("Next: congruence ")
 
 
 @pytest.mark.long

@@ -1,9 +1,11 @@
 """``congruence lab``: measurements and research."""
 
-ACTIONS = (
-    *("anchors", "evaluate", "doctor", "drift", "exposure", "info", "plan"),
-    *("similarity", "match", "shift", "frame"),
-)
+#: Commands in the order of the help, by the module that has them.
+ACTIONS = {
+    **{"anchors": "lab.anchors", "evaluate": "lab.evaluate", "doctor": "lab.stores", "drift": "lab.stores"},
+    **{"exposure": "lab.stores", "info": "lab.machine", "plan": "lab.machine", "similarity": "lab.spaces"},
+    **{"match": "lab.spaces", "shift": "lab.spaces", "frame": "lab.frame"},
+}
 
 #: Where other packages add commands.
 ENTRY_POINTS = "congruence.commands"

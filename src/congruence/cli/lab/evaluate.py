@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_page, print_json, read_groups, refuse_options
+from congruence.cli._base import check_out, print_json, read_groups, refuse_options
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
-from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable, with_groups
+from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
 from congruence.cli._scores import print_comparison, print_scores
+from congruence.cli._sides import refuse_same
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from congruence.maps import Map
 
 
-@with_groups
-def command(
+def evaluate(
     map_path: str = argument(..., "Folder of a saved map.", metavar="MAP"),
     *,
     old_image: str | None = option(None, "Images in the old model."),
@@ -52,27 +52,18 @@ def command(
         needs_other = {"--set groups": groups, "--set fitted_rows": fitted_rows}
         refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
     if report is not None:  # checked before the work starts
-        check_page(report, force=force)
+        check_out(report, force=force, kind="page")
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
-    specs = {
-        "source": {"image": old_image, "text": old_text},
-        "target": {"image": new_image, "text": new_text},
-    }
+    specs = {"source": {"image": old_image, "text": old_text}, "target": {"image": new_image, "text": new_text}}
+    for modality, spec in specs["source"].items():
+        refuse_same(spec, specs["target"][modality])
+    own_groups = None if groups == "none" else groups
+    needs_rows = {"--labels": labels, "--prompt-labels": prompt_labels, "--set groups": own_groups}
     by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
-    sides = read_sides(
-        specs,
-        ids,
-        {},
-        runner=runner if by_fragments else None,
-        random_state=seed,
-        needs_rows={
-            "--labels": labels,
-            "--prompt-labels": prompt_labels,
-            "--set groups": None if groups == "none" else groups,
-        },
-    )
+    engine_runner = runner if by_fragments else None
+    sides = read_sides(specs, ids, {}, runner=engine_runner, random_state=seed, needs_rows=needs_rows)
     image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
     text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
@@ -81,25 +72,18 @@ def command(
             items |= _held_out(mapping, items, image_labels is not None, text_labels or {})
     comparison = None
     if against:
+        others = {path if path != map_path else f"{path} again": congruence.maps.load(path) for path in against}
         comparison = compare_maps(
             mapping,
-            {path if path != map_path else f"{path} again": congruence.maps.load(path) for path in against},
-            all_items["source"],
-            all_items["target"],
+            others,
+            *all_items.values(),
             labels=image_labels,
             prompt_labels=text_labels,
             name=map_path,
             groups=read_groups(groups),
             fitted_rows="drop" if held_out else fitted_rows or "refuse",
         )
-    scores = evaluate(
-        mapping,
-        sides["source"],
-        sides["target"],
-        labels=image_labels,
-        prompt_labels=text_labels,
-        **settings,
-    )
+    scores = evaluate(mapping, *sides.values(), labels=image_labels, prompt_labels=text_labels, **settings)
     if report is not None:
         from congruence.datasets import Bundle
         from congruence.report import render, summarize, write_page

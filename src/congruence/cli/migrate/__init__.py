@@ -9,7 +9,11 @@ import typer
 
 from congruence.errors import ParameterError
 
-ACTIONS = ("plan", "run", "status", "verify", "switch", "reembed", "rollback", "drop-old", "discard", "finish")
+#: Commands in the order of the help, by the module that has them.
+ACTIONS = dict.fromkeys(("plan", "run"), "migrate.begin")
+ACTIONS |= dict.fromkeys(
+    ("status", "verify", "switch", "reembed", "rollback", "drop-old", "discard", "finish"), "migrate.later"
+)
 
 
 def _check(ctx: Any, url: str) -> str:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from congruence.databases import DatabaseInfo
-    from congruence.engines import Engine
     from congruence.maps import Map
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.journal import Journal as JournalState
@@ -78,7 +77,8 @@ class Step:
             words = ["--mixed"] * ("mixed" in self.kept)
             for name in (name for name in FINDING if name in self.kept):
                 setting = name in ("ids", "rows")
-                words += ["--set", f"{name}={self.kept[name]}"] if setting else [_flag(name), self.kept[name]]
+                flag = f"--{name.replace('_', '-')}"
+                words += ["--set", f"{name}={self.kept[name]}"] if setting else [flag, self.kept[name]]
             return self.command("run", "--from", "FOLDER", *words)
         late = migration.database.capabilities.writes_after_switch
         if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
@@ -117,10 +117,6 @@ class Step:
             say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _command(url: str, journal: str | None, folder: Path, action: str, *words: str) -> str:
     """Return the shell command of a step that finds this journal, also where there are others."""
     if journal is None and any(other != folder for other, _ in _journals_here(url, {})):
@@ -141,17 +137,18 @@ def opened(
     ``given``: options of this step that were given, where the ones that are left out are those of earlier steps;
     ``begin``: returns the arguments of a migration, also of one that has not begun, which is else refused.
     """
+    from congruence.cli._engines import EngineOptions
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.journal import Journal, default_folder
     from congruence.upgrade.migrate.passes import Retry
 
     url, given = ctx.parent.params["url"], dict(given or {})  # type: ignore[union-attr]  # of the group
     folder, kept = _find_journal(url, journal, given)
-    values = {**kept, **{name: value for name, value in given.items() if value is not None}}
+    values: dict[str, Any] = {**kept, **{name: value for name, value in given.items() if value is not None}}
     retry = Retry()
     retry.log = say_error
     with closing(open_asking(url, **{name: values.get(name) for name in FINDING})) as database:
-        info = retry(database, database.info)
+        info = retry.of(database)(database.info)
         if folder is None:
             folder = default_folder(info.place)
             kept = _read_kept(folder)
@@ -168,7 +165,11 @@ def opened(
                     f"The last migration of {info.place} is complete, and its journal is still in {folder}.",
                     "Remove that folder, or pass --journal with another one.",
                 )
-            engine = _engine(values) if ctx.info_name in ("run", "switch", "rollback") else None
+            engine = None
+            if ctx.info_name in ("run", "switch", "rollback"):
+                workers = values.get("workers")
+                runner = EngineOptions(values.get("engine", "local"), values.get("address"), workers and int(workers))
+                engine = runner.open() if runner.by_fragments() else None
             migration = Migration(database, journal=folder, retry=retry, engine=engine, **arguments)
             yield Step(migration, url, journal, kept)
 
@@ -241,19 +242,10 @@ def _read_kept(folder: Path) -> dict[str, str]:
     path = folder / KEPT
     if not path.exists():
         return {}
-    kept = read_file(str(path), "file", _load_json, dict, "what an earlier step wrote", "Remove it.")
+    kept = read_file(path, "file", _load_json, dict, "what an earlier step wrote", "Remove it.")
     if not all(isinstance(value, str) for value in kept.values()):
         raise CorruptFileError(f"{path} is not what an earlier step wrote.", "Remove it.")
     return kept
-
-
-def _engine(values: Mapping[str, Any]) -> Engine | None:
-    """Return what runs a migration's passes; None for this process."""
-    from congruence.cli._engines import EngineOptions
-
-    workers = values.get("workers")
-    runner = EngineOptions(values.get("engine", "local"), values.get("address"), workers and int(workers))
-    return runner.open() if runner.by_fragments() else None
 
 
 def ask(question: str, yes: bool) -> None:
@@ -268,26 +260,23 @@ def ask(question: str, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-# ------------------------------------------------------------------ files that options name
-
-
 def read_certified(folder: str) -> tuple[Map, dict[str, Any]]:
     """Return the map and the certificate in a folder that ``congruence check`` wrote."""
     from congruence.maps import load
 
-    certificate = read_certificate(str(Path(folder) / "certificate.json"))
+    certificate = read_certificate(Path(folder) / "certificate.json")
     return load(Path(folder) / "map"), certificate
 
 
-def read_certificate(path: str) -> dict[str, Any]:
+def read_certificate(path: Path) -> dict[str, Any]:
     """Return a certificate."""
-    fix, folder = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER", Path(path).parent
-    if (folder / "config.json").is_file():
-        fix = f"Pass --map {shlex.quote(str(folder))}, since it is a map without a certificate."
+    fix = "Pass the folder that was written by: congruence check OLD NEW -o FOLDER"
+    if (path.parent / "config.json").is_file():
+        fix = f"Pass --map {shlex.quote(str(path.parent))}, since it is a map without a certificate."
     return read_file(path, "certificate", _load_json, dict, "a JSON object", fix)
 
 
-def read_ranges(path: str) -> np.ndarray:
+def read_ranges(path: Path) -> np.ndarray:
     """Return the ranges of int8 components."""
     import numpy as np
 
@@ -300,7 +289,7 @@ def _load_json(file: BinaryIO) -> object:
     return json.loads(file.read(64 * 2**20).decode("utf-8"))
 
 
-def read_file(path: str, name: str, read: Callable[[BinaryIO], Any], kind: type, expected: str, fix: str) -> Any:
+def read_file(path: Path, name: str, read: Callable[[BinaryIO], Any], kind: type, expected: str, fix: str) -> Any:
     """Return the content of a file that a user names, if it is of a kind."""
     try:
         with open(path, "rb") as file:

@@ -102,8 +102,8 @@ class Bridge:
     Parameters
     ----------
     mapping : Map
-        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted
-        from the index's model to the new one, pass ``mapping.inverse()``.
+        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``, or the ``inverse()`` of a
+        rotation fitted the other way.
     normalize : {"auto", True, False}, default="auto"
         Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, with a
         NormWarning if the map does not record this.
@@ -159,22 +159,16 @@ class Bridge:
         self, queries: ArrayLike | ArrowStream, modality: str | None = None, role: str = "query"
     ) -> np.ndarray: ...
     def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array | Embeddings:
-        """Map queries of the new model into the index's space.
+        """Map queries (m, d_source) or (d_source,) of the new model into the index's space.
 
         Parameters
         ----------
-        queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
+        queries : Embeddings, array_like or tensor
+            Embeddings keep their ids; a tensor stays on its device and in its autograd graph; float16 gives float32.
         modality : str, optional
-            Modality whose means are used; by default the modality the embeddings declare, else the bridge's
-            ``modality``.
+            Modality whose means are used; by default that of the embeddings, else the bridge's ``modality``.
         role : {"query", "store", "plain"}, default="query"
             As for ``congruence.maps.Map.transform``; "store" for new items that are added to the index.
-
-        Returns
-        -------
-        Embeddings, ndarray or tensor, shape (m, d_target) or (d_target,)
-            Unit rows if the index's rows have unit norm. float16 and float32 give float32, float64 gives float64. A
-            tensor stays on its device and in its autograd graph; embeddings keep their ids.
 
         Raises
         ------
@@ -182,11 +176,24 @@ class Bridge:
             If the vectors belong to another model or, as DirectionError, to the index's; if they are raw although the
             map was fitted on unit rows, or the reverse; or, as ModalityError, if their modality is not known.
         """
-        if isinstance(queries, Embeddings):
-            return self._transform_embeddings(queries, modality, role)
-        rows, single = as_rows(queries)
-        out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality, role)
-        return out[0] if single else out
+        if not isinstance(queries, Embeddings):
+            rows, single = as_rows(queries)
+            out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality, role)
+            return out[0] if single else out
+        declared = queries.space.modality
+        if None not in (modality, declared) and modality != declared:
+            raise ModalityError(
+                f"Got {declared} queries with `modality={modality!r}`; expected them to agree.", "Leave modality out."
+            )
+        wanted = modality or declared or self.modality
+        try:
+            # Norms are compared row by row below, and each modality has means of its own.
+            check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
+        except DirectionError:
+            raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
+        mapped = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted, role))
+        space = replace(self.target, modality=wanted, normalized=True if self._unit else None, role=role)
+        return Embeddings(mapped, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None, role: str) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
@@ -219,22 +226,6 @@ class Bridge:
             self._converted[modality, dtype] = mapping.matrix, matrix, offset
         return matrix, offset
 
-    def _transform_embeddings(self, queries: Embeddings, modality: str | None, role: str) -> Embeddings:
-        declared = queries.space.modality
-        if None not in (modality, declared) and modality != declared:
-            raise ModalityError(
-                f"Got {declared} queries with `modality={modality!r}`; expected them to agree.", "Leave modality out."
-            )
-        wanted = modality or declared or self.modality
-        try:
-            # Norms are compared row by row below, and each modality has means of its own.
-            check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
-        except DirectionError:
-            raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
-        out = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted, role))
-        space = replace(self.target, modality=wanted, normalized=True if self._unit else None, role=role)
-        return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
-
     def for_modality(self, modality: str | None = None, role: str = "query") -> Map:
         """Return the map of queries of a modality, by default the bridge's, which exports write."""
         modality = modality or self.modality
@@ -255,11 +246,7 @@ class Bridge:
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
     ) -> TorchMap:
-        """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
-
-        Does what ``transform`` does, without its checks; ``trainable`` and ``dtype`` are as for
-        ``congruence.maps.Map.to_torch``.
-        """
+        """Return a module for queries of one modality, without checks; ``congruence.maps.Map.to_torch``."""
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
     def search(
@@ -284,9 +271,6 @@ class Bridge:
         index : Embeddings, array_like of shape (n, d_target), FAISS index, or callable
             The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a
             function of ``(vectors, n)`` that returns ``(scores, ids)``, each of shape (m, n), nearest first.
-        k : int, default=10
-        modality : str, optional
-            As for ``transform``.
         candidates : int, optional
             With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
@@ -352,10 +336,8 @@ class Bridge:
 
         Parameters
         ----------
-        queries : Embeddings or array_like, shape (m, d_source)
-            Queries in the new model; none that the map was fitted on.
-        index : Embeddings or array_like, shape (n, d_target)
-            Rows of the index, in the old model.
+        queries, index : Embeddings or array_like, shapes (m, d_source) and (n, d_target)
+            Queries in the new model, none that the map was fitted on, and rows of the index in the old one.
         queries_old : Embeddings or array_like, shape (m, d_target), optional
             The same queries in the old model, for the old model's line; paired by id, or by position.
         index_new : Embeddings or array_like, shape (n, d_source), optional
@@ -366,41 +348,34 @@ class Bridge:
         labels : (sequence of length m, sequence of length n), optional
             Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
             query's id is relevant.
-        at : sequence of int, default=(1, 10)
+        at, mode
             Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
             "share" the share of relevant rows found.
-        candidates : int, default=100
-            Number of rows that the first stage of two-stage search returns.
-        modality, center, hubness, bank
+        modality, candidates, center, hubness, bank
             As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
-            applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
+            applies the correction in the first stage only, and the old model's line uses its own queries as ``bank``.
         """
         check_positive(candidates, "candidates", integer=True)
         for k in at:
             check_positive(k, "at", integer=True)
-        at = sorted(set(at))
         if not at:
             raise ParameterError("No cutoff in `at=…`.", "Pass `at=(1, 10)`.")
-        asked = as_embeddings(queries, "queries")
-        rows = as_embeddings(index, "index")
+        asked, rows = as_embeddings(queries, "queries"), as_embeddings(index, "index")
         judgments = judge(asked, rows, qrels=qrels, labels=labels)
-        notes = list(judgments.notes)
-        kept = np.flatnonzero(judgments.judged)
-        old = None
+        notes, kept = list(judgments.notes), np.flatnonzero(judgments.judged)
+        old = new = None
         if queries_old is not None:
             old, matched = _matched_rows(asked, queries_old, "queries_old")
             check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
             if not matched.all():
-                notes.append(
-                    f"{int((~matched).sum())} queries are not among those of the old model; they were left out."
-                )
+                missing = int((~matched).sum())
+                notes.append(f"{missing} queries are not among those of the old model; they were left out.")
                 kept = kept[matched[kept]]
             if not len(kept):
                 raise InputError(
                     "No query of queries_old has a relevant row.", "Pass `queries_old=…` with queries that are judged."
                 )
         judgments = judgments.take(kept)
-        new = None
         if index_new is not None:
             new, matched = _matched_rows(rows, index_new, "index_new")
             if not matched.all():
@@ -411,22 +386,21 @@ class Bridge:
                 new[~matched] = np.nan
         depth = min(max(*at, NDCG_AT), len(rows))
         first_stage = max(candidates, depth)
-        cutoffs = {"at": at, "ndcg_at": NDCG_AT, "mode": mode}
+        cutoffs: dict[str, Any] = {"at": sorted(set(at)), "ndcg_at": NDCG_AT, "mode": mode}
 
         def scored(system: str, found: np.ndarray) -> SystemScores:
-            by_query = ranked_scores(found, judgments, **cutoffs)  # type: ignore[arg-type]
+            by_query = ranked_scores(found, judgments, **cutoffs)
             errors = {k: float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0 for k, v in by_query.items()}
             return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
 
-        vectors = asked.vectors[kept]
-        correction = as_hubness(hubness)
-        corrected: dict[str, Any] = {"center": center, "hubness": correction}
-        theirs = {**corrected, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
+        vectors, correction = asked.vectors[kept], as_hubness(hubness)
+        own: dict[str, Any] = {"center": center, "hubness": correction}
+        theirs = {**own, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
+        ours = {**own, "bank": bank, "modality": modality or asked.space.modality}
+        unnamed = rows.vectors  # without ids, so that results are row numbers
         systems = []
         if old is not None:
-            systems.append(scored("old model", find(old[kept], rows.vectors, depth, **corrected)[1]))
-        unnamed = rows.vectors  # without ids, so that results are row numbers
-        ours = {**corrected, "bank": bank, "modality": modality or asked.space.modality}
+            systems.append(scored("old model", find(old[kept], unnamed, depth, **own)[1]))
         systems.append(scored("bridge", self.search(vectors, unnamed, depth, **ours).ids))
         if new is not None:
             two_stage = self.search(vectors, unnamed, depth, candidates=first_stage, rerank=new, **ours)
@@ -434,9 +408,8 @@ class Bridge:
             if np.isfinite(new).all():
                 systems.append(scored("re-embedded", find(vectors, new, depth, **theirs)[1]))
         if asked.dim == rows.dim:
-            systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
-        by_chance = expected_scores(judgments, len(rows), **cutoffs)  # type: ignore[arg-type]
-        systems.append(SystemScores("chance", by_chance))
+            systems.append(scored("unmapped", find(vectors, unnamed, depth, **theirs)[1]))
+        systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))
         if (center or correction) and bank is None:
             notes.append(
                 "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
@@ -462,30 +435,24 @@ class Bridge:
     ) -> Self:
         """Learn how to translate score thresholds of the old model into thresholds for bridged queries.
 
+        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
+        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
+        shrink toward the mean and change the rate (docs/bridge.md).
+
         Parameters
         ----------
-        queries : Embeddings or array_like, shape (m, d_source)
-            Queries in the new model, preferably none that the map was fitted on.
-        queries_old : Embeddings or array_like, shape (m, d_target)
-            The same queries in the old model; paired by id, or by position.
+        queries, queries_old : Embeddings or array_like, shapes (m, d_source) and (m, d_target)
+            The same queries in both models, paired by id, or by position; preferably none that the map was fitted on.
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
             Which rows are relevant, as for ``evaluate``; by default the row with the query's id, and none if there
             are no ids.
-        modality : str, optional
-            As for ``transform``.
         folds : int, default=5
             Number of cross-validation folds, over queries.
         random_state : int, default=0
             Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
             million pairs.
-
-        Notes
-        -----
-        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
-        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
-        shrink toward the mean and change the rate (see docs/bridge.md).
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
         if not (ours.has_ids and theirs.has_ids):
@@ -512,9 +479,8 @@ class Bridge:
         return self
 
     def translate(self, threshold: float) -> Translation:
-        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model.
-
-        ``value`` is the new threshold; the result also holds the false-positive rate and recall before and after.
+        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model, as
+        ``value``, with the false-positive rate and recall before and after.
         """
         if self.thresholds is None:
             raise ParameterError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence._utils.ids import id_texts
+from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Space, as_embeddings
@@ -20,6 +20,8 @@ MERGES = ("standardize", "none")  # how scores of the two parts are brought onto
 
 #: Maximum and minimum number of rows of each part by which a query's scores are standardized.
 BACKGROUND, FEWEST = 1000, 20
+
+_FIX = "Pass `background=…`, or `merge='none'`."
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +54,12 @@ def search_mixed(
     Parameters
     ----------
     bridge : Bridge
-        From the new model to the old one.
+        From the new model to the old one; the old part is searched with bridged queries.
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
-        Queries in the new model; the old part is searched with bridged queries.
+        Queries in the new model.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
         The two parts, in any form that ``Bridge.search`` accepts. If both have ids, an item that is in both counts
         as new.
-    k : int, default=10
     modality : str, optional
         Modality of the queries, as for ``Bridge.transform``.
     merge : {"standardize", "none"}, default="standardize"
@@ -97,16 +98,13 @@ def search_mixed(
     n_in_both = old_part.leave_out(new_part)
     rng = np.random.default_rng(random_state)
     found = []
-    for part, reference in zip(
-        (new_part, old_part), (None, None) if background is None else background[::-1], strict=True
-    ):
-        if part.empty:
-            continue
-        scores, ids = find(part.queries, part.index, k, source_dim=rows.shape[1])
-        if merge == "standardize":
-            mean, sd = part.scale(reference, rng)
-            scores = (scores - mean) / sd
-        found.append((scores, ids, np.full(ids.shape, part is new_part)))
+    for part, reference in zip((new_part, old_part), (background or (None, None))[::-1], strict=True):
+        if not part.empty:
+            scores, ids = find(part.queries, part.index, k, source_dim=rows.shape[1])
+            if merge == "standardize":
+                mean, sd = part.scale(reference, rng)
+                scores = (scores - mean) / sd
+            found.append((scores, ids, np.full(ids.shape, part is new_part)))
     if len({ids.dtype.kind for _, ids, _ in found}) > 1:
         # Ids of one part and row numbers of the other: as objects, numbers stay numbers.
         found = [(scores, ids.astype(object), is_new) for scores, ids, is_new in found]
@@ -122,28 +120,38 @@ class _IndexPart:
     """One part of the index, and the queries in its space."""
 
     def __init__(self, index: Any, queries: np.ndarray, name: str, own: Space, other: Space) -> None:
-        self.queries, self.name = queries, name
-        self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
-        if self.rows is not None and self.rows.dim != queries.shape[1]:
+        self.queries, self.name, self.index, self.empty = queries, name, index, False
+        self.rows: Embeddings | None = None
+        if callable(getattr(index, "search", None)) or callable(index):
+            return
+        self.index = self.rows = as_embeddings(index, name)
+        if self.rows.dim != queries.shape[1]:
             raise ShapeError(
                 f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d.",
                 f"Pass `{name}=…` with rows of the {name} model.",
             )
-        if self.rows is not None:
-            _check_model(self.rows.space, name, own, other)
-        self.index = index if self.rows is None else self.rows
-        self.empty = False
+        # The width alone does not show a part of another model if both models have the same.
+        model = self.rows.space.model
+        if model and own.model and model != own.model:
+            if model == other.model:
+                raise DirectionError(
+                    f"The two parts look exchanged: the {name} one has {model!r} vectors.",
+                    "Exchange `old=…` and `new=…`.",
+                )
+            raise SpaceMismatchError(
+                f"The {name} part has vectors of {model!r}; expected those of {own.model!r}.",
+                f"Pass `{name}=…` of that model, or another bridge.",
+            )
 
     def leave_out(self, other: _IndexPart) -> int:
         """Leave out the rows whose ids are among the other part's, and return their number."""
         if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
             return 0
-        known = set(id_texts(other.rows.ids).tolist())
-        keep = np.array([name not in known for name in id_texts(self.rows.ids).tolist()], dtype=bool)
-        if not keep.all():
-            self.empty = not keep.any()
-            self.index = self.rows = self.rows if self.empty else self.rows.take(np.flatnonzero(keep))
-        return int(np.count_nonzero(~keep))
+        known = is_in(id_texts(self.rows.ids), id_texts(other.rows.ids))
+        self.empty = bool(known.all())
+        if known.any() and not self.empty:
+            self.index = self.rows = self.rows.take(np.flatnonzero(~known))
+        return int(known.sum())
 
     def scale(self, background: RowsLike | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of each query's cosines with rows of this part, shapes (m, 1)."""
@@ -161,36 +169,15 @@ class _IndexPart:
                 rows = rows[np.sort(rng.choice(len(rows), BACKGROUND, replace=False))]
         else:
             raise ParameterError(
-                f"The {self.name} part searches by itself, and has no background to standardize its scores by.",
-                "Pass `background=…`, or `merge='none'`.",
+                f"The {self.name} part searches by itself, and has no background to standardize its scores by.", _FIX
             )
         if len(rows) < FEWEST:
-            raise InputError(
-                f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.",
-                "Pass `background=…`, or `merge='none'`.",
-            )
+            raise InputError(f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.", _FIX)
         rows = normalize_rows(rows)
         mean, sd = np.empty((2, len(self.queries), 1))
         for part in blocks(len(self.queries), 8 * len(rows)):
             near = normalize_rows(self.queries[part]) @ rows.T
             mean[part, 0], sd[part, 0] = near.mean(axis=1), near.std(axis=1)
         if not sd.min() > 0:
-            raise InputError(
-                f"All rows of the {self.name} part have the same cosine with a query.",
-                "Pass `background=…`, or `merge='none'`.",
-            )
+            raise InputError(f"All rows of the {self.name} part have the same cosine with a query.", _FIX)
         return mean, sd
-
-
-def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part of another model; the width alone does not show this if both models have the same."""
-    if None in (rows.model, own.model) or rows.model == own.model:
-        return
-    if rows.model == other.model:
-        raise DirectionError(
-            f"The two parts look exchanged: the {name} one has {rows.model!r} vectors.", "Exchange `old=…` and `new=…`."
-        )
-    raise SpaceMismatchError(
-        f"The {name} part has vectors of {rows.model!r}; expected those of {own.model!r}.",
-        f"Pass `{name}=…` of that model, or another bridge.",
-    )

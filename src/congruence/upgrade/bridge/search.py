@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence._utils.ids import id_texts
+from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import Embeddings, as_embeddings
@@ -55,7 +55,7 @@ def find(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the n nearest rows in an index of any kind; return scores, largest first, and ids, shapes (m, n).
 
-    ``vectors`` (m, d) are bridged queries, and ``bank`` (b, d) those of the correction, by default the same.
+    ``vectors`` (m, d) are bridged queries, ``bank`` (b, d) those of the correction, by default the same, and
     ``source_dim`` is the width of the queries' model, for error messages.
     """
     check_choice(metric, NEIGHBORS, "metric")
@@ -176,51 +176,44 @@ def rerank_rows(
         has_vector = ~np.isnan(vectors).all(axis=1)
         vectors = np.where(has_vector[:, None], vectors, 0)
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
-        has_vector &= vectors.any(axis=1)
         where = where.reshape(ids[part].shape)
-        known = has_vector[where]
-        unit = normalize_rows(vectors)
-        near = np.einsum("ij,ikj->ik", Q[part].astype(np.float64), unit[where].astype(np.float64))
+        known = (has_vector & vectors.any(axis=1))[where]
+        near = np.einsum("ij,ikj->ik", Q[part].astype(np.float64), normalize_rows(vectors)[where].astype(np.float64))
         # A stable sort with candidates without a vector last: these keep the order of the first stage.
         order = np.argsort(np.where(known, -near, np.inf), axis=1, kind="stable")[:, :take]
         merged = np.where(known, near, scores[part])
-        out_scores[part] = np.take_along_axis(merged, order, axis=1)
-        out_ids[part] = np.take_along_axis(ids[part], order, axis=1)
-        placed[part] = np.take_along_axis(known, order, axis=1)
+        for out, values in ((out_scores, merged), (out_ids, ids[part]), (placed, known)):
+            out[part] = np.take_along_axis(values, order, axis=1)
     return SearchResult(out_scores, out_ids, placed)
 
 
 def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function of distinct ids that returns their vectors, a row of NaN for those that have none."""
     if isinstance(rerank, Embeddings) and rerank.has_ids:
-        place = {name: row for row, name in enumerate(id_texts(rerank.ids).tolist())}
 
         def by_id(names: np.ndarray) -> np.ndarray:
-            rows = np.array([place.get(name, -1) for name in id_texts(names).tolist()], dtype=np.intp)
-            vectors = rerank.vectors[rows]
-            return np.where((rows >= 0)[:, None], vectors, np.nan) if (rows < 0).any() else vectors
+            rows = id_rows(id_texts(rerank.ids), id_texts(names))
+            return np.where((rows >= 0)[:, None], rerank.vectors[rows], np.nan)
 
         return by_id
     if callable(rerank) and not hasattr(rerank, "__array__"):
 
         def by_call(names: np.ndarray) -> np.ndarray:
             # An index that finds fewer rows than requested pads with −1, which is not an id.
-            missing = names == -1 if names.dtype.kind in "iu" else np.zeros(len(names), bool)
-            known_names = names[~missing]
-            found = list(rerank(known_names)) if len(known_names) else []
-            if len(found) != len(known_names):
+            known = names != -1 if names.dtype.kind in "iu" else np.ones(len(names), bool)
+            found = list(rerank(names[known])) if known.any() else []
+            if len(found) != known.sum():
                 raise InputError(
-                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids.", "Return None for unknown ids."
+                    f"Got {len(found)} vectors from rerank for {known.sum()} ids.", "Return None for unknown ids."
                 )
             vectors = np.full((len(names), width), np.nan)
-            for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):
+            for row, vector in zip(np.flatnonzero(known), found, strict=True):
                 if vector is not None:
-                    row_vector = np.asarray(vector, dtype=np.float64)
-                    if row_vector.shape != (width,):
+                    if np.shape(vector) != (width,):
                         raise ShapeError(
-                            f"Got shape {row_vector.shape} from rerank; expected ({width},).", "Return the new model's."
+                            f"Got shape {np.shape(vector)} from rerank; expected ({width},).", "Return the new model's."
                         )
-                    vectors[row] = row_vector
+                    vectors[row] = vector
             return vectors
 
         return by_call

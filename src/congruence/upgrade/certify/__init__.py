@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from congruence.upgrade.certify.certificate import Certificate, certify
 from congruence.upgrade.certify.design import split_anchors
-from congruence.upgrade.certify.intervals import STRATEGIES
+from congruence.upgrade.certify.estimates import STRATEGIES
 from congruence.upgrade.certify.scoring import STEPS
 from congruence.upgrade.certify.verdict import ACTIONS, Criteria, Verdict
 from congruence.upgrade.progressive.meter import Estimate

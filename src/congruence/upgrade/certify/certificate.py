@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,14 +17,14 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
-from congruence.embeddings import by_modality
+from congruence.embeddings import Embeddings, by_modality
 from congruence.errors import ProjectionWarning
 from congruence.evaluation import rankings
-from congruence.maps import Map
+from congruence.maps import Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
-from congruence.upgrade.certify.curve import curve_of, gains
 from congruence.upgrade.certify.design import Design
+from congruence.upgrade.certify.estimates import curve_of, gains
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
 from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
@@ -151,6 +151,12 @@ def certify(
 ) -> Certificate:
     """Measure what each upgrade strategy costs in quality, from items encoded by both models, and recommend one.
 
+    Two modalities: recall at 1 and 10 of each query's own item. With labels and class texts: the accuracy of assigning
+    items to classes. One modality with labels: whether the nearest other item has the same class. One modality alone:
+    whether an item finds itself among the mapped items, and, which decides, how far the result lists of the mapped
+    store are those of the re-embedded one. The gallery has the items given; in a larger one every strategy scores
+    lower.
+
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
@@ -160,14 +166,12 @@ def certify(
         re-embedding is then not evaluated. Texts that share no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
-        other modality as its ``means``. The choice is repeated for every part of the anchors that is left out, without
-        looking at that part.
+        other modality as its ``means``; the choice is repeated without each part of the anchors that is scored.
     modality : str, optional
         Modality of anchors that are not in a mapping; by default the modality the embeddings declare, else ``"other"``.
     fitted : str, optional
-        Modality to fit on, or ``"both"``. By default all modalities that both models have; with labels, or with
-        ``method="linear"``, the stored modality. A rotation is fitted on several modalities together, each centered at
-        its own means.
+        Modality to fit on, or ``"both"``. By default all modalities that both models have, each centered at its own
+        means; with labels, or with ``method="linear"``, the stored modality.
     queries : (source, target), optional
         Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
         not fitted on them.
@@ -199,15 +203,6 @@ def certify(
         Called with 1 after each number of anchors that maps are fitted on, at most ``STEPS`` times.
     **parameters
         Parameters of the method, as for ``congruence.fit``.
-
-    Notes
-    -----
-    What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store.
-    Items with labels and class texts: the accuracy of assigning stored items to classes. One modality with labels:
-    whether the nearest other item has the same class. One modality alone: whether an item of the target model finds
-    itself among the mapped items. If the target has the stored modality, the overlap of the result lists of the mapped
-    and of the re-embedded store is always measured; without captions and labels the verdict is based on it. The gallery
-    is as large as the set of items given; with a larger gallery every strategy scores lower.
     """
     check_seed(random_state)
     thresholds = thresholds or Criteria()
@@ -219,8 +214,9 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    inputs = (source, target, queries, text_queries, labels, fitted, method)
-    design = Design.of(*inputs, n_neighbors, ranking, random_state)
+    design = Design.of(
+        source, target, queries, text_queries, labels, fitted, method, n_neighbors, ranking, random_state
+    )
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
     recipe.check(anchors)
@@ -230,7 +226,9 @@ def certify(
         warnings.simplefilter("ignore", ProjectionWarning)
         choice = recipe.choose(anchors, everything)
         mapping = recipe.fit(anchors, everything, choice)
-        rotation = recipe.about_means(anchors, everything, mapping)
+        rotation = mapping.forward
+        if not (isinstance(rotation, OrthogonalMap) and rotation.center):  # the theorems are about one about the means
+            rotation = cast("OrthogonalMap", MapRecipe(design.fitted, "orthogonal").fit(anchors, everything).forward)
         if design.heldout:
             measured = measure_heldout(design, recipe, mapping, choice, callback)
         else:
@@ -244,10 +242,9 @@ def certify(
     )
     task = items.task
     strategies, cosines = measured.estimates(task), measured.cosines()
-    levels = strategies[task]["stored"].value, cosines[items.tables.shown].value
-    curve, cosine_curve = (
-        curve_of(measured, name, design.n_anchors, level) for name, level in zip(items.curved, levels, strict=True)
-    )
+    score, cosine = items.curved
+    curve = curve_of(measured, score, design.n_anchors, strategies[task]["stored"].value)
+    cosine_curve = curve_of(measured, cosine, design.n_anchors, cosines[cosine.split("/")[1]].value)
     retention, drawn = measured.retention(task, list(strategies[task]), DRAWS, rng)
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
@@ -280,13 +277,13 @@ def certify(
         how_to_fit=recipe.in_words(anchors, choice),
         thresholds=thresholds,
         facts={
-            "source": design.models[0],
-            "target": design.models[1],
+            "source": _name_model(source, anchors.source),
+            "target": _name_model(target, anchors.target),
             "data": data,
             "date": datetime.now(UTC).date().isoformat(),
             "seed": str(random_state),
             "version": __version__,
-            "modality": design.items.tables.store_modality,
+            "modality": items.tables.store_modality,
         },
         notes=design.notes()
         + ranking.notes
@@ -294,8 +291,15 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
-        make_map=partial(recipe.fit_map, anchors, choice, design.spaces),
+        make_map=partial(recipe.fit_map, anchors, choice, (source[first].space, target[first].space)),
     )
+
+
+def _name_model(side: Mapping[str, Embeddings], modalities: Iterable[str]) -> str:
+    """Return the name of a side's model and its width."""
+    rows = [side[name] for name in modalities]
+    spaces = [replace(items.space, modality=None, dim=None, normalized=None) for items in rows]
+    return f"{next((space for space in spaces if space.model), spaces[0])}, {rows[0].dim}-d"
 
 
 def _map_notes(recipe: MapRecipe, choice: Choice, of_folds: list[str]) -> list[str]:

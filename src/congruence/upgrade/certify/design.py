@@ -1,4 +1,4 @@
-"""What is measured: paired rows of both models, the items fitted on and scored, and notes for the reader."""
+"""What is measured: paired rows of both models, the items that are fitted on and scored, and how these are searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
-from congruence.embeddings import Embeddings, Pairs, Space, as_embeddings, as_pair, by_modality, normalize_rows
+from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
 from congruence.errors import (
     IdError,
     InputError,
@@ -49,25 +49,23 @@ class PairedTables:
         """Number of rows in the store."""
         return len(self.source[self.store_modality])
 
-    def take(self, rows: np.ndarray) -> PairedTables:
-        """Return some items: of both modalities, unless the other one describes classes."""
-        names = [self.store_modality] if self.by_class else list(self.source)
-        picked = [
-            {name: table[rows] if name in names else table for name, table in side.items()}
-            for side in (self.ids, self.source, self.target)
-        ]
-        classes = None if self.classes is None else self.classes[rows]
-        return replace(self, ids=picked[0], source=picked[1], target=picked[2], classes=classes)
-
-    @property
-    def shown(self) -> str:
-        """Modality whose cosines are drawn: the stored one, if the target has it."""
-        return self.store_modality if self.store_modality in self.target else self.query_modality
-
     @property
     def by_class(self) -> bool:
         """Whether stored rows are assigned to classes described by rows of the other modality."""
         return self.classes is not None and self.store_modality != self.query_modality
+
+    def take(self, rows: np.ndarray) -> PairedTables:
+        """Return some items: of both modalities, unless the other one describes classes."""
+        names = [self.store_modality] if self.by_class else list(self.source)
+        ids, source, target = (
+            {name: table[rows] if name in names else table for name, table in side.items()}
+            for side in (self.ids, self.source, self.target)
+        )
+        classes = None if self.classes is None else self.classes[rows]
+        return replace(self, ids=ids, source=source, target=target, classes=classes)
+
+
+Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
 def make_tables(
@@ -80,67 +78,39 @@ def make_tables(
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
     names = list(source)
-    store_modality = "image" if "image" in names else names[0]
-    query_modality = next((name for name in names if name != store_modality), store_modality)
+    stored = "image" if "image" in names else names[0]
+    query = next((name for name in names if name != stored), stored)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
     right: dict[str, np.ndarray] = {}
-    for modality in names:
+    for modality, rows in source.items():
         if modality in target:
-            pairs = Pairs.join(source[modality], target[modality])
+            pairs = Pairs.join(rows, target[modality])
             ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
         else:
-            ids[modality], left[modality] = id_texts(source[modality].ids), _widened(source[modality].vectors)
+            ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
     classes = None
     if labels is not None:
-        classes = _classes(text_keys(labels), ids, store_modality, query_modality)
-    elif store_modality != query_modality:
-        place = {name: k for k, name in enumerate(ids[query_modality])}
-        rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
-        if not len(rows):
+        classes = _classes(text_keys(labels), ids, stored, query)
+    elif stored != query:
+        place = {name: k for k, name in enumerate(ids[query])}
+        rows_of = {stored: np.flatnonzero([name in place for name in ids[stored]])}
+        if not len(rows_of[stored]):
             raise IdError(
-                f"{store_modality} and {query_modality} rows have no common id.",
-                f"Pass the same items, or `labels=…` that say which {query_modality} describes each {store_modality}.",
+                f"{stored} and {query} rows have no common id.",
+                f"Pass the same items, or `labels=…` that say which {query} describes each {stored}.",
             )
-        own = np.array([place[name] for name in ids[store_modality][rows]])
+        rows_of[query] = np.array([place[name] for name in ids[stored][rows_of[stored]]])
         for table in (ids, left, right):
-            for modality, take in ((store_modality, rows), (query_modality, own)):
-                if modality in table:
-                    table[modality] = table[modality][take]
-    by_class = classes is not None and store_modality != query_modality
-    least = min(
-        len(rows)
-        for name, rows in right.items()
-        if not (by_class and name == query_modality) or store_modality not in right
-    )
-    if what == "anchors" and least < FEWEST:
+            table |= {modality: table[modality][rows] for modality, rows in rows_of.items() if modality in table}
+    by_class = classes is not None and stored != query
+    fewest = min(len(rows) for name, rows in right.items() if not by_class or name != query or stored not in right)
+    if what == "anchors" and fewest < FEWEST:
         raise TooFewAnchorsError(
-            f"Both models have {least} anchors; certify needs {FEWEST}.", "Encode more items with both models."
+            f"Both models have {fewest} anchors; certify needs {FEWEST}.", "Encode more items with both models."
         )
-    dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
-    return PairedTables(ids, left, right, store_modality, query_modality, classes, dropped)
-
-
-def check_alike(tables: PairedTables, heldout: PairedTables) -> None:
-    """Refuse queries whose vectors do not come from the anchors' two models, or that are anchors themselves."""
-    ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (tables, heldout))
-    if ours != theirs:
-        raise ModalityError(
-            f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}), unlike the anchors.",
-            f"Pass `queries=…` of {sorted(tables.source)} (target: {sorted(tables.target)}).",
-        )
-    for one, other, name in ((tables.source, heldout.source, "source"), (tables.target, heldout.target, "target")):
-        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
-        if a != b:
-            raise InputError(
-                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
-            )
-    names = heldout.ids[heldout.store_modality]
-    same = names[is_in(names, tables.ids[tables.store_modality])]
-    if len(same):
-        raise InputError(
-            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
-        )
+    dropped = sum(map(len, source.values())) - sum(map(len, left.values()))
+    return PairedTables(ids, left, right, stored, query, classes, dropped)
 
 
 def _widened(rows: np.ndarray) -> np.ndarray:
@@ -150,16 +120,15 @@ def _widened(rows: np.ndarray) -> np.ndarray:
 
 def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
     """Refuse modalities, models or widths that do not match."""
-    names = list(source)
-    if not names or not set(target) & set(names):
+    if not set(source) & set(target):
         raise InputError(
-            f"Got {what} of {', '.join(names) or 'no modality'} in the source and "
+            f"Got {what} of {', '.join(source) or 'no modality'} in the source and "
             f"{', '.join(target) or 'none'} in the target.",
             "Pass the same items encoded by both models.",
         )
-    if len(names) > 2 or set(target) - set(names):
+    if len(source) > 2 or set(target) - set(source):
         raise ModalityError(
-            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected "
+            f"Got {what} of {', '.join(source)} in the source and {', '.join(target)} in the target; expected "
             "one or two.",
             "Remove the other modalities.",
         )
@@ -169,47 +138,34 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
                 raise ModalityError(
                     f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
                 )
-        models = {items.space.model for items in side.values()} - {None}
+        models = {str(items.space.model) for items in side.values() if items.space.model}
+        widths = {items.dim for items in side.values()}
+        fix = f"Pass vectors of one model as {name}."
         if len(models) > 1:
-            raise SpaceMismatchError(
-                f"Got vectors of {' and '.join(sorted(map(str, models)))} as {name}.", f"Pass one model as {name}."
-            )
-        widths = {items.vectors.shape[1] for items in side.values()}
+            raise SpaceMismatchError(f"Got vectors of {' and '.join(sorted(models))} as {name}.", fix)
         if len(widths) > 1:
-            raise ShapeError(
-                f"Got modalities of widths {sorted(widths)} as {name}.", f"Pass vectors of one model as {name}."
-            )
+            raise ShapeError(f"Got modalities of widths {sorted(widths)} as {name}.", fix)
 
 
-def _classes(
-    labels: Mapping[str, str], ids: Mapping[str, np.ndarray], store_modality: str, query_modality: str
-) -> np.ndarray:
+def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, query: str) -> np.ndarray:
     """Return the class of each stored row: a row of the other modality, or any code if there is none."""
-    missing = [i for i in ids[store_modality] if i not in labels]
+    missing = [i for i in ids[stored] if i not in labels]
     if missing:
         raise IdError(
-            f"{len(missing)} of {len(ids[store_modality])} items have no label (first "
-            f"{name_rows(np.arange(1), missing)}).",
+            f"{len(missing)} of {len(ids[stored])} items have no label (first {name_rows(np.arange(1), missing)}).",
             "Add these ids to `labels=…`, or drop the items.",
         )
-    of_item = [str(labels[i]) for i in ids[store_modality]]
-    if store_modality == query_modality:
+    of_item = [str(labels[i]) for i in ids[stored]]
+    if stored == query:
         return np.unique(of_item, return_inverse=True)[1]
-    place = {str(name): k for k, name in enumerate(ids[query_modality])}
+    place = {str(name): k for k, name in enumerate(ids[query])}
     unknown = sorted(set(of_item) - set(place))
     if unknown:
         raise IdError(
-            f"No {query_modality} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
-            f"Name classes in `labels=…` as the {query_modality} rows' ids do.",
+            f"No {query} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
+            f"Name classes in `labels=…` as the {query} rows' ids do.",
         )
     return np.array([place[label] for label in of_item])
-
-
-def describe_model(side: Mapping[str, Embeddings]) -> str:
-    """Return the name of a side's model and its width."""
-    named = {replace(rows.space, modality=None, dim=None, normalized=None) for rows in side.values()}
-    space = next((space for space in named if space.model), next(iter(named)))
-    return f"{space}, {next(iter(side.values())).dim}-d"
 
 
 PLAIN = Ranking()  # cosine similarity, without centering or a correction for hubs
@@ -292,9 +248,9 @@ class EvaluationSet:
             role, rows = ("classes", self.assigned) if self.tables.by_class else ("captions", self.compared)
             found.append(Search("text_overlap", query, source[query], target[query], role, rows))
         elif self.texts is not None:
-            ours, theirs = self.texts
-            ours = None if ours is None else ours[:_MOST_TEXTS]
-            found.append(Search("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart", self.compared))
+            ours, theirs = (None if side is None else side[:_MOST_TEXTS] for side in self.texts)
+            assert theirs is not None
+            found.append(Search("text_overlap", "text", ours, theirs, "apart", self.compared))
         return found
 
     @cached_property
@@ -302,6 +258,14 @@ class EvaluationSet:
         """The measure that determines the verdict: without captions and labels, the overlap of result lists."""
         k = self.list_length(len(self.compared))
         return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself and k > 0 else next(iter(self.tasks))
+
+    @property
+    def curved(self) -> tuple[str, str]:
+        """The scores whose learning curves are measured: the mapped store's, and a cosine, of the store if it can be
+        re-embedded.
+        """
+        modality = self.tables.store_modality if self.judged else self.tables.query_modality
+        return f"{self.task}/stored", f"cosine/{modality}"
 
     def search_of(self, measure: str) -> Search:
         """Return the search that a measure is read from, such as ``"recall@1"`` or ``"graded_overlap@10"``."""
@@ -344,11 +308,6 @@ class EvaluationSet:
         """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
         return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
 
-    @property
-    def curved(self) -> tuple[str, str]:
-        """The scores whose learning curves are measured: the mapped store's, and the cosine."""
-        return f"{self.task}/stored", f"cosine/{self.tables.shown}"
-
     def is_paired(self, score: str) -> bool:
         """Whether the rows that have a score are also what it is about, so that both leave a sample together."""
         return score.startswith("cosine/") or self.search_of(score.split("/")[0]).paired
@@ -386,21 +345,18 @@ _LARGEST = 0.25  # A group larger than this share of the rows says that the scal
 
 def near_duplicates(tables: PairedTables) -> np.ndarray:
     """Return the group of each stored row, (n,), of near-duplicates in either model."""
-    n = tables.n
-    k = min(_SCALE, n - 2)
-    own = np.arange(n)
+    n, stored = tables.n, tables.store_modality
+    k, own = min(_SCALE, n - 2), np.arange(n)
     links = []
-    for side in (tables.source, tables.target):
-        if tables.store_modality not in side or k < 2:
-            continue
-        rows = side[tables.store_modality]
-        rows = normalize_rows(rows)
-        near = nearest(rows, k, rows, left_out=own)
-        apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
-        tenth = apart[:, -1]
-        dense = np.quantile(tenth[tenth >= _COPIES * np.median(tenth)], _QUANTILE)
-        who, place = np.nonzero(apart < np.minimum(_NEAR * tenth, _DENSE * dense)[:, None])
-        links.append((who, near[who, place]))
+    for side in (tables.source, tables.target) if k >= 2 else ():
+        if stored in side:
+            rows = normalize_rows(side[stored])
+            near = nearest(rows, k, rows, left_out=own)
+            apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
+            tenth = apart[:, -1]
+            dense = np.quantile(tenth[tenth >= _COPIES * np.median(tenth)], _QUANTILE)
+            who, place = np.nonzero(apart < np.minimum(_NEAR * tenth, _DENSE * dense)[:, None])
+            links.append((who, near[who, place]))
     if not links:
         return own
     a, b = (np.concatenate(ends) for ends in zip(*links, strict=True))
@@ -418,15 +374,6 @@ def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray
         part[one] = load.argmin()
         load[part[one]] += sizes[one]
     return part[group]
-
-
-def shuffle(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a random order of the items in which groups stay together."""
-    place = rng.permutation(int(groups.max()) + 1)[groups]
-    return np.argsort(place, kind="stable")
-
-
-Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
 def split_anchors(
@@ -462,16 +409,17 @@ def split_anchors(
     source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
-    split = [kind for kind in source if kind == stored or not apart]
     first, second = dict(source), dict(target)
     names: dict[str, np.ndarray] = {}
-    for kind in split:
+    for kind in source:
+        if kind != stored and apart:
+            continue
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
             first[kind], second[kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
         else:
             names[kind] = id_texts(source[kind].ids)
-    common = names[stored] if stored in names else np.empty(0, dtype=object)
+    common = names.get(stored, np.empty(0, dtype=object))
     for other in names.values():
         common = common[is_in(common, other)]
     if len(common) < 2:
@@ -512,12 +460,11 @@ def split_anchors(
 
 def split_texts(
     source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
-) -> tuple[dict[str, Embeddings], dict[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
+) -> tuple[Mapping[str, Embeddings], Mapping[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
     """Separate texts that describe none of the images from the anchors; they can still be used as queries."""
-    images = {"image": source["image"]} if "image" in source else {}
-    if "text" not in target or "image" not in target or not images or not _are_apart(source):
-        return dict(source), dict(target), None
-    return images, {"image": target["image"]}, (source.get("text"), target["text"])
+    if not {"image", "text"} <= set(target) or "image" not in source or not _are_apart(source):
+        return source, target, None
+    return {"image": source["image"]}, {"image": target["image"]}, (source.get("text"), target["text"])
 
 
 def _are_apart(side: Mapping[str, Embeddings]) -> bool:
@@ -530,47 +477,6 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
     return not is_in(texts.ids, images.ids).any()
 
 
-def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -> tuple[np.ndarray | None, np.ndarray]:
-    """Pair text queries by row, and check that they come from the anchors' two models."""
-    if tables.store_modality != tables.query_modality or tables.classes is not None:
-        raise ModalityError(
-            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
-            "Remove `text_queries=…`.",
-        )
-    ours, theirs = texts
-    first: Embeddings | None = None
-    if theirs is None:
-        raise InputError(
-            "Got text_queries without texts of the target model.", "Pass `text_queries=(source or None, target)`."
-        )
-    if ours is None:
-        second = as_embeddings(theirs, "text_queries[1]")
-    else:
-        pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
-        first, second = pairs.source, pairs.target
-    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
-        if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
-            raise InputError(
-                f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."
-            )
-    return None if first is None else first.vectors, second.vectors
-
-
-def choose_fitted(tables: PairedTables, fitted: str | None, together: bool = True) -> list[str]:
-    """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
-    both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
-    if fitted is None:
-        return both if together and not tables.by_class else both[:1]
-    if fitted == "both":
-        if len(both) < 2 or tables.by_class:
-            raise ModalityError(
-                '`fitted="both"` needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
-            )
-        return both
-    check_choice(fitted, both, "fitted")
-    return [fitted]
-
-
 @dataclass(frozen=True)
 class Design:
     """What the given data allow to measure: the anchors, the items that are scored, and the modalities to fit on."""
@@ -578,8 +484,6 @@ class Design:
     anchors: PairedTables
     items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
-    models: tuple[str, str]  # name and width of both
-    spaces: tuple[Space, Space]
 
     @classmethod
     def of(
@@ -600,27 +504,19 @@ class Design:
             source, target, text_queries = split_texts(source, target)
             if queries is not None and text_queries is not None:
                 queries = split_texts(*queries)[:2]
-        anchors = make_tables(source, target, labels)
-        scored = anchors
+        anchors = scored = make_tables(source, target, labels)
         if queries is not None:
             scored = make_tables(*queries, labels, what="queries")
-            check_alike(anchors, scored)
-            if scored.n < _FEWEST_QUERIES:
-                raise InputError(
-                    f"Got {scored.n} held-out items; expected at least {_FEWEST_QUERIES}.",
-                    "Pass more, or leave out `queries=…` to score the anchors among each other.",
-                )
+            _check_queries(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
                 f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
             )
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
-        texts = None if text_queries is None else join_texts(text_queries, anchors)
+        texts = None if text_queries is None else _join_texts(text_queries, anchors)
         items = EvaluationSet(scored, texts, groups, n_neighbors, ranking, random_state)
-        names = choose_fitted(anchors, fitted, together=method != "linear")
-        spaces = source[names[0]].space, target[names[0]].space
-        return cls(anchors, items, names, (describe_model(source), describe_model(target)), spaces)
+        return cls(anchors, items, _choose_fitted(anchors, fitted, together=method != "linear"))
 
     @property
     def heldout(self) -> bool:
@@ -635,14 +531,11 @@ class Design:
     def notes(self) -> list[str]:
         """Return notes a reader needs to interpret the numbers."""
         scored, groups = self.items.tables, self.items.groups
-        notes = []
+        classes, compared = len(scored.ids[scored.query_modality]), len(self.items.compared)
+        gallery = f"{classes} classes" if scored.by_class else f"{compared} items"
+        notes = [f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower."]
         if self.anchors.dropped:
-            notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
-        notes.append(
-            "Scores are over a gallery of "
-            f"{len(scored.ids[scored.query_modality]) if scored.by_class else len(self.items.compared)} "
-            f"{'classes' if scored.by_class else 'items'}; in a larger one all strategies score lower."
-        )
+            notes.insert(0, f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
         if groups is not None:
             sizes = np.unique(groups, return_counts=True)[1]
             notes.append(
@@ -656,14 +549,81 @@ class Design:
                 "drawn at random. Anchors chosen by congruence lab anchors differ from each other more than other "
                 "items do, so their scores can be too high: score other items, drawn at random."
             )
-        if scored.store_modality not in scored.target:
+        if not self.items.judged:
             notes.append(
                 f"The target model has no {scored.store_modality} rows, so the score after re-embedding is unknown."
             )
-        if scored.store_modality == scored.query_modality and scored.classes is None:
+        if self.items.finds_itself:
             notes.append(
                 "There are neither captions nor labels, so it is unknown whether the target model is better. The "
                 "verdict is based on how often a mapped store returns the items that a re-embedded store would "
                 f"return{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
             )
         return notes
+
+
+def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
+    """Refuse queries that are too few, do not come from the anchors' two models, or are anchors themselves."""
+    ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (anchors, queries))
+    if ours != theirs:
+        raise ModalityError(
+            f"Got queries of {sorted(queries.source)} (target: {sorted(queries.target)}), unlike the anchors.",
+            f"Pass `queries=…` of {sorted(anchors.source)} (target: {sorted(anchors.target)}).",
+        )
+    for one, other, name in ((anchors.source, queries.source, "source"), (anchors.target, queries.target, "target")):
+        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
+        if a != b:
+            raise InputError(
+                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
+            )
+    names = queries.ids[queries.store_modality]
+    same = names[is_in(names, anchors.ids[anchors.store_modality])]
+    if len(same):
+        raise InputError(
+            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
+        )
+    if queries.n < _FEWEST_QUERIES:
+        raise InputError(
+            f"Got {queries.n} held-out items; expected at least {_FEWEST_QUERIES}.",
+            "Pass more, or leave out `queries=…` to score the anchors among each other.",
+        )
+
+
+def _join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -> tuple[np.ndarray | None, np.ndarray]:
+    """Pair text queries by row, and check that they come from the anchors' two models."""
+    if tables.store_modality != tables.query_modality or tables.classes is not None:
+        raise ModalityError(
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
+            "Remove `text_queries=…`.",
+        )
+    ours, theirs = texts
+    if theirs is None:
+        raise InputError(
+            "Got text_queries without texts of the target model.", "Pass `text_queries=(source or None, target)`."
+        )
+    first: Embeddings | None = None
+    if ours is None:
+        second = as_embeddings(theirs, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
+        first, second = pairs.source, pairs.target
+    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
+        if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
+            raise InputError(
+                f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."
+            )
+    return None if first is None else first.vectors, second.vectors
+
+
+def _choose_fitted(tables: PairedTables, fitted: str | None, together: bool) -> list[str]:
+    """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
+    both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
+    if fitted is None:
+        return both if together and not tables.by_class else both[:1]
+    if fitted == "both":
+        if len(both) < 2 or tables.by_class:
+            raise ModalityError(
+                '`fitted="both"` needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
+            )
+        return both
+    return [check_choice(fitted, both, "fitted")]

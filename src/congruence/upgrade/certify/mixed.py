@@ -14,8 +14,8 @@ import numpy as np
 
 from congruence._utils.arrays import normalize_rows
 from congruence.upgrade.certify.design import EvaluationSet, deal
-from congruence.upgrade.certify.intervals import Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.scoring import ComparedSide, influence_of, read, similarities
+from congruence.upgrade.certify.estimates import Measured, freedom, joint_covariance, rate_interval, results_of
+from congruence.upgrade.certify.scoring import influence_of, read, similarities, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
@@ -166,12 +166,12 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
 
     again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
-    judge = similarities("re-embed", None, items, found)
-    queries = ComparedSide(found.target).unit(items.ranking, found.queries)
+    judge = similarities("re-embed", items, found)
+    queries = unit_rows(items.ranking, found.target, None, found.queries)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
-        near = queries @ ComparedSide(store).unit(items.ranking, np.arange(len(store))).T
+        near = queries @ unit_rows(items.ranking, store, None, np.arange(len(store))).T
         hits = read(items, found, "stored", near, judge)[base]
         return hits.score, influence_of(hits, found.paired)
 
@@ -200,7 +200,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         np.stack([measured.influence[f"{task}/{name}"] for name in names], axis=1),
         names,
         measured.groups.get(base),
-        int(task.split("@")[1]) if "overlap@" in task else 1,
+        results_of(task),
     )
 
 

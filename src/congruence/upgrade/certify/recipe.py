@@ -72,9 +72,13 @@ class TwoWay:
         return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
 
 
-#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries
-#: too.
-CERTIFIED = ("auto", "orthogonal", "linear")
+#: Kind of map by method that can be certified, and what it is by default: maps of one model's vectors into the other's
+#: space, of which there is one for queries too.
+CERTIFIED = {
+    "auto": ("", ""),
+    "orthogonal": ("rotation", " about the means"),
+    "linear": ("linear map", ", ridge regression"),
+}
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,9 @@ class MapRecipe:
                 fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
             )
         if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
-            got = (
-                f"method={self.method!r}"
-                if self.method != "auto"
-                else f"{tables.store_modality} and {tables.query_modality} rows"
-            )
+            got = f"{tables.store_modality} and {tables.query_modality} rows"
+            if self.method != "auto":
+                got = f"method={self.method!r}"
             raise ModalityError(f"Got `single_modality=True` and {got}; expected one modality.", "Leave it out.")
         if self.method == "linear" and len(self.fitted) > 1:
             raise ModalityError(
@@ -114,25 +116,15 @@ class MapRecipe:
 
         Several modalities together are fitted by a rotation, which is chosen on the pairs of the first.
         """
-        first = self.fitted[0]
-        if self.method != "auto":
-            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-            kind, default = {
-                "orthogonal": ("rotation", " about the means"),
-                "linear": ("linear map", ", ridge regression"),
-            }[self.method]
-            name = kind + (f" with {given}" if given else default)
-            evidence = f"method={self.method!r} was given, so nothing was compared"
-            candidate = Candidate(name, self.method, self.parameters)
-            quality = measure_quality(tables.source[first][train], tables.target[first][train], candidate)
-            return Choice(name, self.method, dict(self.parameters), evidence, quality)
-        return choose_map(
-            tables.source[first][train],
-            tables.target[first][train],
-            fixed=self.parameters,
-            single_modality=self.single_modality,
-            random_state=self.random_state,
-        )
+        X, Y = (side[self.fitted[0]][train] for side in (tables.source, tables.target))
+        if self.method == "auto":
+            options: dict[str, Any] = {"fixed": self.parameters, "random_state": self.random_state}
+            return choose_map(X, Y, single_modality=self.single_modality, **options)
+        kind, default = CERTIFIED[self.method]
+        name = kind + (f" with {_listed(self.parameters)}" if self.parameters else default)
+        quality = measure_quality(X, Y, Candidate(name, self.method, self.parameters))
+        evidence = f"method={self.method!r} was given, so nothing was compared"
+        return Choice(name, self.method, dict(self.parameters), evidence, quality)
 
     def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
         """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
@@ -143,32 +135,30 @@ class MapRecipe:
 
     def fit_map(self, tables: PairedTables, choice: Choice, spaces: tuple[Space, Space]) -> OrthogonalMap | LinearMap:
         """Fit the chosen map on all rows, as ``congruence.fit`` does, with what it is fitted on and why."""
-        several = len(self.fitted) > 1
+        several, first = len(self.fitted) > 1, self.fitted[0]
         X, Y = (np.concatenate([side[name] for name in self.fitted]) for side in (tables.source, tables.target))
         model: OrthogonalMap | LinearMap
         if choice.method == "linear":
             model = LinearMap(**choice.parameters).fit(X, Y)
         else:
-            names = np.repeat(self.fitted, len(X) // len(self.fitted)) if several else self.fitted[0]
+            names = np.repeat(self.fitted, len(X) // len(self.fitted)) if several else first
             model = OrthogonalMap(**choice.parameters).fit(X, Y, modality=names)
-        modality = None if several or self.fitted[0] == UNNAMED else self.fitted[0]
+        modality = None if several or first == UNNAMED else first
         model.source_space_, model.target_space_ = (
             replace(space, modality=modality, dim=rows.shape[1], normalized=has_unit_rows(rows))
             for space, rows in zip(spaces, (X, Y), strict=True)
         )
         if isinstance(model, OrthogonalMap):
             model = self._with_other_means(model, tables, slice(None), use=False)
-        self.read(model, choice, tables, slice(None))
-        distinct = count_distinct(tables.source[self.fitted[0]])  # the rows on which the map is chosen
+        self._read(model, choice, tables, slice(None))
+        distinct = count_distinct(tables.source[first])  # the rows on which the map is chosen
         model.scores_ = {"n_pairs": len(X), "distinct": distinct, "choice": choice.to_dict()}
         known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
-        remember_rows(
-            model,
-            *(
-                {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
-                for side in (tables.source, tables.target)
-            ),
+        source, target = (
+            {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
+            for side in (tables.source, tables.target)
         )
+        remember_rows(model, source, target)
         return model
 
     def _with_other_means(
@@ -176,15 +166,14 @@ class MapRecipe:
     ) -> OrthogonalMap:
         """Return the rotation with the means of the modality that it is not fitted on."""
         seen = slice(None) if tables.by_class else seen  # the descriptions of all classes are known
+        offset = OFFSET if self.method == "auto" else 1.0
         for name, rows in tables.source.items():
             if name not in self.fitted:
-                known = tables.target.get(name)
-                offset = OFFSET if self.method == "auto" else 1.0
-                theirs = None if known is None else known[seen]
+                theirs = tables.target[name][seen] if name in tables.target else None
                 model = model.recenter(rows[seen], theirs, modality=name, offset=offset, use=use)
         return model
 
-    def read(
+    def _read(
         self, model: OrthogonalMap | LinearMap, choice: Choice, tables: PairedTables, seen: np.ndarray | slice
     ) -> None:
         """Set the read-out of a map, as ``congruence.fit`` does."""
@@ -197,28 +186,20 @@ class MapRecipe:
 
     def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
-        given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
+        given, together = _listed(choice.parameters), " and ".join(self.fitted)
         if len(self.fitted) > 1:
-            return (
-                f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows "
-                "together"
-            )
+            return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {together} rows together"
         words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
         words += " --single-modality" if self.single_modality else ""
-        words += f" on the {self.fitted[0]} anchors"
-        words += f", with {given}" if self.parameters else ""
-        other = next((name for name in tables.source if name != self.fitted[0]), None)
+        words += f" on the {together} anchors" + (f", with {given}" if self.parameters else "")
+        other = next((name for name in tables.source if name != together), None)
         if other is not None and self.method != "linear":
             words += f", with --means {other}=…"
         return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
 
-    def about_means(self, tables: PairedTables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
-        """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
-        if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
-            return certified.forward
-        found = MapRecipe(self.fitted, "orthogonal").fit(tables, train).forward
-        assert isinstance(found, OrthogonalMap)
-        return found
+
+def _listed(parameters: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in parameters.items())
 
 
 class AnchorFolds:
@@ -230,25 +211,22 @@ class AnchorFolds:
 
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
         """Fit on the anchors of these folds."""
-        fitted, parameters = self._recipe.fitted, choice.parameters
-        seen, first = np.isin(self._fold, kept), fitted[0]
-        unit = has_unit_rows(self._tables.source[first]), has_unit_rows(self._tables.target[first])
+        recipe, fitted, parameters = self._recipe, self._recipe.fitted, choice.parameters
+        seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
+        unit = has_unit_rows(sides[0][fitted[0]]), has_unit_rows(sides[1][fitted[0]])
         if choice.method == "linear":
-            sums = [self._total(first, kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
+            sums = [self._total(fitted[0], kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
             linear = LinearMap.from_moments(sums[0], **parameters, normalized=unit)
-            self._recipe.read(linear, choice, self._tables, seen)
+            recipe._read(linear, choice, self._tables, seen)
             return TwoWay(linear, (sums[0], sums[1]))
         if parameters.get("shrinkage") == "cv":  # needs the rows
-            X, Y = (
-                np.concatenate([side[name][seen] for name in fitted])
-                for side in (self._tables.source, self._tables.target)
-            )
+            X, Y = (np.concatenate([side[name][seen] for name in fitted]) for side in sides)
             model = OrthogonalMap(**parameters).fit(X, Y, modality=np.repeat(fitted, np.count_nonzero(seen)))
         else:
             sums_of = {name: self._total(name, kept) for name in fitted}
             model = OrthogonalMap.from_moments(sums_of, normalized=unit, **parameters)
-        model = self._recipe._with_other_means(model, self._tables, seen)
-        self._recipe.read(model, choice, self._tables, seen)
+        model = recipe._with_other_means(model, self._tables, seen)
+        recipe._read(model, choice, self._tables, seen)
         return TwoWay(model)
 
     def _total(self, name: str, kept: Sequence[int], *, linear: bool = False, exchanged: bool = False) -> CrossMoments:

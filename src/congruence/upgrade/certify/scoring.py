@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -27,7 +28,7 @@ from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
-from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.estimates import Measured
 from congruence.upgrade.certify.recipe import ROLES, AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
 
@@ -58,43 +59,31 @@ STEPS = len(SIZES)  # calls of a callback
 MAPPED = tuple(ROLES)  # strategies whose scores depend on the map
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedSide:
-    """The queries or the store as a strategy compares them: rows (n, d), and the map that is applied to them."""
-
-    rows: np.ndarray
-    map: AffineMap | None = None
-
-    def unit(self, ranking: Ranking, some: np.ndarray) -> np.ndarray:
-        """Return some rows, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
-        picked = self.rows[some]
-        mapped = picked if self.map is None else self.map.transform(picked)
-        if ranking.center:
-            every = self.rows if self.map is None else self.map.transform(self.rows)
-            mapped = mapped - every.mean(axis=0)
-        return np.asarray(normalize_rows(mapped))
+Units = Callable[[np.ndarray], np.ndarray]  # the unit rows of some of the queries, or of the store, by their numbers
 
 
-def sides(
-    strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search
-) -> tuple[ComparedSide, ComparedSide]:
+def unit_rows(ranking: Ranking, rows: np.ndarray, mapping: AffineMap | None, some: np.ndarray) -> np.ndarray:
+    """Return some rows, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
+    transform = mapping.transform if mapping is not None else np.asarray
+    mapped = transform(rows[some])
+    return np.asarray(normalize_rows(mapped - transform(rows).mean(axis=0) if ranking.center else mapped))
+
+
+def sides(strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search) -> tuple[Units, Units]:
     """Return what a strategy compares: queries and store."""
-    stored, rows = items.tables.store_modality, items.tables.source[items.tables.store_modality]
-    if strategy == "re-embed":
-        return ComparedSide(search.target), ComparedSide(items.tables.target[stored])
-    if strategy == "keep":
-        assert search.source is not None
-        return ComparedSide(search.source), ComparedSide(rows)
-    assert model is not None
-    if strategy == "stored":
-        return ComparedSide(search.target), ComparedSide(rows, model.to_target(stored))
-    return ComparedSide(search.target, model.to_source(search.modality)), ComparedSide(rows)
+    stored, ranking = items.tables.store_modality, items.ranking
+    queries = search.source if strategy == "keep" else search.target
+    store = (items.tables.target if strategy == "re-embed" else items.tables.source)[stored]
+    ahead = model.to_target(stored) if model is not None and strategy == "stored" else None
+    back = model.to_source(search.modality) if model is not None and strategy == "queries" else None
+    assert queries is not None
+    return partial(unit_rows, ranking, queries, back), partial(unit_rows, ranking, store, ahead)
 
 
-def similarities(strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search) -> np.ndarray:
-    """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
-    queries, store = sides(strategy, model, items, search)
-    return np.asarray(queries.unit(items.ranking, search.queries) @ store.unit(items.ranking, search.rows).T)
+def similarities(strategy: str, items: EvaluationSet, search: Search) -> np.ndarray:
+    """Return the similarities (queries, rows) by which a strategy without a map ranks rows; hubs come later."""
+    queries, store = sides(strategy, None, items, search)
+    return np.asarray(queries(search.queries) @ store(search.rows).T)
 
 
 def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray) -> np.ndarray:
@@ -305,8 +294,7 @@ class Sheet:
             for a, b in cells:
                 i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
                 if len(i) and len(j):
-                    left = queries.unit(items.ranking, search.queries[i])
-                    near[np.ix_(i, j)] = left @ store.unit(items.ranking, search.rows[j]).T
+                    near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
         for name, (total, terms) in self._cosines.items():
             rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
             if len(rows):
@@ -330,11 +318,10 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
     found: dict[str, Hits] = {}
     for search in items.searches:
         if items.judged:
-            judges[search.name] = similarities("re-embed", None, items, search)
+            judges[search.name] = similarities("re-embed", items, search)
             found |= read(items, search, "re-embed", judges[search.name], None)
         if "keep" in search.strategies:
-            near = similarities("keep", None, items, search)
-            found |= read(items, search, "keep", near, judges.get(search.name))
+            found |= read(items, search, "keep", similarities("keep", items, search), judges.get(search.name))
     return judges, found
 
 
@@ -353,8 +340,8 @@ def measure_heldout(
     design: Design, recipe: MapRecipe, model: TwoWay, choice: Choice, callback: Callable[[int], None] | None = None
 ) -> Measured:
     """Score items that are not anchors; for the curve, by maps of consecutive folds of the anchors."""
-    out, items = score_heldout(model, design.items), design.items
-    rng = np.random.default_rng(items.random_state)
+    items = design.items
+    out, rng = score_heldout(model, items), np.random.default_rng(items.random_state)
     if items.tables.n > MOST_TESTED:
         items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
     fold = rng.permutation(design.n_anchors) % FOLDS
@@ -467,9 +454,9 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         d_source, d_target = rotation.rotation_.shape
         turn = random_rotation(d_source, d_target, random_state=items.random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
-        judge = similarities("re-embed", None, items, search)
-        queries, gallery = ComparedSide(search.target), ComparedSide(store)
-        near = queries.unit(ranking, search.queries) @ gallery.unit(ranking, search.rows).T
+        judge = similarities("re-embed", items, search)
+        queries = unit_rows(ranking, search.target, None, search.queries)
+        near = queries @ unit_rows(ranking, store, None, search.rows).T
         chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
         found = compare_lists(near, judge, k, search.role, ranking.hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):

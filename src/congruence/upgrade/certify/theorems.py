@@ -123,35 +123,30 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
     """Return whether the anchors span the symmetric matrices, and how well conditioned they are."""
     n, d = F.shape
     needed = anchors_needed(d)
-    quantity = f"{stored} anchors that span the symmetric matrices"
+    constant: float | None = float("inf")
+    numbers: dict[str, object] = {"needed": needed, "n": n}
+    anchors = f"The {n:,} {stored} anchors span"
+    bounds = "κ, which bounds how much errors grow when the norms of other rows are extrapolated"
     if n < needed:
+        numbers["spans"] = False
         words = (
             f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there "
             f"are {n:,}: Thm 5.5 does not apply, so a rotation is assumed, not proved."
         )
-        return _entry("Def. 5.4", quantity, words, {"needed": needed, "n": n, "spans": False}), float("inf")
-    spanning = sym_spanning(F)
-    numbers = {"needed": needed, "n": n, "rank": spanning.rank, "spans": spanning.spans}
-    if not spanning.spans or needed > _MOST_KAPPA:
-        words = (
-            f"The {n:,} {stored} anchors span {spanning.rank:,} of the {needed:,} dimensions of the symmetric matrices."
-        )
-        return _entry("Def. 5.4", quantity, words, numbers), float("inf")
-    if not full:
-        words = (
-            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds "
-            "how much errors grow "
-            "when the norms of other rows are extrapolated, takes minutes and was not computed. Pass "
-            'theory="full" (--set theory=full) for it.'
-        )
-        return _entry("Def. 5.4", quantity, words, numbers), None
-    constant = kappa(F, random_state=random_state)
-    words = (
-        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how "
-        "much errors grow when the norms of other rows are extrapolated (at best 1), is between "
-        f"{constant.lower:.3g} and {constant.upper:.3g}."
-    )
-    return _entry("Def. 5.4", quantity, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
+    else:
+        spanning = sym_spanning(F)
+        numbers |= {"rank": spanning.rank, "spans": spanning.spans}
+        words = f"{anchors} {spanning.rank:,} of the {needed:,} dimensions of the symmetric matrices."
+        if spanning.spans and needed <= _MOST_KAPPA:
+            words = f"{anchors} all {needed:,} dimensions of the symmetric matrices; {bounds}"
+            if full:
+                found = kappa(F, random_state=random_state)
+                constant, numbers["kappa"] = found.upper, [found.lower, found.upper]
+                words += f" (at best 1), is between {found.lower:.3g} and {found.upper:.3g}."
+            else:
+                constant = None
+                words += ', takes minutes and was not computed. Pass theory="full" (--set theory=full) for it.'
+    return _entry("Def. 5.4", f"{stored} anchors that span the symmetric matrices", words, numbers), constant
 
 
 def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> dict[str, Any]:
@@ -159,20 +154,20 @@ def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object
 
 
 def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> dict[str, Any]:
+    line = agreement.least_squares
     transformed = {
         "raw": "as they are",
-        "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",
-        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant "
-        f"{agreement.least_squares.intercept:+.3f})",
+        "constant": f"after the best constant ({line.intercept:+.3f})",
+        "affine": f"after the best line (slope {line.slope:.2f}, constant {line.intercept:+.3f})",
     }[agreement.relation]
     level, value = max(agreement.quantiles.items())
-    correlation = "" if agreement.correlation is None else f" (correlation {agreement.correlation:.2f})"
+    correlation = ""
+    if agreement.correlation is not None and (agreement.relation == "raw" or "image–text" not in similarities):
+        correlation = f" (correlation {agreement.correlation:.2f})"
     return _entry(
         theorem,
         f"{similarities}, {agreement.relation}",
-        f"{similarities[:1].upper()}{similarities[1:]} of the two "
-        f"models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} differ by "
-        f"at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically "
-        f"{agreement.rmse:.3f}.",
+        f"{similarities[:1].upper()}{similarities[1:]} of the two models{correlation} differ by at most "
+        f"{agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
         agreement.to_dict(),
     )

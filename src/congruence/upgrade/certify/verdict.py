@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.embeddings import UNNAMED
 from congruence.errors import ParameterError
-from congruence.upgrade.certify.curve import LearningCurve
+from congruence.upgrade.certify.estimates import LearningCurve
 from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -93,9 +93,9 @@ class Decision:
     share: float | None = None
 
 
-def with_known(strategies: dict[str, float], task: str) -> dict[str, float]:
+def with_known(strategies: Mapping[str, float], task: str) -> dict[str, float]:
     """Add what is known without measurement: the re-embedded store returns its own neighbors, and an item itself."""
-    return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else strategies
+    return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else dict(strategies)
 
 
 def is_of_lists(task: str) -> bool:
@@ -104,7 +104,7 @@ def is_of_lists(task: str) -> bool:
 
 
 def decide(
-    strategies: dict[str, float],
+    strategies: Mapping[str, float],
     enough: Callable[[float], int | None],
     thresholds: Criteria,
     *,
@@ -129,9 +129,7 @@ def decide(
         keep = None
     if keep is not None and best is not None and max(mapped, best) <= keep + thresholds.worth:
         return Decision("keep", None, keep + thresholds.worth)
-    wanted = -1.0
-    if best is not None:
-        wanted = thresholds.retention * best
+    wanted = -1.0 if best is None else thresholds.retention * best
     if keep is not None:
         wanted = max(wanted, keep + thresholds.worth)
     if mapped >= wanted:
@@ -165,15 +163,10 @@ def judge(
     rows: int | None = None,
 ) -> Verdict:
     """Apply the rule, and count in what share of draws it recommends each action."""
-    values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
     if pairing.decided and not pairing.looks_paired:
-        return Verdict(
-            "collect",
-            curve.n,
-            f"collect {curve.n} anchors again",
-            f"{pairing.sentence} Check that both files list the same items in the same order, or pass ids.",
-            {"collect": 1.0},
-        )
+        advice = "Check that both files list the same items in the same order, or pass ids."
+        headline, reason = f"collect {curve.n} anchors again", f"{pairing.sentence} {advice}"
+        return Verdict("collect", curve.n, headline, reason, {"collect": 1.0})
 
     def rule(values: dict[str, float], curve: LearningCurve, mixtures: np.ndarray | None) -> Decision:
         return decide(
@@ -186,6 +179,7 @@ def judge(
             rows=rows,
         )
 
+    values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
     decision = rule(values, curve, None if mixed is None else mixed.values)
     # A separate generator, so that draws of the other strategies are the same with and without a mixed store.
     mixtures = None if mixed is None else mixed.draw(drawn, values, np.random.default_rng(len(mixed.influence)))
@@ -203,25 +197,64 @@ def judge(
             share = reached(mixture, redrawn.wanted)
             shares.append(np.inf if share is None else share)
     confidence = {action: count / draws for action, count in sorted(counts.items(), key=lambda item: -item[1])}
-    share_interval = None
+    interval: tuple[float | None, float | None] | None = None
     if shares:  # the middle 95 %; None for an end at which no share was sufficient
         low, high = np.quantile(shares, (0.025, 0.975), method="higher").tolist()
-        share_interval = low if np.isfinite(low) else None, high if np.isfinite(high) else None
-    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, share_interval)
+        interval = low if np.isfinite(low) else None, high if np.isfinite(high) else None
+    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, interval)
     least = min(covered, key=lambda name: covered[name])
     final = decision.action in ("map", "queries") or (
         decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
     )
     if not final and covered[least] < WELL_COVERED:
-        these = "vectors'" if least == UNNAMED else least
-        more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
+        these, more = ("vectors'", "anchors like these rows") if least == UNNAMED else (least, f"{least} anchors")
         reason += (
             f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so "
             f"{more} would help most."
         )
     return Verdict(
-        decision.action, decision.more, headline, reason, confidence, decision.share, share_interval, decision.wanted
+        decision.action, decision.more, headline, reason, confidence, decision.share, interval, decision.wanted
     )
+
+
+#: Headline and reason of each action; "keep" has one reason for each kind of evidence.
+_WORDS = {
+    "map": (ACTIONS["map"], "{got}; the required score was {wanted:.3f}."),
+    "queries": (
+        ACTIONS["queries"],
+        "{named} is {queries:.3f} with mapped queries and {stored:.3f} with mapped stored vectors{after}{old}. The "
+        "store does not change.",
+    ),
+    "collect": (
+        "collect {more:,} more anchors of this kind",
+        "{got}. The learning curve reaches the required {wanted:.3f} at about {total:,} anchors. Choose them with "
+        "congruence lab anchors, and score the map on queries drawn at random.",
+    ),
+    "progressive": (
+        "map now, re-embed {share:.0%} progressively",
+        "{got}; the required score was {wanted:.3f}. Re-embedding the {share:.0%} of the store that the map is least "
+        "sure of, and refitting the map on them, is expected to reach it{sure}.{first}",
+    ),
+    "re-embed": (
+        ACTIONS["re-embed"],
+        "{got}; the required score was {wanted:.3f}, and up to {most:,} more anchors are not expected to reach it (the "
+        "learning curve levels off at {limit:.3f}).",
+    ),
+    "keep, by lists": (
+        ACTIONS["keep"],
+        "{got}. Mapping does not bring the results closer to those of the target model.",
+    ),
+    "keep": (
+        ACTIONS["keep"],
+        "{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after mapping: "
+        "changing the model gains nothing.",
+    ),
+    "keep, target unknown": (
+        ACTIONS["keep"],
+        "{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is "
+        "unknown.",
+    ),
+}
 
 
 def _in_words(
@@ -233,79 +266,39 @@ def _in_words(
     mixed: MixedStore | None,
     share_interval: tuple[float | None, float | None] | None,
 ) -> tuple[str, str]:
+    """Return headline and reason."""
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
-    of_lists = is_of_lists(task)
+    of_lists, action = is_of_lists(task), decision.action
     named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
-    mapping = ["stored"] if decision.action == "progressive" else ["stored", "queries"]
-    mapped = max(values.get(strategy, 0.0) for strategy in mapping)
+    mapping = ["stored"] if action == "progressive" else ["stored", "queries"]
+    strategy = max(mapping, key=lambda name: values.get(name, -1.0))
+    mapped = max(values[strategy], 0.0)
     keep, best = values.get("keep"), values.get("re-embed")
+    old = "" if keep is None else f" (old model: {keep:.3f})"
     kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
-    old = f" (old model: {keep:.3f})" if keep is not None else ""
     got = f"{named} is {mapped:.3f} after mapping{kept}{old}"
     if of_lists:  # state the share of identical results, which is easier to understand than the graded score
-        strategy = max(mapping, key=lambda strategy: values.get(strategy, -1.0))
-        plain = measured[task.removeprefix("graded_")][strategy].value
         got = (
-            f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for "
-            f"near misses, {got}"
+            f"{measured[task.removeprefix('graded_')][strategy].value:.0%} of the results after mapping are those of a "
+            f"re-embedded store; with partial credit for near misses, {got}"
         )
-    if decision.action == "map":
-        return ACTIONS["map"], f"{got}; the required score was {decision.wanted:.3f}."
-    if decision.action == "queries":
-        return (
-            ACTIONS["queries"],
-            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored "
-            f"vectors{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not "
-            "change.",
-        )
-    if decision.action == "collect":
-        assert decision.more is not None
-        return (
-            f"collect {decision.more:,} more anchors of this kind",
-            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about "
-            f"{curve.n + decision.more:,} anchors. Choose them with congruence lab anchors, and score the map on "
-            "queries drawn at random.",
-        )
-    if decision.action == "progressive":
+    sure = first = ""
+    if action == "progressive":
         assert mixed is not None
-        assert decision.share is not None
         least, most = share_interval or (None, None)
-        sure = (
-            ""
-            if least is None or (most is None and least <= min(SHARES[1:]))  # any share, or more than half
-            else f" (95% interval: {least:.0%} to {most:.0%})"
-            if most
-            else f" (95% interval: {least:.0%} to more than half)"
-        )
-        first = ""
+        if least is not None and (most is not None or least > min(SHARES[1:])):  # else any share, or more than half
+            sure = f" (95% interval: {least:.0%} to {f'{most:.0%}' if most else 'more than half'})"
         if keep is not None and not of_lists and keep > values["stored"]:
             better = reached(mixed.values, keep)
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
-        return (
-            f"map now, re-embed {decision.share:.0%} progressively",
-            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the "
-            "store that the map is least sure of, and refitting the map on them, is expected to reach "
-            f"it{sure}.{first}",
-        )
-    if decision.action == "re-embed":
-        return (
-            ACTIONS["re-embed"],
-            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more "
-            f"anchors are not expected to reach it (the learning curve levels off at {curve.best:.3f}).",
-        )
-    if of_lists:
-        return ACTIONS["keep"], f"{got}. Mapping does not bring the results closer to those of the target model."
-    if best is not None:
-        return (
-            ACTIONS["keep"],
-            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after "
-            "mapping: changing the model gains nothing.",
-        )
-    return (
-        ACTIONS["keep"],
-        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after "
-        "re-embedding is unknown.",
-    )
+    if action == "keep" and (of_lists or best is None):
+        action = "keep, by lists" if of_lists else "keep, target unknown"
+    facts = {**values, "named": named, "got": got, "old": old, "mapped": mapped, "best": best, "sure": sure}
+    facts |= {"first": first, "after": f", compared with {best:.3f} after re-embedding" if best else ""}
+    facts |= {"more": decision.more, "total": curve.n + (decision.more or 0), "most": thresholds.most_anchors}
+    facts |= {"wanted": decision.wanted, "share": decision.share, "limit": curve.best}
+    headline, reason = (words.format(**facts) for words in _WORDS[action])
+    return headline, reason
 
 
 _SOME = 0.1  # share shown where mapping alone is enough
@@ -325,31 +318,22 @@ def strategy_costs(
     The share of ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is
     sufficient, and one half if no smaller share is.
     """
-    n = scores["stored"].n
-    best = Estimate(1.0, 1.0, 1.0, n) if "re-embed" in with_known({}, task) else scores.get("re-embed")
-    found: list[tuple[str, Estimate | None, float]] = [
-        ("keep", scores.get("keep"), 0.0),
-        ("map", scores["stored"], 0.0),
-    ]
+    stored = scores["stored"]
+    best = Estimate(1.0, 1.0, 1.0, stored.n) if "re-embed" in with_known({}, task) else scores.get("re-embed")
+    found: list[tuple[str, Estimate | None, float]] = [("keep", scores.get("keep"), 0.0), ("map", stored, 0.0)]
     if mixed is not None:
         wanted = np.inf if verdict.wanted is None else verdict.wanted
-        enough = _SOME if scores["stored"].value >= wanted else reached(mixed.values, wanted)
+        enough = _SOME if stored.value >= wanted else reached(mixed.values, wanted)
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
     found.append(("re-embed", best, 1.0))
     out: list[dict[str, Any]] = []
     for strategy, score, share in found:
         items = 0 if share == 0 else None if rows is None else round(share * rows)
-        out.append(
-            {
-                "strategy": strategy,
-                "score": score,
-                "share": share,
-                "items": items,
-                "minutes": None if items is None or encode_rate is None else items / encode_rate / 60,
-                "price": None if items is None or price is None else items * price,
-            }
-        )
+        minutes = None if items is None or encode_rate is None else items / encode_rate / 60
+        cost = None if items is None or price is None else items * price
+        line = {"strategy": strategy, "score": score, "share": share, "items": items}
+        out.append({**line, "minutes": minutes, "price": cost})
     return out
 
 

@@ -29,11 +29,9 @@ class CommandEncoder:
         try:
             self.words = shlex.split(command)
         except ValueError as error:
-            raise ParameterError(
-                f"The command {command!r} cannot be split ({error}).", "Close its quotation marks."
-            ) from None
+            raise ParameterError(f"Got the command {command!r} ({error}).", "Close its quotation marks.") from None
         for name in ("{ids}", "{out}"):
-            if not any(name in word for word in self.words):
+            if name not in command:
                 raise ParameterError(
                     f"The command {command!r} has no {name}.", "Write for example: python encode.py {ids} {out}."
                 )
@@ -41,9 +39,8 @@ class CommandEncoder:
     def __call__(self, ids: list[str]) -> np.ndarray:
         """Encode rows."""
         if any("\n" in name or "\r" in name for name in ids):
-            raise ParameterError(
-                "An id has a line break, which ends a line of {ids}.", "Pass a function in Python instead."
-            )
+            raise ParameterError("An id has a line break, which ends a line of {ids}.", "Pass a function in Python.")
+        program = self.words[0]
         with tempfile.TemporaryDirectory(prefix="congruence-encode-") as folder:
             ids_path, out = Path(folder) / "ids.txt", Path(folder) / "vectors.npy"
             ids_path.write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
@@ -51,22 +48,18 @@ class CommandEncoder:
             try:
                 process = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             except OSError as error:
-                raise FileError(f"{self.words[0]} cannot be run ({error.strerror}).", "Check the path.") from error
-            if process.returncode:
-                output = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
-                raise FileError(
-                    f"{self.words[0]} ended with exit status {process.returncode} ({output}).", "Make it succeed."
-                )
+                raise FileError(f"{program} cannot be run ({error.strerror}).", "Check the path.") from error
+            if status := process.returncode:
+                said = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
+                raise FileError(f"{program} ended with exit status {status} ({said}).", "Make it succeed.")
             try:
                 return np.asarray(np.load(out, allow_pickle=False))
             except (OSError, ValueError, EOFError) as error:
-                raise FileError(
-                    f"{self.words[0]} wrote no array to {{out}} ({error}).", "Save the vectors with numpy.save."
-                ) from error
+                raise FileError(f"{program} wrote no array to {{out}} ({error}).", "Write it by numpy.save.") from error
 
 
 class FileEncoder:
-    """Look up the vectors of rows by id, in vectors that are already encoded."""
+    """Look up the vectors of rows by id, in vectors that are already encoded. Raises IdError if one is missing."""
 
     def __init__(self, vectors: Embeddings) -> None:
         if not vectors.has_ids:
@@ -74,30 +67,28 @@ class FileEncoder:
         self.vectors, self._ids = vectors, id_texts(vectors.ids)
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Return the vectors of these rows. Raises IdError if one is missing."""
-        rows = _rows_of(self._ids, ids, "the file of vectors")
-        return np.asarray(self.vectors.vectors[rows])
+        """Return the vectors of these rows."""
+        return np.asarray(self.vectors.vectors[_rows_of(self._ids, ids, "the file of vectors")])
 
 
 class ItemsEncoder:
-    """Encode the items of rows, given as a table or folder of items with the same ids."""
+    """Encode the items of rows, given as a table or folder of items with the same ids; IdError if one is missing."""
 
     def __init__(self, encoder: Encoder, items: Items, batch_size: int = 64) -> None:
         self.encoder, self.items, self.batch_size = encoder, items, batch_size
         self._ids = id_texts(items.ids)
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Encode the items of these rows. Raises IdError if one is missing."""
-        rows = _rows_of(self._ids, ids, self.items.name)
-        return self.encoder.encode_all([self.items.fetch(int(row)) for row in rows], self.batch_size)
+        """Encode the items of these rows."""
+        rows = _rows_of(self._ids, ids, self.items.name).tolist()
+        return self.encoder.encode_all([self.items.fetch(row) for row in rows], self.batch_size)
 
 
 def _rows_of(known: np.ndarray, ids: list[str], where: str) -> np.ndarray:
     rows = id_rows(known, id_texts(ids))
-    if (rows < 0).any():
-        first = ids[int(np.flatnonzero(rows < 0)[0])]
+    if missing := np.flatnonzero(rows < 0).tolist():
         raise IdError(
-            f"{int((rows < 0).sum())} of {len(ids)} rows are missing from {where}, {first!r} for one.",
+            f"{len(missing)} of {len(ids)} rows are missing from {where}, {ids[missing[0]]!r} for one.",
             "Add them, or restrict the rows.",
         )
     return rows

@@ -8,14 +8,16 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
@@ -26,11 +28,10 @@ from congruence.upgrade.migrate.quantize import check_ranges
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration
 _MOST_BYTES = 4 * 2**20  # maximum size of a journal in bytes; apart from counts it contains at most a thousand ids
 _MOST_PLACE = 4096  # maximum number of characters in the name of a database and table
-
 _NAME = "journal.json"
+_KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list": list, "dict": dict, "None": NoneType}
 
 DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
-
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
 
 
@@ -60,6 +61,11 @@ def hashes(ids: pa.Array, vectors: np.ndarray, size: int = 8) -> np.ndarray:
     )
     found = np.frombuffer(digests, "<u8")
     return found if size == 8 else found.reshape(-1, size // 8)
+
+
+def places_of(wanted: pa.Array, ids: pa.Array) -> np.ndarray:
+    """Return the position of each wanted id among ids, −1 if it is not there."""
+    return id_rows(id_texts(ids.to_pylist()), id_texts(wanted.to_pylist()))
 
 
 @dataclass
@@ -123,36 +129,26 @@ class Journal:
         return journal
 
     def _check(self) -> None:
-        """Check that all values are valid."""
-        texts, counts = ("place", "map_digest", "element_type", "state", "version"), ("dim", "rows", "resumed")
-        kinds: dict[str, type] = dict.fromkeys(texts, str) | dict.fromkeys(counts, int)
-        kinds |= dict.fromkeys(("normalize", "scale", "allow_unknown"), bool) | dict.fromkeys(
-            ("sample", "passes", "events"), list
-        )
-        kinds |= dict.fromkeys(("verification", "summary"), dict)
-        for name, kind in kinds.items():
-            if type(getattr(self, name)) is not kind:
-                raise ValueError(f"wrong type of {name}")
-        if (
-            self.state not in STATES
-            or self.dim < 1
-            or self.rows < 0
-            or not all(isinstance(text, str | None) for text in (self.modality, self.condition))
-        ):
-            raise ValueError("invalid values")
+        """Raise ValueError for values that no migration writes."""
+        for one in fields(self):
+            names = re.sub(r"\[.*\]", "", str(one.type)).split(" | ")
+            if "Cursor" not in names and type(getattr(self, one.name)) not in [_KINDS[name] for name in names]:
+                raise ValueError(f"wrong type of {one.name}")
         check_ranges(self.ranges, self.dim)
         check_ranges(self.old_ranges)
-        if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
-            raise ValueError("invalid values")
-        if not all(_has(event, {"at": str, "what": str}) for event in self.events):
-            raise ValueError("invalid events")
-        if not all(_has(counts, {"rows": int, "written": int, "removed": int, "old": str}) for counts in self.passes):
-            raise ValueError("invalid passes")
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
-        # A string, or a 64-bit integer, signed or unsigned.
-        ids = (*self.sample, *cursor)
-        if not all(type(name) is str or (type(name) is int and -(2**63) <= name < 2**64) for name in ids):
-            raise ValueError("invalid ids")
+        counts = {"rows": int, "written": int, "removed": int, "old": str}
+        if not (
+            self.state in STATES
+            and len(self.place) <= _MOST_PLACE
+            and self.dim >= 1
+            and all(0 <= number < 2**63 for number in (self.dim, self.rows, self.resumed))
+            and all(_has(event, {"at": str, "what": str}) for event in self.events)
+            and all(_has(one, counts) for one in self.passes)
+            # A string, or a 64-bit integer, signed or unsigned.
+            and all(type(i) is str or (type(i) is int and -(2**63) <= i < 2**64) for i in (*self.sample, *cursor))
+        ):
+            raise ValueError("invalid values")
 
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
@@ -172,7 +168,7 @@ class Journal:
             self.state = "rolled back"
             self.log("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":
-            if not any(event["what"] == DROPPING for event in self.events[-1:]):
+            if not self.events or self.events[-1]["what"] != DROPPING:
                 raise MigrationError(
                     f"{self.place} has neither the old nor the new vectors of this migration: it was created again, "
                     "restored, or changed by another program.",
@@ -180,11 +176,10 @@ class Journal:
                 )
             self.state = "dropped"
             self.log("found without the old vectors")
-        elif stage is Stage.UNTOUCHED and self.state in ("filled", "verified", "rolled back"):
+        elif stage is Stage.UNTOUCHED and self.state != "dropped":
+            if self.state != "filling":
+                self.log("found without new vectors: started again")
             self.state, self.cursor, self.rows, self.sample = "filling", None, 0, []
-            self.log("found without new vectors: started again")
-        elif stage is Stage.UNTOUCHED and self.state == "filling":
-            self.cursor, self.rows, self.sample = None, 0, []
 
 
 def _has(content: object, kinds: Mapping[str, type]) -> bool:
@@ -210,7 +205,6 @@ FIRST = {
     "switched": "rollback",
     "rolled back": "verify",
 }
-
 
 #: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
 SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
+from congruence._utils.validation import RowNames, bad_rows_error, check_choice, check_rows, find_bad_rows, name_rows
 from congruence.compare.origins import judge
 from congruence.databases import Block, Database, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import InputError, ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.migrate.quantize import Quantizer
-from congruence.upgrade.transform import block_function
+from congruence.upgrade.transform import BlockMap
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.native import NativeRows
@@ -44,10 +44,8 @@ class RowMapper:
                 f"A {mapping.kind} map maps both models into a joint space.",
                 "Fit another map, or map both sides with transform_file.",
             )
-        if modality is not None and modality not in MODALITIES:
-            raise ParameterError(
-                argument="modality", got=modality, expected=f"one of {', '.join(MODALITIES)}", fix="Choose one."
-            )
+        if modality is not None:
+            check_choice(modality, MODALITIES, "modality")
         self.map = mapping
         self.modality = modality
         self.unit = mapping.gives_unit_rows(normalize)
@@ -64,19 +62,15 @@ class RowMapper:
         self.native: NativeRows | None = None
         #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
         self.selected: pa.Array | None = None
-        self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
+        self._functions: dict[str | None, BlockMap] = {}
         mapping.for_modality(modality)  # raises for an unknown modality before any work is done
 
-    def _function(self, modality: str | None) -> Callable[[np.ndarray], np.ndarray]:
+    def _map(self, rows: np.ndarray, modality: str | None) -> np.ndarray:
         if modality not in self._functions:
-            mapped = self.map.for_modality(modality, ask=True).for_role("store")
-            product = block_function(mapped, np.dtype(np.float32))
-            self._functions[modality] = lambda rows: np.asarray(mapped.finish(product(rows), self.unit), np.float32)
-        return self._functions[modality]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the functions that map blocks; another process creates its own."""
-        return {**self.__dict__, "_functions": {}}
+            space = Space(dim=self.map.n_features_in_)
+            block_map = BlockMap(self.map, space, np.float32, modality=modality, normalize=self.unit, check=False)
+            self._functions[modality] = block_map
+        return np.asarray(self._functions[modality](rows), np.float32)
 
     def check_width(self, vectors: np.ndarray) -> None:
         """Raise SpaceMismatchError if vectors (b, dim) are not as wide as those that the map was fitted on."""
@@ -85,28 +79,26 @@ class RowMapper:
 
     def check(self, info: DatabaseInfo, block: Block) -> None:
         """Raise an error if the vectors of a database do not come from the map's source space."""
-        sample = block.vectors
+        sample, wants_unit = block.vectors, bool(self.map.source_space_.normalized)
         space = replace(info.space, dim=info.dim, normalized=None)
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
-        if len(sample):
-            if self.old.coded:
-                self.scale = bool(self.map.source_space_.normalized)
-                if not self.scale and self.old.element_type == "binary":
-                    raise SpaceMismatchError(
-                        "Binary vectors have no norms, but the map needs them.",
-                        "Fit the map on rows scaled to unit norm.",
-                    )
-                if not self.scale and self.old.ranges is None:
-                    raise ParameterError(
-                        "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
-                        "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
-                    )
-                return
-            unit = has_unit_rows(sample[np.isfinite(sample).all(axis=1)])  # others are refused where they are mapped
-            # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
-            self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
-            if not self.scale:
-                check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
+        if self.old.coded:
+            self.scale = wants_unit
+            if not wants_unit and self.old.element_type == "binary":
+                raise SpaceMismatchError(
+                    "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
+                )
+            if not wants_unit and self.old.ranges is None:
+                raise ParameterError(
+                    "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
+                    "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
+                )
+            return
+        unit = has_unit_rows(sample[np.isfinite(sample).all(axis=1)])  # others are refused where they are mapped
+        # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
+        self.scale = wants_unit and not unit and info.distance == "cosine"
+        if not self.scale:
+            check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
         """Return rows of the database as input of the map: decoded, and of unit norm if ``scale`` is True."""
@@ -142,24 +134,19 @@ class RowMapper:
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         stored, vectors = vectors, self.rows(vectors)
         if modalities is None or self.modality is not None:
-            out = self._function(self.modality)(vectors)
+            out = self._map(vectors, self.modality)
         else:
             out = np.empty((len(vectors), self.dim), np.float32)
-            codes = modalities.dictionary_encode()
-            places = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            if (places < 0).any():
-                row = int(np.flatnonzero(places < 0)[0])
-                raise ModalityError(
-                    f"The row {ids[row].as_py()!r} has no modality.", "Fill in the column, or pass `modality=…`."
-                )
-            for code, name in enumerate(codes.dictionary.to_pylist()):
+            names = np.array(modalities.to_pylist(), object)
+            for name in dict.fromkeys(names.tolist()):
+                rows = np.flatnonzero(names == name)
                 if name not in MODALITIES:
                     raise ModalityError(
-                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}.",
+                        f"The row {ids[int(rows[0])].as_py()!r} has the modality {name!r}; expected one of "
+                        f"{', '.join(MODALITIES)}.",
                         "Correct the column, or pass `modality=…`.",
                     )
-                rows = np.flatnonzero(places == code)
-                out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
+                out[rows] = self._map(np.ascontiguousarray(vectors[rows]), name)
         return out if self.native is None else self.native.replace(ids, stored, vectors, modalities, out)
 
 
@@ -190,8 +177,9 @@ def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) 
     for modality, rows_of_one in parts.items():
         found = judge(mapper.map, np.concatenate(rows_of_one), modality)
         fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
-        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if found.outcome == "unrelated" else "."
-        outcome = {"ask": "bad", "unrelated": "unknown" if allow_unknown else "bad"}.get(found.outcome, found.outcome)
+        doubt = found.outcome in ("unrelated", "unlike")
+        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if doubt else "."
+        outcome = "unknown" if doubt and allow_unknown else "bad" if doubt or found.outcome == "ask" else found.outcome
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
         yield {**check, "detail": found.detail, "fix": fix}
         if mapper.modality is None and modality is None and found.modality and outcome != "bad":

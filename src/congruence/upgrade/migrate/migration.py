@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -36,20 +35,19 @@ from congruence.maps import Map, load
 from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
-from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
-from congruence.upgrade.migrate.written import NEW_ROWS, Marks, NewRows, Written, find_written, keep_written, map_back
+from congruence.upgrade.migrate.written import Marks, NewRows, Written, find_written, keep_written, map_back
 from congruence.upgrade.transform import map_digest
 
 
 class Migration:
     """A migration of a database's vectors to a new model's space; a context manager.
 
-    The steps are ``plan``, ``run``, ``verify``, ``switch``, and then ``rollback`` or
-    ``drop_old``. Old and new vectors coexist, and the old ones are kept until ``drop_old``. Progress is
-    recorded in a journal, a folder that also stores the map: a run that was killed can be resumed, and later steps need
-    only the database and this folder.
+    The steps are ``plan``, ``run``, ``verify``, ``switch``, and then ``rollback`` or ``drop_old``. Old and new vectors
+    coexist, and the old ones are kept until ``drop_old``. Progress is recorded in a journal, a folder that also stores
+    the map: a run that was killed can be resumed, and later steps need only the database and this folder.
 
     Parameters
     ----------
@@ -59,29 +57,19 @@ class Migration:
         From the old model's space to the new one's; by default the map stored in the journal.
     journal : path-like, optional
         Folder of the journal; by default one in the current folder, named after the database.
-    modality : str, optional
-        Modality of all rows, if the database was not opened with a column of modalities.
-    normalize : {"auto", True, False}, default="auto"
-        Scale the new vectors to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    element_type : str, optional
-        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by
-        default the type of the old ones.
-    ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component of the new vectors. By default one range for all
-        components, symmetric about 0, up to the largest component of a sample. The journal's folder keeps them as
-        ``ranges.npy``; queries must be quantized with the same ranges.
-    old_ranges : array-like, shape (2, dim), optional
-        The same of the old int8 vectors; by default one range for all components, symmetric about 0.
-    allow_zero_rows : bool, default=False
+    modality, normalize, allow_zero_rows
+        Of all rows, as for ``congruence.transform_file``; a column of modalities is an option of ``open_database``.
+    element_type : {"float32", "float16", "int8", "binary"}, optional
+        Type in which the new vectors are stored; by default that of the old ones.
+    ranges, old_ranges : array-like, shape (2, dim), optional
+        For int8: the smallest and the largest value of each component of the new and of the old vectors; by default one
+        symmetric range, of the new vectors up to the largest component of a sample. Queries must be quantized with the
+        same ranges, which the journal's folder keeps as ``ranges.npy``.
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
     engine : Engine, optional
-        Runs the passes over the rows of files or a LanceDB table that all workers can read and write, such as
-        ``congruence.engines.RayEngine``; by default they run in this process. Rows never pass through the driver. A
-        range may be processed twice, and rows that a killed run has not marked or committed are processed again.
-    range_bytes : int, optional
-        Bytes of old vectors that one task of an engine processes. Larger files are divided at row-group boundaries;
-        smaller fragments of a Lance table are combined.
+        Runs the passes over files or a LanceDB table that all workers share, such as ``congruence.engines.RayEngine``,
+        in tasks of ``range_bytes`` of old vectors. A range may be processed twice.
 
     Examples
     --------
@@ -108,37 +96,27 @@ class Migration:
         range_bytes: int = RANGE_BYTES,
     ) -> None:
         self.database = database
-        self.retry = retry or Retry()
-        self.info = self.retry(database, database.info)
+        self.retry = (retry or Retry()).of(database)
+        self.info = self.retry(database.info)
         self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
-        self.journal = Journal.read(self.folder)
-        kept = self.journal
+        self.journal = kept = Journal.read(self.folder)
         if mapping is None:
             if kept is None:
                 raise ParameterError(
                     f"Got no map, and no journal at {self.folder}.", "Pass a map, or the `journal=…` of a migration."
                 )
             mapping = load(self.folder / "map")
-        digest = map_digest(mapping)
-        if kept is not None and kept.map_digest != digest:
-            raise SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.",
-                "Leave the map out, or run `discard` first.",
-            )
-        if kept is not None and kept.place != self.info.place:
-            raise MigrationError(
-                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
-            )
-        supported = database.capabilities.element_types
-        default = self.info.element_type if self.info.element_type in supported else supported[0]
-        self.element_type = element_type or (kept.element_type if kept else default)
+        self._digest = map_digest(mapping)
+        if kept is not None:
+            self._check_journal(kept)
+        kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
+        self.element_type = element_type or (kept.element_type if kept else kind if kind in supported else supported[0])
         if self.element_type not in supported:
             raise ParameterError(
                 f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
                 f"{', '.join(supported)}.",
                 "Choose one.",
             )
-        kind, width = self.info.element_type, self.info.dim
         if kept is None:
             old = Quantizer(kind, width, old_ranges, "old_ranges")
             new = Quantizer(self.element_type, int(mapping.d_out), ranges)
@@ -150,32 +128,42 @@ class Migration:
             new = Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges)
         options: dict[str, Any] = {"modality": modality, "normalize": normalize, "allow_zero_rows": allow_zero_rows}
         self.mapper = RowMapper(mapping, **options, old=old, new=new)
-        if kept is not None:
-            self.mapper.scale = kept.scale
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
         database.engine = engine
-        self._digest = digest
-        ever_switched = kept is not None and bool(kept.summary) and kept.state != "dropped"
-        self.marks = None if kept is None else Marks.read(self.folder, needed=ever_switched)
-        if kept is not None and kept.condition != database.condition:
+        self.marks: Marks | None = None
+        if kept is not None:
+            self.mapper.scale = kept.scale
+            self.marks = Marks.read(self.folder, needed=bool(kept.summary) and kept.state != "dropped")
+            if database.condition is not None:
+                self._include_all_rows()
+            if (self.folder / PROGRESSIVE).is_dir():
+                from congruence.upgrade.migrate.native import read_native
+
+                saved = read_native(self.folder, mapping)
+                self.mapper.native = None if saved is None else saved[0]
+
+    def _check_journal(self, kept: Journal) -> None:
+        """Raise an error if the journal is that of another map, database or condition."""
+        if kept.map_digest != self._digest:
+            raise SpaceMismatchError(
+                f"The migration in {self.folder} was begun with another map.",
+                "Leave the map out, or run `discard` first.",
+            )
+        if kept.place != self.info.place:
             raise MigrationError(
-                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {database.condition!r}.",
+                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
+            )
+        if kept.condition != self.database.condition:
+            raise MigrationError(
+                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not "
+                f"{self.database.condition!r}.",
                 "Open the database with the same condition (`rows=…`).",
             )
-        if kept is not None and database.condition is not None:
-            self._include_all_rows()
-        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
-            from congruence.upgrade.migrate.native import read_native
-
-            saved = read_native(self.folder, mapping)
-            self.mapper.native = None if saved is None else saved[0]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.database.close()
 
     def plan(
@@ -191,46 +179,23 @@ class Migration:
 
         Parameters
         ----------
-        mixed : bool, default=False
-            Allow a run over some rows (``rows``): the others keep their vectors, and the table then has vectors of
-            both models.
+        mixed, allow_unknown : bool, default=False
+            Allow a run over some rows (``rows``), after which the table has vectors of both models; and rows that seem
+            to be of no model that the map knows.
         certificate : mapping, optional
             Output of ``congruence check --json``.
         encode_rate, price : float, optional
             Items per second that the new model encodes, and price of encoding one.
-        allow_unknown : bool, default=False
-            Allow rows that seem to be of no model that the map knows.
         """
-        for name, value in (("encode_rate", encode_rate), ("price", price)):
-            if value is not None and not value > 0:
-                raise ParameterError(
-                    f"Got {name}={value}; expected a positive number.", f"Pass a positive `{name}=…`, or leave it out."
-                )
-        return self._plan(
-            mixed, certificate=certificate, encode_rate=encode_rate, price=price, allow_unknown=allow_unknown
-        )
+        costs = {"encode_rate": encode_rate, "price": price}
+        for name, value in costs.items():
+            if value is not None:
+                check_positive(value, name)
+        return self._plan(mixed, certificate=certificate, allow_unknown=allow_unknown, **costs)
 
     def _plan(self, mixed: bool, **options: Any) -> Plan:
-        database = self.passes.selection or self.database
-        plan = self.retry(database, lambda: make_plan(database, self.mapper, self.info, **options))
-        if self.journal is None and self.database.condition is not None:
-            outcome, detail, fix = self._check_partial(mixed)
-            plan.checks.append({"check": "partial run", "outcome": outcome, "detail": detail, "fix": fix})
-        return plan
-
-    def _check_partial(self, mixed: bool) -> tuple[str, str, str]:
-        """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
-        everything = self.database.without_condition()
-        total = self.retry(everything, lambda: everything.count("old"))
-        others = f"the condition leaves out {total - self.info.rows:,} of {total:,} rows"
-        old, new = self.info.dim, self.mapper.dim
-        if old != new:
-            return "bad", f"{others}, which are {old}-d, and the new vectors {new}-d", "Migrate all rows."
-        if self.element_type != self.info.element_type or self.mapper.old.coded or not self.database.exact:
-            return "bad", f"{others}, which a copy in {self.element_type} would change", "Migrate all rows."
-        if not mixed:
-            return "bad", f"{others}, and readers would see vectors of both models", "Pass `mixed=True`, or all rows."
-        return "unknown", f"{others}: they keep their vectors, and readers see vectors of both models", ""
+        database, asked = self.passes.selection or self.database, mixed if self.journal is None else None
+        return self.retry(lambda: make_plan(database, self.mapper, self.info, mixed=asked, **options))
 
     def _include_all_rows(self) -> None:
         """Work on all rows, and map those of the condition."""
@@ -253,28 +218,16 @@ class Migration:
 
         Parameters
         ----------
-        mixed : bool, default=False
+        mixed, certificate, allow_unknown
             As for ``plan``.
-        certificate : mapping, optional
         resume : bool, default=False
-            Resume a run that was stopped.
+            Resume a run that was stopped, for example by a DatabaseUnavailableError.
         anyway : bool, default=False
             Run even if the certificate advises against mapping. No other check is skipped.
-        allow_unknown : bool, default=False
-            As for ``plan``.
         rate : float, optional
             Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
-        callback : callable, optional
-            Called, also from other threads, with the number of rows of each block that was written or compared.
-        stage : callable, optional
-            Called with a short description at the beginning of each pass.
-
-        Raises
-        ------
-        MigrationError
-            If a check fails, or a migration already exists and ``resume`` is False.
-        DatabaseUnavailableError
-            If the database does not answer. The journal is intact: continue with ``resume=True``.
+        callback, stage : callable, optional
+            Called, also from other threads, with the number of rows of each block, and with words before each pass.
         """
         tell = stage or (lambda words: None)
         if rate is not None:
@@ -285,15 +238,15 @@ class Migration:
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
             plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
-            self._begin(plan, anyway, allow_unknown)
+            refuse(plan, anyway=anyway)
+            self._begin(plan.rows, allow_unknown)
         elif not resume:
             raise MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
                 "Pass `resume=True` to continue it, or `discard` it, also if the table was recreated.",
             )
-        with self._at_work() as journal:
-            journal.require_state("filling", "filled", "verified", "rolled back", to="run")
-            if resume and self.retry(self.database, self.database.stage) is Stage.UNTOUCHED:
+        with self._at_work("filling", "filled", "verified", "rolled back", to="run") as journal:
+            if resume and self.retry(self.database.stage) is Stage.UNTOUCHED:
                 # Nothing is written yet, or the table was created again, perhaps with other rows.
                 refuse(self._plan(mixed, measure=False, allow_unknown=allow_unknown))
             if resume:
@@ -302,7 +255,7 @@ class Migration:
                 journal.log(f"resumed after {journal.rows:,} rows")
             model = self.mapper.map.target_space_.model or ""
             note = {"map": self._digest, "model": model, "version": journal.version}
-            self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
+            self.retry(self.database.prepare, self.mapper.dim, self.element_type, note)
             if journal.state == "filling":
                 if resume:  # rows may have been added since the plan
                     self._judge(self.passes.repair(callback, marks=self.marks, write=False)["sample"])
@@ -311,10 +264,9 @@ class Migration:
             if self.database.capabilities.concurrent_writes or journal.resumed:
                 self._repair(journal, tell, callback)
             tell("indexing")
-            index = self.retry(self.database, self.database.build_index)
+            index = self.retry(self.database.build_index)
             journal.state = "filled"
-            journal.log(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
-            journal.write(self.folder)
+            self._record(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
         return journal
 
     def verify(
@@ -327,21 +279,11 @@ class Migration:
     ) -> Verification:
         """Check row counts, a sample read back, and the recall of the new index against exact search.
 
-        ``passed`` of the result tells whether ``switch`` is allowed. Raises MigrationError if the run is not
-        complete.
-
-        Parameters
-        ----------
-        heldout : Embeddings, optional
-            Vectors of the new model that the map was not fitted on, with the ids of their rows.
-        k : int, default=10
-            Number of nearest rows that are compared.
-        least_recall : float, default=0.9
-            Recall that the new index must reach, unless the old index's recall minus 0.05 is lower.
-        callback : callable, optional
+        ``passed`` of the result tells whether ``switch`` is allowed. The index must find ``least_recall`` of the ``k``
+        nearest rows, or the old index's share minus .05. ``heldout`` are vectors of the new model that the map was not
+        fitted on, with the ids of their rows.
         """
-        with self._at_work() as journal:
-            journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
+        with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
             bits = "binary" in (self.info.element_type, self.element_type)
             result = verify(
                 self.database,
@@ -355,10 +297,9 @@ class Migration:
                 marks=self.marks,
             )
             journal.verification = result.to_dict()
-            if journal.state in ("filled", "verified", "rolled back"):
+            if journal.state != "switched":
                 journal.state = "verified" if result.passed else "filled"
-            journal.log("verified" if result.passed else "not verified: " + "; ".join(result.problems))
-            journal.write(self.folder)
+            self._record("verified" if result.passed else "not verified: " + "; ".join(result.problems))
         return result
 
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
@@ -366,9 +307,7 @@ class Migration:
 
         Returns the ``summary``.
         """
-        with self._at_work() as journal:
-            if journal.state != "switched":
-                journal.require_state("verified", to="switch")
+        with self._at_work("verified", "switched", to="switch") as journal:
             self.database.rest = self._map_rest
             for attempt in range(PASSES):
                 if journal.state != "switched":
@@ -376,7 +315,7 @@ class Migration:
                 try:
                     # Also if the state is already switched: the process may have been killed between the last two steps
                     # of the database's switch.
-                    self.retry(self.database, self.database.switch)
+                    self.retry(self.database.switch)
                     break
                 except MigrationError:
                     added = self.database.count("old") > self.database.count("new")  # in the meantime
@@ -411,21 +350,20 @@ class Migration:
             them with an old vector computed by the map's inverse, and list their ids in ``mapped-back.txt`` in the
             journal's folder. Rows that ``reembed`` wrote return to their old vectors.
         """
-        check_choice(new_rows, NEW_ROWS, "new_rows")
-        with self._at_work() as journal:
-            # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
-            journal.require_state("verified", "switched", "rolled back", to="roll back")
-            switched = self.retry(self.database, self.database.stage) is Stage.SWITCHED
-            found = self._written() if switched else Written()
-            if refusal := found.refusal(self.info.place, self.database, new_rows):
-                raise refusal
+        check_choice(new_rows, get_args(NewRows), "new_rows")
+        # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
+        with self._at_work("verified", "switched", "rolled back", to="roll back") as journal:
+            database, found = self.database, Written()
+            if self.retry(database.stage) is Stage.SWITCHED:
+                found = self.retry(find_written, database, self.mapper, self.marks, rows_per_block(self.mapper.dim))
+            found.check(self.info.place, database, new_rows)
             back = map_back(self.mapper, self.folder) if new_rows == "map-back" else None
-            if found:
-                marks = self.marks = self.marks or Marks()
-                self.retry(self.database, lambda: keep_written(self.database, found, back, marks))
-                marks.write(self.folder)
-            self.database.rest, self.database.leaves_bare = back, new_rows == "keep"
-            self.retry(self.database, self.database.rollback)
+            if any(found.counts().values()):
+                self.marks = self.marks or Marks()
+                self.retry(keep_written, database, found, back, self.marks)
+                self.marks.write(self.folder)
+            database.rest, database.leaves_bare = back, new_rows == "keep"
+            self.retry(database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
             checksum = self.passes.checksum()
@@ -434,31 +372,22 @@ class Migration:
                 "rows": checksum.rows,
                 "identical": known == str(checksum) if known else None,
                 "checksum": str(checksum),
-                "rows_without": self.retry(self.database, self.database.info).rows_without,
+                "rows_without": self.retry(database.info).rows_without,
                 **found.counts(),
             }
-            journal.log(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
-            journal.write(self.folder)
+            self._record(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
         return status
-
-    def _written(self) -> Written:
-        """Return the rows that the application wrote after the switch."""
-        batch = rows_per_block(self.mapper.dim)
-        return self.retry(self.database, lambda: find_written(self.database, self.mapper, self.marks, batch))
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.
 
         Raises MigrationError if rows would lose their only vector.
         """
-        with self._at_work() as journal:
-            journal.require_state("switched", to="drop the old vectors")
-            journal.log(DROPPING)
-            journal.write(self.folder)
-            self.retry(self.database, self.database.drop_old)
+        with self._at_work("switched", to="drop the old vectors") as journal:
+            self._record(DROPPING)
+            self.retry(self.database.drop_old)
             journal.state = "dropped"
-            journal.log("the old vectors were dropped")
-            journal.write(self.folder)
+            self._record("the old vectors were dropped")
             Marks.remove(self.folder)
             journal.write_summary(self.folder)
 
@@ -468,10 +397,13 @@ class Migration:
         Raises MigrationError if they are switched on, or rows written after a switch would lose their only vector.
         Vectors that ``reembed`` had encoded are kept in the folder and are not encoded again.
         """
-        with self._at_work() as journal:
-            journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
-            self._check_only_vectors()
-            self.retry(self.database, self.database.discard)
+        with self._at_work("filling", "filled", "verified", "rolled back", to="discard the new vectors"):
+            if self.marks is not None and (rows := self.retry(self._count_only_vectors, self.marks)):
+                raise MigrationError(
+                    f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
+                    "Switch again, or write their old vectors.",
+                )
+            self.retry(self.database.discard)
             if self.mapper.native is not None:
                 from congruence.upgrade.migrate.native import keep_encoded
 
@@ -482,25 +414,14 @@ class Migration:
             Marks.remove(self.folder)
         self.journal = self.marks = None
 
-    def _check_only_vectors(self) -> None:
-        """Raise MigrationError if rows that the application wrote after a switch have no old vector."""
-        if self.marks is None:
-            return
-        marks, database = self.marks, self.database
-        in_rows = database.capabilities.follows_deletes
-
-        def count() -> int:
-            blocks = database.scan_new(batch=rows_per_block(self.mapper.dim))
-            # Where a new vector is not in its row, ours without an old one is that of a deleted row.
-            return sum(
-                int((~block.has_old & (in_rows | ~marks.has(block.ids, block.vectors))).sum()) for block in blocks
-            )
-
-        if rows := self.retry(database, count):
-            raise MigrationError(
-                f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
-                "Switch again, or write their old vectors.",
-            )
+    def _count_only_vectors(self, marks: Marks) -> int:
+        """Return the number of rows that the application wrote after a switch and that have no old vector."""
+        in_rows = self.database.capabilities.follows_deletes
+        # Where a new vector is not in its row, ours without an old one is that of a deleted row.
+        return sum(
+            int((~block.has_old & (in_rows | ~marks.has(block.ids, block.vectors))).sum())
+            for block in self.database.scan_new(batch=rows_per_block(self.mapper.dim))
+        )
 
     def fit_thresholds(
         self,
@@ -513,34 +434,25 @@ class Migration:
     ) -> Thresholds:
         """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
 
-        As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most
-        1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
-        and after. Raises MigrationError if the run is not complete.
+        As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most 1,000):
+        ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before and after.
 
         Parameters
         ----------
-        queries : Embeddings or array_like, shape (m, dim_new), optional
-            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for
-            duplicates.
-        queries_old : Embeddings or array_like, shape (m, dim_old), optional
-            The same queries in the old model; paired by id, or by position.
+        queries, queries_old : Embeddings or array_like, shapes (m, dim_new) and (m, dim_old), optional
+            The same queries in both models, paired by id or by position. Without them, the table's rows are compared
+            with each other, as in a search for duplicates.
         among : str, optional
             Modality of the rows that are searched, if a column stores it; by default all rows.
         folds : int, default=5
             Number of cross-validation folds, over queries.
         random_state : int, default=0
         """
-        with self._at_work() as journal:
-            journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
-            old, new, place = self.retry(self.database, lambda: read_sample(self.database, journal.sample))
-        kept = place >= 0
-        if among is not None:
-            if old.modalities is None:
-                raise ModalityError(
-                    f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
-                )
-            kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
-        names = old.ids.filter(pa.array(kept))
+        states = "filled", "verified", "switched", "rolled back"
+        with self._at_work(*states, to="translate score thresholds") as journal:
+            old, new, place = self.retry(read_sample, self.database, journal.sample)
+        kept = (place >= 0) & of_modality(old, among)
+        names = id_texts(old.ids.filter(pa.array(kept)).to_pylist())
         if len(names) < 2:
             raise TooFewAnchorsError(
                 f"{len(names)} rows of the sample have both "
@@ -549,41 +461,38 @@ class Migration:
             )
         before = self.mapper.old.decode(old.vectors[kept])
         after = self.mapper.new.decode(new.vectors[place[kept]])
+        options: dict[str, Any] = {"folds": folds, "random_state": random_state}
         if queries is None and queries_old is None:
             order = np.random.default_rng(random_state).permutation(len(names))
             asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
-            sides = (after[asked], after[searched]), (before[asked], before[searched])
-            return fit_thresholds(*sides, None, folds=folds, random_state=random_state)
+            return fit_thresholds((after[asked], after[searched]), (before[asked], before[searched]), None, **options)
         if queries is None or queries_old is None:
             missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
             raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
-        ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
-        for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
+        pairs = Pairs.join(as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old"))
+        sides = []
+        for side, rows, name, stored in (
+            (pairs.source, after, "queries", self.mapper.new),
+            (pairs.target, before, "queries_old", self.mapper.old),
+        ):
             if side.dim != rows.shape[1]:
-                raise ShapeError(
-                    f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.",
-                    f"Pass `{name}=…` of the {'new' if name == 'queries' else 'old'} model.",
-                )
-        pairs = Pairs.join(ours, theirs)
-        known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
+                raise ShapeError(f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.", f"Pass other `{name}=…`.")
+            asked = side.vectors.astype(np.float32, copy=False)
+            # As the database would store them; for bits, a cosine is 1 − 2h/d of Hamming distance h.
+            sides.append((stored.decode(stored.encode(asked)) if stored.coded else asked, rows))
         judgments = None
-        if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
-            judgments = judge(pairs.source, known)
-        sides = (
-            (_stored(self.mapper.new, pairs.source.vectors), after),
-            (_stored(self.mapper.old, pairs.target.vectors), before),
-        )
-        return fit_thresholds(*sides, judgments, folds=folds, random_state=random_state)
+        if pairs.source.has_ids and bool(is_in(pairs.source.ids, names).any()):
+            judgments = judge(pairs.source, Embeddings(after, ids=names, allow_zero_rows=True))
+        return fit_thresholds(sides[0], sides[1], judgments, **options)
 
     def status(self) -> dict[str, object]:
         """Return the state of the migration, according to the journal and to the database itself, as plain data."""
-        stage = self.retry(self.database, self.database.stage)
+        stage = self.retry(self.database.stage)
         status: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
-        if self.journal is not None:
+        if (journal := self.journal) is not None:
             self._sync()
-            status |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
-            status |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
-            status |= {"verification": self.journal.verification}
+            status |= {"state": journal.state, "rows_mapped": journal.rows, "rows": self.info.rows}
+            status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
             if self.mapper.native is not None:
                 status["reembedded"] = len(self.mapper.native.ids)
         return status
@@ -602,18 +511,16 @@ class Migration:
             )
         return self.journal
 
-    def _begin(self, plan: Plan, anyway: bool, allow_unknown: bool) -> None:
-        """Check the plan, and create the journal's folder with the map in it."""
-        refuse(plan, anyway=anyway)
-        # These raise errors that name the argument to change.
-        sample = next(iter(self.database.scan("old", batch=SAMPLE)))
-        self.mapper.check(self.info, sample)
-        with self._naming_rows():
-            self.mapper(sample.ids, sample.vectors, sample.modalities)
+    def _record(self, event: str) -> None:
+        journal = self._journal()
+        journal.log(event)
+        journal.write(self.folder)
+
+    def _begin(self, rows: int, allow_unknown: bool) -> None:
+        """Create the journal's folder with the map in it."""
         make_folder(self.folder)
-        ranges = self.mapper.new.ranges
-        if ranges is not None:
-            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
+        if self.mapper.new.ranges is not None:
+            np.save(self.folder / "ranges.npy", self.mapper.new.ranges.astype(np.float32))
         self.mapper.map.save(self.folder / "map", force=True)
         self.journal = Journal(
             place=self.info.place,
@@ -628,8 +535,7 @@ class Migration:
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
-        self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
-        self.journal.write(self.folder)
+        self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         if self.database.condition is not None:
             self._include_all_rows()
 
@@ -670,35 +576,44 @@ class Migration:
     def _judge(self, ids: list[int | str]) -> None:
         """Refuse rows that were added or changed since the plan, and do not fit the map."""
         if ids:
-            block = self.retry(self.database, lambda: self.database.fetch(pa.array(ids), "old"))
+            block = self.retry(self.database.fetch, pa.array(ids), "old")
             for check in judge_rows(self.mapper, [block], self._journal().allow_unknown):
                 if check["outcome"] == "bad":
                     raise misfit(f"that were added or changed at {self.info.place}", check)
 
     @contextmanager
-    def _at_work(self) -> Iterator[Journal]:
-        """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
+    def _at_work(self, *states: str, to: str) -> Iterator[Journal]:
+        """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database.
+
+        An error about rows of NaN or zeros names all of the table instead of those of one block.
+        """
         journal = self._journal()
         fix = "Wait for that run, or stop it."
         with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
             self._sync()
+            journal.require_state(*states, to=to)
             self.passes.select()
-            with self._naming_rows():
+            try:
                 yield journal
-
-    @contextmanager
-    def _naming_rows(self) -> Iterator[None]:
-        """Let an error about rows of NaN or zeros name all of the table instead of those of one block."""
-        try:
-            yield
-        except (NotFiniteError, ZeroRowError) as error:
-            raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
+            except (NotFiniteError, ZeroRowError) as error:
+                raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
 
     def _sync(self) -> None:
-        stage = self.retry(self.database, self.database.stage)
+        stage = self.retry(self.database.stage)
         self._journal().sync(stage)
         if self.marks is not None:
             self.marks.switched = stage is Stage.SWITCHED
+
+
+def of_modality(block: Block, among: str | None) -> np.ndarray:
+    """Return which rows of a block are of a modality, bool of shape (b,); all without one."""
+    if among is None:
+        return np.ones(len(block.ids), bool)
+    if block.modalities is None:
+        raise ModalityError(
+            f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
+        )
+    return np.array([name == among for name in block.modalities.to_pylist()], bool)
 
 
 def migrate(
@@ -715,20 +630,9 @@ def migrate(
 ) -> dict[str, Any]:
     """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
 
-    Raises MigrationError if a check of the plan is bad, or the new vectors do not pass verification.
-
-    Parameters
-    ----------
-    where : str or path-like
-        Address of the database; see ``congruence.databases.open_database``, whose options ``**options`` are.
-    mapping, journal, modality, element_type
-        As for ``Migration``, whose ``Migration.status`` is returned.
-    switch : bool, default=False
-        Switch if verification passes.
-    resume : bool, default=False
-        Resume a run that was interrupted.
-    callback : callable, optional
-        Called with the number of rows of each block.
+    Returns ``Migration.status``. Raises MigrationError if a check of the plan is bad, or the new vectors do not pass
+    verification. ``where`` and ``**options`` are those of ``congruence.databases.open_database``, the others those of
+    ``Migration`` and its ``run``.
     """
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
@@ -741,9 +645,3 @@ def migrate(
         if switch:
             migration.switch(callback=callback)
         return migration.status()
-
-
-def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
-    """Return queries as the database would store them; for bits, a cosine is 1 − 2h/d of Hamming distance h."""
-    rows = queries.astype(np.float32, copy=False)
-    return side.decode(side.encode(rows)) if side.coded else rows

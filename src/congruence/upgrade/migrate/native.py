@@ -180,19 +180,17 @@ class EncodedRows:
         self.folder = folder / "encoded"
         self.rows: dict[str, tuple[int, np.ndarray]] = {}
         self._count = 0
-        for path in sorted(self.folder.glob("part-*")) if self.folder.is_dir() else []:
+        for path in sorted(self.folder.glob("part-*")):
             arrays, config = persist.read_folder(path)
             self._count = max(self._count, int(path.name.removeprefix("part-")) + 1)
-            names, digests, vectors = config.get("ids"), arrays.get("digests"), arrays.get("vectors")
-            if digests is None or vectors is None or not isinstance(names, list):
-                continue
-            if digests.shape == (len(names),) and vectors.shape == (len(names), dim):
+            names, none = config.get("ids"), np.empty(0)
+            digests, vectors = arrays.get("digests", none), arrays.get("vectors", none)
+            if isinstance(names, list) and (digests.shape, vectors.shape) == ((len(names),), (len(names), dim)):
                 self._remember(names, digests, vectors)
 
     def _remember(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
-        self.rows |= {
-            str(name): (digest, row) for name, digest, row in zip(ids, digests.tolist(), vectors, strict=True)
-        }
+        kept = zip(digests.tolist(), vectors, strict=True)
+        self.rows |= dict(zip(map(str, ids), kept, strict=True))
 
     def add(self, ids: list[str], digests: np.ndarray, vectors: np.ndarray) -> None:
         """Store a chunk, on disk before in memory."""

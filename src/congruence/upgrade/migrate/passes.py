@@ -6,8 +6,7 @@ import base64
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,16 +39,20 @@ class Retry:
     first: float = 0.5  # seconds before the second, doubled up to a minute
     sleep: Callable[[float], object] = time.sleep
     log: Callable[[str], object] | None = None  # called with a message before each wait
+    transient: tuple[type[Exception], ...] = (DatabaseUnavailableError,)
 
-    def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
+    def of(self, database: Database) -> Retry:
+        """Return the same for the errors of a database."""
+        return replace(self, transient=(DatabaseUnavailableError, *database.transient))
+
+    def __call__(self, step: Callable[..., _T], *arguments: Any) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
-        transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
         for attempt in range(1, self.attempts):
             try:
-                return step()
-            except transient as error:
+                return step(*arguments)
+            except self.transient as error:
                 self.wait(attempt, error)
-        return step()
+        return step(*arguments)
 
     def wait(self, attempt: int, error: BaseException) -> None:
         """Wait after the given failed attempt, counted from 1."""
@@ -57,6 +60,21 @@ class Retry:
         if self.log is not None:
             self.log(f"the database does not answer ({error}); trying again in {seconds:g} s")
         self.sleep(seconds)
+
+    def scan(self, database: Database, after: Cursor | None, batch: int) -> Iterator[Block]:
+        """Scan the old side; after a transient error, continue after the last block."""
+        attempt = 0
+        while True:
+            try:
+                for block in database.scan("old", after=after, batch=batch):
+                    yield block
+                    after, attempt = block.cursor, 0
+                return
+            except self.transient as error:
+                attempt += 1
+                if attempt >= self.attempts:
+                    raise
+                self.wait(attempt, error)
 
 
 class Checksum:
@@ -109,90 +127,102 @@ def rows_per_block(dim: int) -> int:
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
+class Found:
+    """What a pass has found: counts, a sample of ids, the checksum of the old vectors, and right new vectors."""
+
+    def __init__(self) -> None:
+        self.rows = self.written = 0
+        self.sample, self.old = Sample(), Checksum()
+        self.marks = [np.empty(0, "<u8")]
+        self.files: list[WrittenFile] = []  # to commit
+
+    def plain(self) -> dict[str, Any]:
+        """Return all as plain data, as engines pass it on."""
+        marks = base64.b64encode(np.concatenate(self.marks).astype("<u8").tobytes()).decode()
+        own = {"rows": self.rows, "written": self.written, "files": self.files, "marks": marks}
+        return {**own, "sample": self.sample.ids, "old": [self.old.rows, str(self.old)]}
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Add the plain data of another range of rows."""
+        self.rows += result["rows"]
+        self.written += result["written"]
+        self.files += result["files"]
+        self.sample.add(result["sample"])
+        self.old.merge(*result["old"])
+        self.marks.append(np.frombuffer(base64.b64decode(result["marks"]), "<u8"))
+
+
+#: Which rows of a block to write, and their vectors; None if there are none.
+Changes = tuple[np.ndarray, np.ndarray] | None
+
+
 @dataclass(frozen=True)
 class Work:
-    """What a pass does with a range of rows; called here or by an engine's workers."""
+    """What a pass does with a range of rows: ``change`` is ``fill``, ``compare`` or ``add_up``.
 
+    Called here or by an engine's workers.
+    """
+
+    change: Callable[[Work, PairedBlock, Found], Changes]
     database: Database
     mapper: RowMapper
-    batch: int
     callback: Callable[[int], object] | None = None  # in this process: called with the number of rows of each block
     marks: Marks | None = None  # of the new vectors that the migration wrote, if it was ever switched
+    write: bool = True
 
     def __call__(self, rows: RowRange) -> dict[str, Any]:
-        """Process a range, and return counts, a sample of ids, the checksum, and files to commit, as plain data."""
-        found: dict[str, Any] = {"rows": 0, "written": 0, "sample": Sample(), "old": Checksum(), "marks": []}
+        """Process a range, and return what was found as plain data."""
+        found = Found()
 
-        def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
-            found["rows"] += len(block.ids)
-            changed = self._change(block, found)
-            found["written"] += 0 if changed is None else len(changed[1])
+        def changed(block: PairedBlock) -> Changes:
+            found.rows += len(block.ids)
+            result = self.change(self, block, found)
+            found.written += 0 if result is None else len(result[1])
             if self.callback is not None:
                 self.callback(len(block.ids))
-            return changed
+            return result if self.write else None
 
-        files = self.database.revise(rows, self.batch, change)
-        marks = base64.b64encode(np.concatenate([np.empty(0, "<u8"), *found["marks"]]).astype("<u8").tobytes()).decode()
-        return {**found, "sample": found["sample"].ids, "old": str(found["old"]), "files": files, "marks": marks}
-
-    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return which rows of a block to write, and their vectors; None if there are none."""
-        raise NotImplementedError
+        found.files = self.database.revise(rows, rows_per_block(self.mapper.old.dim), changed)
+        return found.plain()
 
 
-class Fill(Work):
-    """Maps the rows that have no new vector, and samples the ids of all."""
-
-    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        found["sample"].add(block.ids.to_pylist())
-        missing = ~block.has_new
-        if not missing.any():
-            return None
-        # Map whole blocks, because matrix products of other sizes may differ in the last digits.
-        vectors = self.mapper.new.encode(self.mapper(block.ids, block.old, block.modalities))
-        return missing, vectors if missing.all() else vectors[missing]
+def fill(work: Work, block: PairedBlock, found: Found) -> Changes:
+    """Map the rows that have no new vector, and sample the ids of all."""
+    found.sample.add(block.ids.to_pylist())
+    missing = ~block.has_new
+    if not missing.any():
+        return None
+    # Map whole blocks, because matrix products of other sizes may differ in the last digits.
+    vectors = work.mapper.new.encode(work.mapper(block.ids, block.old, block.modalities))
+    return missing, vectors if missing.all() else vectors[missing]
 
 
-class Compare(Work):
-    """Computes the checksum of the old vectors, and maps the rows whose new vector is missing or wrong.
+def compare(work: Work, block: PairedBlock, found: Found) -> Changes:
+    """Map the rows whose new vector is missing or wrong, and sample their ids.
 
     New vectors that the application wrote after a switch stay.
     """
-
-    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        found["old"].add(block.ids, block.old)
-        wanted = self.database.as_stored(self.mapper(block.ids, block.old, block.modalities))
-        differs = self.mapper.new.differs(block.new, wanted)
-        theirs = np.zeros(len(differs), bool)
-        if self.marks is not None and differs.any():
-            theirs = differs & block.new.any(axis=1) & self.marks.theirs(block.ids, block.old, block.new)
-        wrong, ours = ~block.has_new | (differs & ~theirs), pa.array(block.has_new & ~differs)
-        found["marks"].append(hashes(block.ids.filter(ours), block.new[block.has_new & ~differs]))
-        if not wrong.any():
-            return None
-        # Of rows whose other fields have changed, theirs is written again.
-        vectors = np.where(theirs[:, None], block.new, self.mapper.new.encode(wanted))
-        return wrong, np.ascontiguousarray(vectors[wrong])
-
-
-class Look(Compare):
-    """Samples the ids of the rows that ``Compare`` would map, and writes nothing."""
-
-    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        changed = super()._change(block, found)
-        if changed is not None:
-            found["written"] += len(changed[1])
-            ids = block.ids.filter(pa.array(changed[0]))
-            found["sample"].add(ids.filter(pa.array(self.mapper.maps(ids))).to_pylist())
+    add_up(work, block, found)
+    wanted = work.database.as_stored(work.mapper(block.ids, block.old, block.modalities))
+    differs = work.mapper.new.differs(block.new, wanted)
+    theirs = np.zeros(len(differs), bool)
+    if work.marks is not None and differs.any():
+        theirs = differs & block.new.any(axis=1) & work.marks.theirs(block.ids, block.old, block.new)
+    wrong, ours = ~block.has_new | (differs & ~theirs), block.has_new & ~differs
+    found.marks.append(hashes(block.ids.filter(pa.array(ours)), block.new[ours]))
+    if not wrong.any():
         return None
+    ids = block.ids.filter(pa.array(wrong))
+    found.sample.add(ids.filter(pa.array(work.mapper.maps(ids))).to_pylist())
+    # Of rows whose other fields have changed, theirs is written again.
+    vectors = np.where(theirs[:, None], block.new, work.mapper.new.encode(wanted))
+    return wrong, np.ascontiguousarray(vectors[wrong])
 
 
-class AddUp(Work):
-    """Computes the checksum of the old vectors."""
-
-    def _change(self, block: PairedBlock, found: dict[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-        found["old"].add(block.ids, block.old)
-        return None
+def add_up(work: Work, block: PairedBlock, found: Found) -> Changes:
+    """Compute the checksum of the old vectors."""
+    found.old.add(block.ids, block.old)
+    return None
 
 
 @dataclass(frozen=True)
@@ -216,11 +246,10 @@ class Passes:
 
     def select(self) -> None:
         """Read which rows to map, if the others keep their vectors."""
-        if self.selection is None:
+        if (chosen := self.selection) is None:
             return
-        chosen = self.selection
         # Copies: a column of a client's batch would keep the vectors in memory.
-        ids = self.retry(chosen, lambda: [block.ids.take(pa.array(range(len(block.ids)))) for block in chosen.scan()])
+        ids = self.retry(lambda: [block.ids.take(pa.array(range(len(block.ids)))) for block in chosen.scan()])
         self.mapper.selected = pa.concat_arrays(ids) if ids else pa.array([], pa.large_string())
 
     def fill(self, journal: Journal, folder: Path, callback: Callable[[int], object] | None = None) -> None:
@@ -233,12 +262,12 @@ class Passes:
         unsaved, saved_at = False, time.monotonic()
 
         def save() -> None:
-            self.retry(self.database, lambda: self.database.take(files))
+            self.retry(self.database.take, files)
             files.clear()
             journal.cursor, journal.rows, journal.sample = cursor, rows, sample.ids
             journal.write(folder)
 
-        with closing(self._run(Fill, callback) if by_ranges else self._fill_from(cursor, callback)) as results:
+        with closing(self._run(fill, callback) if by_ranges else self._fill_from(cursor, callback)) as results:
             try:
                 for result in results:
                     rows, cursor, unsaved = rows + result["rows"], result.get("cursor"), True
@@ -251,16 +280,35 @@ class Passes:
                 if unsaved:  # also when interrupted, so that these rows are not written again
                     save()
 
+    def _fill_from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
+        """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
+        database, mapper, reader = self.database, self.mapper, self.database.reader()
+
+        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
+            for block in run_ahead(self.retry.scan(reader, cursor, rows_per_block(mapper.old.dim))):
+                yield block, mapper.encoded(block)
+
+        try:
+            for block, vectors in run_ahead(mapped()):
+                self.retry(database.write, block.ids, vectors)
+                if callback is not None:
+                    callback(len(block.ids))
+                ids = block.ids.to_pylist()
+                yield {"rows": len(ids), "sample": ids, "files": [], "cursor": block.cursor}
+        finally:
+            if reader is not database:
+                reader.close()
+
     def repair(
         self, callback: Callable[[int], object] | None = None, *, marks: Marks | None = None, write: bool = True
     ) -> dict[str, Any]:
         """Write new vectors that differ from the mapped old ones, and remove those without rows.
 
-        With ``marks``, vectors that have none stay. Returns the counts, and the hashes of the vectors that were right
-        ("marks"). If not ``write``, "written" counts what has to be, and "sample" has ids of rows to map.
+        With ``marks``, vectors that have none stay. Returns the counts, the hashes of the vectors that were right
+        ("marks"), and ids of rows that were not ("sample"). If not ``write``, "written" counts what has to be.
         """
         self.select()
-        removed = 0
+        found, removed = Found(), 0
 
         def remove() -> None:
             nonlocal removed  # also of attempts that failed on the way
@@ -272,94 +320,51 @@ class Passes:
                 removed += len(ids)
                 self.database.delete(ids)
 
-        old, written, files, right, sample = self._add_up(self._run(Compare if write else Look, callback, marks))
-        self.retry(self.database, remove)
+        for result in self._run(compare, callback, marks=marks, write=write):
+            found.add(result)
+        self.retry(remove)
         # Files that can no longer be committed count as written, so that another pass follows.
-        self.retry(self.database, lambda: self.database.take(files))
-        counts = {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
-        return {**counts, "marks": right, "sample": sample.ids}
+        self.retry(self.database.take, found.files)
+        counts = {"rows": found.old.rows, "written": found.written, "removed": removed, "old": str(found.old)}
+        return {**counts, "marks": np.concatenate(found.marks), "sample": found.sample.ids}
 
     def checksum(self) -> Checksum:
         """Return the checksum of the old vectors."""
-        if self.engine is not None:
-            return self._add_up(self._run(AddUp, None))[0]
 
-        def pass_over() -> Checksum:
-            checksum = Checksum()
+        def added() -> Checksum:
+            found = Found()
+            if self.engine is not None:
+                for result in self._run(add_up):
+                    found.add(result)
+                return found.old
             for block in self.database.scan("old", batch=rows_per_block(self.mapper.old.dim)):
-                checksum.add(block.ids, block.vectors)
-            return checksum
+                found.old.add(block.ids, block.vectors)
+            return found.old
 
-        return self.retry(self.database, pass_over)
-
-    def _add_up(self, results: Iterator[dict[str, Any]]) -> tuple[Checksum, int, list[WrittenFile], np.ndarray, Sample]:
-        old, written, sample = Checksum(), 0, Sample()
-        files: list[WrittenFile] = []
-        right = [np.empty(0, np.uint64)]
-        for result in results:
-            right.append(np.frombuffer(base64.b64decode(result["marks"]), "<u8"))
-            old.merge(result["rows"], result["old"])
-            written += result["written"]
-            files += result["files"]
-            sample.add(result["sample"])
-        return old, written, files, np.concatenate(right), sample
+        return self.retry(added)
 
     def _run(
-        self, kind: type[Work], callback: Callable[[int], object] | None, marks: Marks | None = None
+        self,
+        change: Callable[[Work, PairedBlock, Found], Changes],
+        callback: Callable[[int], object] | None = None,
+        **options: Any,
     ) -> Generator[dict[str, Any]]:
         """Yield the results of a kind of work on all ranges of rows."""
-        if self.engine is not None and self.mapper.native is not None:
+        ranges = self.database.ranges(max(1, self.range_bytes // (4 * self.mapper.old.dim)))
+        if self.engine is None:
+            work = Work(change, self.database, self.mapper, callback, **options)
+            for rows in ranges:
+                yield self.retry(work, rows)
+            return
+        if self.mapper.native is not None:
             raise MigrationError(
                 "Got a migration with re-embedded rows for an engine, whose workers do not have these vectors.",
                 "Continue with `engine='local'`.",
             )
-        dim = self.mapper.old.dim
-        ranges = self.database.ranges(max(1, self.range_bytes // (4 * dim)))
-        if self.engine is None:
-            work = kind(self.database, self.mapper, rows_per_block(dim), callback, marks)
-            for rows in ranges:
-                yield self.retry(self.database, partial(work, rows))
-            return
-        for result in self.engine.run(kind(self.database, self.mapper, rows_per_block(dim), None, marks), list(ranges)):
+        for result in self.engine.run(Work(change, self.database, self.mapper, **options), list(ranges)):
             if callback is not None:
                 callback(result["rows"])
             yield result
-
-    def _fill_from(self, cursor: Cursor | None, callback: Callable[[int], object] | None) -> Generator[dict[str, Any]]:
-        """Map and write each block after a cursor, and yield what ``_run`` would; the three steps overlap."""
-        database, mapper, reader = self.database, self.mapper, self.database.reader()
-
-        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-            for block in run_ahead(_scan_with_retry(reader, self.retry, cursor, rows_per_block(mapper.old.dim))):
-                yield block, mapper.encoded(block)
-
-        try:
-            for block, vectors in run_ahead(mapped()):
-                self.retry(database, partial(database.write, block.ids, vectors))
-                if callback is not None:
-                    callback(len(block.ids))
-                ids = block.ids.to_pylist()
-                yield {"rows": len(ids), "sample": ids, "files": [], "cursor": block.cursor}
-        finally:
-            if reader is not database:
-                reader.close()
-
-
-def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
-    """Scan the old side; after a transient error, continue after the last block."""
-    attempt = 0
-    transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
-    while True:
-        try:
-            for block in database.scan("old", after=after, batch=batch):
-                yield block
-                after, attempt = block.cursor, 0
-            return
-        except transient as error:
-            attempt += 1
-            if attempt >= retry.attempts:
-                raise
-            retry.wait(attempt, error)
 
 
 def paced(rate: float, callback: Callable[[int], object] | None = None) -> Callable[[int], object]:

@@ -38,7 +38,7 @@ FOR_MAPPING = ("map", "progressive")
 _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan(PlainData):
     """What ``Migration.run`` would do."""
 
@@ -65,6 +65,10 @@ class Plan(PlainData):
     verdict: dict[str, str] = field(default_factory=dict)  # action, headline, reason and models of the certificate
     #: "check", "outcome" ("good", "bad" or "unknown"), "detail", and "fix" where rows do not fit the map
     checks: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        #: The error of each check that is bad, by its name.
+        self.errors: dict[str, CongruenceError] = {}
 
     @property
     def refused(self) -> list[str]:
@@ -95,6 +99,7 @@ def make_plan(
     mapper: RowMapper,
     info: DatabaseInfo,
     *,
+    mixed: bool | None = None,
     certificate: Mapping[str, object] | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
@@ -104,79 +109,94 @@ def make_plan(
     """Read a sample, check it, and report what the migration would do; the database is not changed.
 
     If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample, and the modality of
-    ``mapper``, if the map needs one, from the rows. ``measure``: also write the sample to a scratch table, and measure
-    search in the stored type. ``allow_unknown``: rows of no model that the map knows are no reason to refuse.
+    ``mapper``, if the map needs one, from the rows. ``mixed``: whether rows outside a condition may keep their vectors;
+    None if that was decided before. ``measure``: also write the sample to a scratch table, and measure search in the
+    stored type. ``allow_unknown``: rows of no model that the map knows are no reason to refuse.
     """
-    element_type = mapper.new.element_type
+    place, element_type = info.place, mapper.new.element_type
     checks: list[dict[str, str]] = []
+    errors: dict[str, CongruenceError] = {}
 
-    def note(check: str, outcome: str, detail: str) -> None:
+    def note(check: str, outcome: str, detail: str, error: CongruenceError | None = None) -> None:
         checks.append({"check": check, "outcome": outcome, "detail": detail})
+        if error is not None and outcome == "bad":
+            errors.setdefault(check, error)
 
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
-        raise ShapeError(f"No rows with a vector in {info.place}.", "Check the table, the column and the condition.")
+        raise ShapeError(f"No rows with a vector in {place}.", "Check the table, the column and the condition.")
     mapper.check_width(sample.vectors)
     stage = database.stage()
-    if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
-        note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
-    elif stage is Stage.UNTOUCHED:
+    if stage is Stage.UNTOUCHED and database.note().get("map") != map_digest(mapper.map):
         new = NewVectors(mapper.dim, element_type, {})
         database.check(new)
         obstacles = database.obstacles(new)
         note("stage", "good", "there are only old vectors")
-        for words in (words for step, words in obstacles if step == "run"):
-            note("run", "bad", f"the table has {words}")
-        for step, outcome, words in database.foresee(obstacles, hasattr(mapper.map, "inverse")):
-            note(step, outcome, words)
+        found = [("run", "bad", f"the table has {words}") for step, words in obstacles if step == "run"]
+        for step, outcome, words in (*found, *database.foresee(obstacles, hasattr(mapper.map, "inverse"))):
+            note(step, outcome, words, _obstacle(place, step, words))
     else:
-        note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
+        words, fix = "a migration with this map is complete, and its old vectors were dropped", ""
+        if stage is not Stage.UNTOUCHED:
+            words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
+            fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
+        why = f"At {place}, {words}, without the journal of that migration."
+        note("stage", "bad", words, MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
     try:
         mapper.check(info, sample)
-        if info.space.model:
-            note("space", "good", f"vectors of {info.space.model}, as the map expects")
-        else:
-            words = "as the map expects; the database does not record which model they come from"
-            note("space", "unknown", f"{info.dim}-d, {words}")
+        words = f"vectors of {info.space.model}, as the map expects"
+        if not info.space.model:
+            words = f"{info.dim}-d, as the map expects; the database does not record which model they come from"
+        note("space", "good" if info.space.model else "unknown", words)
     except CongruenceError as error:
-        note("space", "bad", str(error))
+        note("space", "bad", str(error), error)
     seconds = time.perf_counter() - started
-    _check_origin(database, mapper, info, checks, allow_unknown)
-    started = time.perf_counter()
-    mapped = None
+    if mapper.old.element_type == "binary" or errors:
+        rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
+        note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
+    else:
+        for check in judge_rows(mapper, _spread(database, info), allow_unknown):
+            checks.append(check)
+            if check["outcome"] == "bad":
+                errors.setdefault(check["check"], misfit(f"at {place}", check))
+    started, mapped = time.perf_counter(), None
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
-    except (NotFiniteError, ZeroRowError) as error:
-        note("rows", "bad", str(all_bad_rows(database, mapper.allow_zero_rows) or error))
     except CongruenceError as error:
-        note("rows", "bad", str(error))
+        if isinstance(error, NotFiniteError | ZeroRowError):
+            error = all_bad_rows(database, mapper.allow_zero_rows) or error
+        note("rows", "bad", str(error), error)
     seconds += time.perf_counter() - started
     write_seconds = recall = None
     if mapped is not None:
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
-        for check, outcome, detail in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
-            note(check, outcome, detail)
+        for step, outcome, words in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
+            note(step, outcome, words, _obstacle(place, step, words))
     repeated = database.repeated_ids()
     words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
-    note("ids", "bad" if repeated else "good", words)
+    note("ids", "bad" if repeated else "good", words, IdError(f"At {place}, {words}.", "Make the ids unique first."))
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
-        words = f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
-        note("disk", "good" if info.free_bytes >= size else "bad", words)
+        enough, words = info.free_bytes >= size, f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
+        why = f"The database's disk has {info.free_bytes:,} bytes free, and {size:,} are needed."
+        fix = "Free some, or pass `element_type='float16'`."
+        note("disk", "good" if enough else "bad", words, StorageError(why, fix))
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
     else:
         verdict = read_verdict(certificate)
-        supports = verdict["action"] in FOR_MAPPING
-        detail = f"{verdict['headline']}: {verdict['reason']}"
+        words = f"{verdict['headline']}: {verdict['reason']}"
+        why = f"The certificate advises against mapping ({words})."
         if verdict["action"] == "progressive":
-            detail += " Mapping alone does not reach the required quality: re-embed afterward."
-        note("certificate", "good" if supports else "bad", detail)
+            words += " Mapping alone does not reach the required quality: re-embed afterward."
+        supports = verdict["action"] in FOR_MAPPING
+        advice = MigrationError(why, "Follow it, or pass `anyway=True`.")
+        note("certificate", "good" if supports else "bad", words, advice)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
             f"{verdict[side]} (the map has {model})"
@@ -185,10 +205,13 @@ def make_plan(
         ]
         if differing:
             note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
+    if mixed is not None and database.condition is not None:
+        outcome, words, fix = _check_partial(database, mapper, info, mixed)
+        note("partial run", outcome, words, ParameterError(f"At {place}, {words}.", fix or "Migrate all rows."))
     rate = len(sample.ids) / max(seconds, 1e-9)
     written = None if write_seconds is None else len(sample.ids) / max(write_seconds, 1e-9)
-    return Plan(
-        place=info.place,
+    plan = Plan(
+        place=place,
         kind=database.kind,
         rows=info.rows,
         rows_without=info.rows_without,
@@ -211,6 +234,28 @@ def make_plan(
         verdict=verdict,
         checks=checks,
     )
+    plan.errors = errors
+    return plan
+
+
+def _obstacle(place: str, step: str, words: str) -> DatabaseError:
+    return DatabaseError(
+        f"{place} cannot be migrated in place: for {step}, {words}.",
+        "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
+    )
+
+
+def _check_partial(database: Database, mapper: RowMapper, info: DatabaseInfo, mixed: bool) -> tuple[str, str, str]:
+    """Return whether the rows of the condition can be migrated without the others, why, and what to do if not."""
+    total = database.without_condition().count("old")
+    others = f"the condition leaves out {total - info.rows:,} of {total:,} rows"
+    if info.dim != mapper.dim:
+        return "bad", f"{others}, which are {info.dim}-d, and the new vectors {mapper.dim}-d", "Migrate all rows."
+    if mapper.new.element_type != info.element_type or mapper.old.coded or not database.exact:
+        return "bad", f"{others}, which a copy in {mapper.new.element_type} would change", "Migrate all rows."
+    if not mixed:
+        return "bad", f"{others}, and readers would see vectors of both models", "Pass `mixed=True`, or all rows."
+    return "unknown", f"{others}: they keep their vectors, and readers see vectors of both models", ""
 
 
 def _measure(
@@ -231,19 +276,6 @@ def _measure(
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
 
 
-def _check_origin(
-    database: Database, mapper: RowMapper, info: DatabaseInfo, checks: list[dict[str, str]], allow_unknown: bool
-) -> None:
-    """Judge rows from all over the store, if their model can be told."""
-    if mapper.old.element_type == "binary" or any(check["outcome"] == "bad" for check in checks):
-        words = "which model made these rows cannot be told from " + (
-            "bits" if mapper.old.element_type == "binary" else "these vectors"
-        )
-        checks.append({"check": "origin", "outcome": "unknown", "detail": words})
-        return
-    checks += judge_rows(mapper, _spread(database, info), allow_unknown)
-
-
 def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
     """Yield rows from all over the store: stores are often sorted, so the first do not stand for all."""
     step, seen = max(info.rows // JUDGED, 1), 0
@@ -255,34 +287,7 @@ def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
-    """Raise an error for the first bad check of a plan; ``anyway`` ignores the advice of a certificate alone."""
-    for check in plan.checks:
-        if check["outcome"] != "bad":
-            continue
-        if check["check"] == "stage":
-            written = ", or remove the new vectors with the database's own client" * ("written" in check["detail"])
-            raise MigrationError(
-                f"At {plan.place}, {check['detail']}, without the journal of that migration.",
-                f"Pass `journal=…` with its folder{written}.",
-            )
-        if check["check"] == "ids":
-            raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
-        if check["check"] in ("run", "switch", "rollback", "drop-old"):
-            raise DatabaseError(
-                f"{plan.place} cannot be migrated in place: for {check['check']}, {check['detail']}.",
-                "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
-            )
-        if check["check"] == "certificate":
-            if not anyway:
-                raise MigrationError(
-                    f"The certificate advises against mapping ({check['detail']}).", "Follow it, or pass `anyway=True`."
-                )
-        elif check["check"] == "disk":
-            raise StorageError(
-                f"The database's disk has {plan.free_bytes:,} bytes free, and {plan.bytes_new:,} are needed.",
-                "Free some, or pass `element_type='float16'`.",
-            )
-        elif check["check"] == "partial run":
-            raise ParameterError(f"At {plan.place}, {check['detail']}.", check["fix"])
-        elif check["check"] in ("origin", "modality"):
-            raise misfit(f"at {plan.place}", check)
+    """Raise the error of the first bad check of a plan; ``anyway`` ignores the advice of a certificate alone."""
+    for check, error in plan.errors.items():
+        if check != "certificate" or not anyway:
+            raise error

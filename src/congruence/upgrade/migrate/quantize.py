@@ -52,7 +52,7 @@ class Quantizer:
         return self.element_type in ("int8", "binary")
 
     def calibrated(self, sample: np.ndarray) -> Quantizer:
-        """Return a quantizer with one range for all components, symmetric about 0, that holds a sample (n, dim).
+        """Return a quantizer with one range, symmetric about 0, that holds a sample (n, dim).
 
         With the same step for all components, the codes can be searched directly.
         """
@@ -127,25 +127,19 @@ class Quantizer:
     @classmethod
     def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
         """Create a quantizer from the result of ``plain_ranges``."""
-        return cls(
-            element_type, dim, ranges and [bound if isinstance(bound, list) else [bound] * dim for bound in ranges]
-        )
+        return cls(element_type, dim, ranges and np.stack([np.broadcast_to(bound, dim) for bound in ranges]))
 
 
 def check_ranges(ranges: object, dim: int | None = None) -> None:
     """Raise ValueError for data that ``Quantizer.plain_ranges`` cannot have returned."""
     if ranges is None:
         return
-    if type(ranges) is not list or len(ranges) != 2:
+    rows = [bound if type(bound) is list else [bound] for bound in ranges] if type(ranges) is list else []
+    numbers = all(type(value) in (int, float) and -1e30 < value < 1e30 for row in rows for value in row)
+    widths = {len(row) for row in rows}
+    if not numbers or len(rows) != 2 or not widths <= {1, dim or max(widths)} or 0 in widths:
         raise ValueError("ranges of another form")
-    rows = [bound if type(bound) is list else [bound] for bound in ranges]
-    if not all(type(value) in (int, float) and -1e30 < value < 1e30 for row in rows for value in row):
-        raise ValueError("ranges of another type")
-    widths = {len(bound) for bound in ranges if type(bound) is list}
-    if len(widths) > 1 or 0 in widths or (dim is not None and not widths <= {dim}):
-        raise ValueError("ranges of another width")
-    low, high = (np.asarray(row, np.float64) for row in rows)
-    if not (low < high).all():
+    if not (np.asarray(rows[0], np.float64) < np.asarray(rows[1], np.float64)).all():
         raise ValueError("ranges out of order")
 
 

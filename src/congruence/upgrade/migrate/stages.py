@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,22 +26,16 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
-from congruence.upgrade.migrate.journal import hashes
-from congruence.upgrade.migrate.migration import Migration
+from congruence.upgrade.migrate.journal import hashes, places_of
+from congruence.upgrade.migrate.migration import Migration, of_modality
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import rows_per_block
-from congruence.upgrade.migrate.written import Marks
 from congruence.upgrade.progressive import Order, Progressive
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
 
-#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file
-#: next to the journal.
-IN_MEMORY = 64 * 2**20
-
-SCRATCH = "old-vectors.tmp"  # name of that file, which is unlinked right after it is opened if the system allows this
-ROWS_PER_UPDATE = 65_536  # number of re-embedded rows passed to a new plan at a time
+ROWS_PER_UPDATE = 16_384  # number of re-embedded rows passed to a new plan at a time
 CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
 
 
@@ -70,45 +64,31 @@ def reembed(
     Parameters
     ----------
     migration : Migration
-        A migration whose run is complete, preferably switched, so that readers benefit from each batch.
+        A migration whose run is complete, preferably switched, so that readers benefit from each batch; files, which
+        accept no writes after that, are re-embedded before.
     encode : callable
-        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids
-        at a time.
-    texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. See
-        ``congruence.upgrade.progressive.Progressive``.
+        Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
+    texts, new_texts, order, random_state
+        As for ``congruence.Progressive``.
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
         changed.
-    order, random_state
-        As for ``congruence.upgrade.progressive.Progressive``.
     size, budget, share, until
         Rows per batch, and when to stop, as for ``Progressive.batches``; by default all rows are re-embedded.
-    callback : callable, optional
-        Called with the number of rows encoded.
-    stage : callable, optional
-        Called with a sentence at each stage.
-
-    Raises
-    ------
-    MigrationError
-        If the run is not complete, or the database is switched and does not accept writes after that (files).
-    DatabaseUnavailableError, CorruptFileError
-        If the database, the disk or the journal fails.
+    callback, stage : callable, optional
+        Called with the number of rows encoded, and with a sentence at each stage.
 
     Notes
     -----
-    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a
-    file next to the journal, which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory
-    then contains only the ids, as strings, and what ``congruence.Progressive`` keeps for a stream.
+    Old vectors are copied to a file in the journal's folder, which needs 4 bytes × rows × dimensions of disk space and
+    is removed with the plan; memory contains only the ids, as strings, and what ``congruence.Progressive`` keeps.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
             "Batches are chosen by cosines of unit rows.", "Start the migration with `normalize=True`."
         )
-    with migration._at_work() as journal:
-        journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
+    with migration._at_work("filled", "verified", "switched", "rolled back", to="re-embed") as journal:
         if journal.condition is not None:
             raise MigrationError(
                 "This migration is of some rows, and re-embedding chooses among all.", "Migrate all rows first."
@@ -139,12 +119,11 @@ def reembed(
             table.write(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
             changed = True
             reading = plan.meter()
-            journal.log(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
-            journal.write(migration.folder)
+            migration._record(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
         if changed:
             table.save(forecast=True)
-            migration.retry(migration.database, migration.database.build_index)
+            migration.retry(migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
             journal.write(migration.folder)
@@ -164,42 +143,82 @@ class _Table:
         random_state: int,
     ) -> None:
         self.migration = migration
-        saved = read_native(migration.folder, migration.mapper.map)
-        facts = saved[1] if saved else {}
-        self.among = facts["among"] if facts and among is None else among
+        native, facts = read_native(migration.folder, migration.mapper.map) or (None, {})
+        self.among = facts.get("among") if among is None else among
         self.modality = self.among or migration.mapper.modality
-        self.ids, self.digests, old = _read_side(migration, self.among)
-        if facts:
-            self.ids, self.digests, old = _in_order(migration, self.ids, self.digests, old, facts["ids"])
+        self.ids, self.digests, old = self._read_old(facts.get("ids"))
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
         if texts is None and new_texts is None:
             inputs = {name: facts.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
         mapping, plan = migration.mapper.map.for_modality(self.modality), None
         self.encoded, same = EncodedRows(migration.folder, migration.mapper.dim), np.empty(0, bool)
-        if saved is not None:
-            place = id_rows(store.ids, saved[0].ids)
-            same = (place >= 0) & (self.digests[place] == saved[0].digests)
-            self.encoded.keep(saved[0], np.flatnonzero((place >= 0) & ~same))  # to know the vector when it comes again
-        if facts and same.all() and same_ids(store.ids, facts["ids"]):
-            with suppress(CorruptFileError):  # the vectors or texts have changed since then
-                state, folder = facts["state"], facts["folder"]
-                plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
+        if native is not None:
+            place = id_rows(store.ids, native.ids)
+            same = (place >= 0) & (self.digests[place] == native.digests)
+            self.encoded.keep(native, np.flatnonzero((place >= 0) & ~same))  # to know the vector when it comes again
+            if same.all() and same_ids(store.ids, facts["ids"]):
+                with suppress(CorruptFileError):  # the vectors or texts have changed since then
+                    state, folder = facts["state"], facts["folder"]
+                    plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
         self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-        if saved and plan is None:  # the rows have changed: start a new plan from those re-embedded so far
-            native, remaining = saved[0], np.flatnonzero(same)
-            for start in range(0, len(remaining), ROWS_PER_UPDATE):
-                part = remaining[start : start + ROWS_PER_UPDATE]
-                self.plan.update(native.ids[part], native.take(part))
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
-        if not facts:  # left over from a migration that was discarded
+        if native is None:  # left over from a migration that was discarded
             names = self.plan.ids[self.known(self.plan.ids)]
-            for start in range(0, len(names), ROWS_PER_UPDATE):
-                part = names[start : start + ROWS_PER_UPDATE]
-                self.plan.update(part, self.encoded.take(part.tolist()))
+            self._update(names, lambda part: self.encoded.take(names[part].tolist()))
+        elif plan is None:  # the rows have changed: start a new plan from those re-embedded so far
+            left = np.flatnonzero(same)
+            self._update(native.ids[left], lambda part: native.take(left[part]))
+
+    def _update(self, names: np.ndarray, take: Callable[[slice], np.ndarray]) -> None:
+        """Give the plan rows that are re-embedded already."""
+        for part in blocks(len(names), 1, budget=ROWS_PER_UPDATE):
+            self.plan.update(names[part], take(part))
+
+    def _read_old(self, known: np.ndarray | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
+        """Return ids, digests and old vectors, as a memory map, of the rows to re-embed, in the order of known ids.
+
+        Some databases change the order of their rows after writes.
+        """
+        migration, among, dim = self.migration, self.among, self.migration.info.dim
+        ids: list[pa.Array] = []
+        digests: list[np.ndarray] = []
+        seen: set[str] = set()
+
+        def rows() -> Iterator[np.ndarray]:
+            ids.clear()
+            digests.clear()
+            for block in migration.database.scan("old", batch=rows_per_block(dim)):
+                if among is None and block.modalities is not None:
+                    seen.update(block.modalities.unique().to_pylist())
+                kept = np.flatnonzero(of_modality(block, among))
+                # A copy, because a slice of the client's column would keep its whole batch in memory.
+                names, vectors = block.ids.take(pa.array(kept)), block.vectors[kept]
+                ids.append(names)
+                digests.append(hashes(names, vectors))
+                yield migration.mapper.rows(vectors)
+
+        old = migration.retry(lambda: _scratch(migration.folder, rows(), dim))
+        if len(seen) > 1:
+            raise ParameterError(
+                f"The table has rows of {', '.join(sorted(seen))}; one is re-embedded at a time.",
+                f"Pass `among={sorted(seen)[0]!r}`, for example.",
+            )
+        if len(old) < 2:
+            raise ParameterError(
+                f"Got {len(old)} rows{'' if among is None else f' of {among}'}; expected at least 2.",
+                "Pass another `among=…`.",
+            )
+        names, digest = pa.concat_arrays(ids), np.concatenate(digests)
+        if known is not None and len(known) == len(names):
+            place = id_rows(id_texts(names.to_pylist()), known)
+            if (place >= 0).all() and (place != np.arange(len(place))).any():
+                ordered = (old[place[part]] for part in blocks(len(place), 4 * dim))
+                return names.take(pa.array(place)), digest[place], _scratch(migration.folder, ordered, dim)
+        return names, digest, old
 
     def save(self, *, forecast: bool = False) -> None:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
@@ -234,145 +253,65 @@ class _Table:
 
     def write(self, rows: np.ndarray) -> None:
         """Write the plan's current vectors of these rows to the database, except those that the application wrote."""
-        migration = self.migration
-        database, marks, step = migration.database, migration.marks, rows_per_block(migration.mapper.dim)
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
+        migration, database, marks = self.migration, self.migration.database, self.migration.marks
+        retry, new = migration.retry, migration.mapper.new
+        for part in np.split(rows, range(step := rows_per_block(migration.mapper.dim), len(rows), step)):
             names = self.ids.take(pa.array(part))
             if marks is not None:  # also what it wrote while rows were encoded
-                theirs = migration.retry(database, partial(self._theirs, names))
-                part, names = part[~theirs], names.filter(pa.array(~theirs))
-                if not len(part):
-                    continue
+                ours = ~retry(self._theirs, names)
+                part, names = part[ours], names.filter(pa.array(ours))
+            if not len(part):
+                continue
             vectors = self.plan.stored(part)
-            migration.retry(database, partial(database.write, names, migration.mapper.new.encode(vectors)))
+            retry(database.write, names, new.encode(vectors))
             if marks is not None:  # as they are read back
-                migration.retry(database, database.flush)
-                stored = migration.retry(database, partial(database.fetch, names, "new"))
-                wanted = database.as_stored(vectors[_places(names, stored.ids)])
-                ours = ~migration.mapper.new.differs(stored.vectors, wanted)
+                retry(database.flush)
+                stored = retry(database.fetch, names, "new")
+                ours = ~new.differs(stored.vectors, database.as_stored(vectors[places_of(stored.ids, names)]))
                 marks.add(hashes(stored.ids.filter(pa.array(ours)), stored.vectors[ours]))
-        migration.retry(database, database.flush)
+        retry(database.flush)
         if marks is not None:
             marks.write(migration.folder)
 
     def _theirs(self, names: pa.Array) -> np.ndarray:
         """Return which rows have a new vector that the application wrote after a switch, bool of shape (b,)."""
-        marks = cast(Marks, self.migration.marks)
+        found, marks = np.zeros(len(names), bool), self.migration.marks
+        assert marks is not None
         old, new = (self.migration.database.fetch(names, side) for side in ("old", "new"))
-        place = _places(new.ids, old.ids)
-        both, found = place >= 0, np.zeros(len(names), bool)
+        place = places_of(old.ids, new.ids)
+        both = place >= 0
         ids = old.ids.filter(pa.array(both))
-        found[_places(names, ids)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
+        found[places_of(ids, names)] = marks.theirs(ids, old.vectors[both], new.vectors[place[both]])
         return found
 
     def repair(self) -> bool:
-        """Write all rows that differ from the plan, after a kill or the first map; return whether there were any."""
-        migration, marks, changed = self.migration, self.migration.marks, False
-        for _ in range(1 if marks is None else 2):  # the second pass reads back what the first one wrote
-            found = replace(migration.passes, engine=None).repair(marks=marks)
+        """Write all rows that differ from the plan, if they fit the map; return whether there were any."""
+        migration, marks = self.migration, self.migration.marks
+        passes = replace(migration.passes, engine=None)
+        found = passes.repair(marks=marks, write=False)
+        changed = bool(found["written"])
+        if changed:
+            migration._judge(found["sample"])
+            found = passes.repair(marks=marks)
             if marks is not None:
-                marks.add(found["marks"])
-                marks.write(migration.folder)
-            if not found["written"]:
-                break
-            changed = True
+                found = passes.repair(marks=marks)  # reads back what was written
+        if marks is not None:
+            marks.add(found["marks"])
+            marks.write(migration.folder)
         return changed
 
 
-def _places(ids: pa.Array, wanted: pa.Array) -> np.ndarray:
-    """Return the position of each wanted id, −1 if it is not there."""
-    return id_rows(id_texts(ids.to_pylist()), id_texts(wanted.to_pylist()))
-
-
-def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """Return ids, digests and old vectors of the rows to re-embed; vectors of large tables as a memory map."""
-    ids: list[pa.Array] = []
-    digests: list[np.ndarray] = []
-    rows: list[np.ndarray] = []
-    seen: set[str] = set()
-    info, path = migration.info, migration.folder / SCRATCH
-    large = 4 * info.rows * info.dim > IN_MEMORY
-
-    def pass_over(out: IO[bytes] | None) -> None:
-        ids.clear()
-        digests.clear()
-        rows.clear()
-        if out is not None:
-            out.seek(0)
-            out.truncate()
-        for block in migration.database.scan("old", batch=rows_per_block(info.dim)):
-            # A copy, because a slice of the client's column would keep its whole batch in memory, vectors included.
-            names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
-            if among is None:
-                seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
-            elif block.modalities is None:
-                raise ParameterError(
-                    f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
-                )
-            else:
-                kept = np.array([name == among for name in block.modalities.to_pylist()], bool)
-                names, vectors = names.filter(pa.array(kept)), vectors[kept]
-            ids.append(names)
-            digests.append(hashes(names, vectors))
-            vectors = np.ascontiguousarray(migration.mapper.rows(vectors), np.float32)
-            if out is None:
-                rows.append(vectors)
-            else:
-                out.write(vectors.tobytes())
-
-    if large:
-        with _removed_on_error(path), open(path, "wb") as out:
-            migration.retry(migration.database, lambda: pass_over(out))
-    else:
-        migration.retry(migration.database, lambda: pass_over(None))
-    n = sum(map(len, ids))
-    if len(seen) > 1:
-        raise ParameterError(
-            f"The table has rows of {', '.join(sorted(seen))}; one is re-embedded at a time.",
-            f"Pass `among={sorted(seen)[0]!r}`, for example.",
-        )
-    if n < 2:
-        raise ParameterError(
-            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2.", "Pass another `among=…`."
-        )
-    old = _memory_map(path, n, info.dim) if large else np.concatenate(rows)
-    return pa.concat_arrays(ids), np.concatenate(digests), old
-
-
-def _memory_map(path: Path, n: int, dim: int) -> np.ndarray:
-    """Return the rows of a file, which is removed when they are no longer used."""
-    rows = np.memmap(path, np.float32, "r", shape=(n, dim))
-    with suppress(OSError):  # some systems cannot remove an open file
-        path.unlink()
-    return rows
-
-
-def _in_order(
-    migration: Migration, ids: pa.Array, digests: np.ndarray, old: np.ndarray, known: np.ndarray
-) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """Return the rows in the order of a plan with the same rows, since some databases change the order after writes."""
-    names = id_texts(ids.to_pylist())
-    place = id_rows(names, known)
-    if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
-        return ids, digests, old
-    ids, digests = ids.take(pa.array(place)), digests[place]
-    if not isinstance(old, np.memmap):
-        return ids, digests, old[place]
-    path = migration.folder / f"ordered-{SCRATCH}"
-    with _removed_on_error(path), open(path, "wb") as out:
-        for part in blocks(len(place), 4 * old.shape[1]):
-            out.write(old[place[part]].tobytes())
-    return ids, digests, _memory_map(path, *old.shape)
-
-
-@contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
-    """Translate write errors of the disk, and remove the file after an error."""
+def _scratch(folder: Path, rows: Iterable[np.ndarray], dim: int) -> np.ndarray:
+    """Return rows as a memory map of a file without a name, which the system removes with it."""
+    n = 0
     try:
-        yield
-    except BaseException as error:
-        path.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
-            raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
-        raise
+        with tempfile.TemporaryFile(dir=folder, suffix=".tmp") as out:
+            for block in rows:
+                out.write(np.ascontiguousarray(block, np.float32).data)
+                n += len(block)
+            out.flush()
+            return np.memmap(out, np.float32, "r", shape=(n, dim)) if n else np.empty((0, dim), np.float32)
+    except OSError as error:
+        if isinstance(error, CongruenceError) or error.errno is None:
+            raise
+        raise StorageError(describe_refusal(error, f"from the disk while writing to {folder}")) from error

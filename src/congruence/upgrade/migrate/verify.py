@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.ids import id_texts
 from congruence._utils.plain import PlainData
 from congruence._utils.top_k import top_k
 from congruence.databases import Block, Database, VectorSide
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
+from congruence.upgrade.migrate.journal import places_of
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of, similarities
@@ -34,13 +34,12 @@ def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Blo
             "Restore the journal, or discard the new vectors and run again with another `journal=…`.",
         ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
-    return old, new, id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+    return old, new, places_of(old.ids, new.ids)
 
 
-QUERIES = 200  # number of queries for which the results of the index are compared with exact search
-
-#: The same without an index: the search of the database is then exact, and reads all rows for each query.
-QUERIES_UNINDEXED = 10
+#: Number of queries for which the results of the index are compared with exact search; without an index, where the
+#: search of the database is exact and reads all rows for each query, fewer.
+QUERIES, QUERIES_UNINDEXED = 200, 10
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ def verify(
         problems.append(f"{n_old:,} rows have an old vector and {n_new:,} a new one")
     old, new, place = read_sample(database, sample)
     has_new = place >= 0
-    wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
+    wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))[has_new]
     stored = new.vectors[place[has_new]]
-    differs = mapper.new.differs(stored, wanted[has_new])
+    differs = mapper.new.differs(stored, wanted)
     if marks is not None:  # vectors that the application wrote after a switch stay
         differs &= ~marks.theirs(new.ids.take(pa.array(place[has_new])), old.vectors[has_new], stored)
     wrong = int((~has_new).sum()) + int(differs.sum())
@@ -93,12 +92,11 @@ def verify(
         problems.append(
             f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map"
         )
-    largest = float(np.abs(stored - mapper.new.encode(wanted[has_new])).max()) if len(stored) else 0.0
     n_queries = QUERIES if database.info().index else QUERIES_UNINDEXED
     unit = distance == "cosine" and not mapper.new.coded  # quantized vectors are compared as stored
-    queries = normalize_rows(stored[:n_queries]) if unit else stored[:n_queries]
-    queries_old = old.vectors[has_new][:n_queries]
-    own = None
+    queries, all_queries = stored[:n_queries], stored[:n_queries]
+    if unit:
+        queries = all_queries = normalize_rows(queries)
     if heldout is not None:
         if not heldout.has_ids:
             raise IdError("The held-out vectors have no ids.", "Pass a file with ids.")
@@ -107,20 +105,16 @@ def verify(
                 f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d.",
                 "Pass vectors of the new model.",
             )
-        own = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
-    all_queries = queries if own is None else np.concatenate([queries, own])
+        all_queries = np.concatenate([queries, mapper.new.encode(np.asarray(heldout.vectors, np.float32))])
     checksum = Checksum()
     best, least = _exact(database, "new", all_queries, k, distance, callback, checksum)
-    total = checksum.rows
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
-        exact_old, least_old = _exact(database, "old", queries_old, k, distance, callback)
-        near = partial(_as_near, database, k=min(k, total), distance=distance)  # quantized vectors often tie
-        results, results_old = database.search(queries, k, "new"), database.search(queries_old, k, "old")
-        recall = near("new", queries, results, least) if mapper.new.coded else _agreement(best, results)
-        recall_old = (
-            near("old", queries_old, results_old, least_old) if mapper.old.coded else _agreement(exact_old, results_old)
-        )
+        queries_old = old.vectors[has_new][:n_queries]
+        _, least_old = _exact(database, "old", queries_old, k, distance, callback)
+        near = min(k, checksum.rows)
+        recall = _recall(database, "new", queries, near, least, distance)
+        recall_old = _recall(database, "old", queries_old, near, least_old, distance)
         if recall < min(least_recall, recall_old - 0.05):
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}
@@ -128,9 +122,9 @@ def verify(
         pairs = list(zip(best[len(queries) :], id_texts(heldout.ids).tolist(), strict=True))
         scores = {
             "queries": len(pairs),
-            "recall@1": float(np.mean([bool(found) and found[0] == name for found, name in pairs])),
+            "recall@1": float(np.mean([name in found[:1] for found, name in pairs])),
             "recall@10": float(np.mean([name in found[:10] for found, name in pairs])),
-            "chance@10": min(10 / max(total, 1), 1.0),
+            "chance@10": min(10 / max(checksum.rows, 1), 1.0),
         }
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
@@ -140,13 +134,13 @@ def verify(
         rows_new=n_new,
         read_back=len(old.ids),
         wrong=wrong,
-        largest_difference=largest,
+        largest_difference=float(np.abs(stored - mapper.new.encode(wanted)).max(initial=0.0)),
         k=k,
         index_recall=recall,
         index_recall_old=recall_old,
         heldout=scores,
         checksum_new=str(checksum),
-        stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted[has_new], stored, distance),
+        stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted, stored, distance),
         clipped=mapper.new.clipped(wanted),
         problems=problems,
     )
@@ -164,51 +158,29 @@ def _exact(
     """Return the ids of each query's ``k`` nearest rows, and the similarity of the last, in one pass."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
-    width = queries.shape[1]
-    for block in database.scan(side, batch=rows_per_block(width)):
+    for block in database.scan(side, batch=rows_per_block(queries.shape[1])):
         if checksum is not None:
             checksum.add(block.ids, block.vectors)
-        similar = similarities(queries, block.vectors, distance)
-        near = top_k(similar, min(k, len(block.ids)))
-        texts = id_texts(block.ids.to_pylist())
+        texts, similar = id_texts(block.ids.to_pylist()), similarities(queries, block.vectors, distance)
+        near = top_k(similar, min(k, len(texts)))
         scores = np.concatenate([scores, np.take_along_axis(similar, near, 1)], axis=1)
-        names = np.concatenate([names, texts[near].astype(object)], axis=1)
-        if scores.shape[1] > k:
-            keep = top_k(scores, k)
-            scores, names = np.take_along_axis(scores, keep, 1), np.take_along_axis(names, keep, 1)
+        names = np.concatenate([names, texts[near]], axis=1)
+        near = top_k(scores, min(k, scores.shape[1]))
+        scores, names = np.take_along_axis(scores, near, 1), np.take_along_axis(names, near, 1)
         if callback is not None:
             callback(len(block.ids))
-    order = np.argsort(-scores, axis=1, kind="stable")
-    least = scores.min(axis=1, initial=np.inf)
-    return np.take_along_axis(names, order, 1).tolist(), least
+    return names.tolist(), scores.min(axis=1, initial=np.inf)
 
 
-def _as_near(
-    database: Database,
-    side: VectorSide,
-    queries: np.ndarray,
-    results: list[pa.Array],
-    least: np.ndarray,
-    *,
-    k: int,
-    distance: str | None,
+def _recall(
+    database: Database, side: VectorSide, queries: np.ndarray, k: int, least: np.ndarray, distance: str | None
 ) -> float:
-    """Return the share of results as similar as the ``k`` nearest, of which any is correct if several tie."""
-    names = [id_texts(ids.to_pylist()) for ids in results]
+    """Return the share of the search's results that are as similar as the ``k`` nearest: any of them if several tie."""
+    results = database.search(queries, k, side)
     block = database.fetch(pa.concat_arrays(results).unique(), side)
-    known = id_texts(block.ids.to_pylist())
-    similar = similarities(queries, block.vectors, distance)
-    shares = []
-    for row, found, needed in zip(similar, names, least[: len(queries)], strict=True):
-        rows = id_rows(known, found)
-        near = row[rows[rows >= 0]] >= needed - 1e-5 * abs(needed)
-        shares.append(float(near.sum()) / k)
-    return float(np.mean(shares))
-
-
-def _agreement(exact: list[list[str]], results: list[pa.Array]) -> float:
-    """Return the mean share of each query's exact nearest rows that are among the results."""
-    shares = []
-    for names, ids in zip(exact, results, strict=False):  # queries of held-out rows follow
-        shares.append(len(set(names) & set(id_texts(ids.to_pylist()).tolist())) / max(len(names), 1))
+    similar, shares = similarities(queries, block.vectors, distance), []
+    for row, ids, needed in zip(similar, results, least, strict=False):  # the least of held-out queries follow
+        rows = places_of(ids, block.ids)
+        nearly = needed - 1e-5 * np.abs(row).max(initial=0.0)
+        shares.append(np.count_nonzero(row[rows[rows >= 0]] >= nearly) / k)
     return float(np.mean(shares))

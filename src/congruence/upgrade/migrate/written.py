@@ -13,19 +13,15 @@ import pyarrow as pa
 from congruence.databases import Block, Database
 from congruence.errors import CorruptFileError, MigrationError, ParameterError
 from congruence.io.locations import Location
-from congruence.upgrade.migrate.journal import hashes
+from congruence.upgrade.migrate.journal import hashes, places_of
 from congruence.upgrade.migrate.mapper import RowMapper
 
 #: What a rollback does with rows that the application wrote after the switch.
 NewRows: TypeAlias = Literal["refuse", "keep", "map-back"]
 
-NEW_ROWS = ("refuse", "keep", "map-back")
-
-#: Name of the file in the journal's folder with the hashes of the new vectors that this migration wrote.
-_MARKS = "written.u64"
-
-#: Name of the file in the journal's folder with the ids of rows whose old vectors a rollback computed.
-MAPPED_BACK = "mapped-back.txt"
+#: Files in the journal's folder: hashes of the new vectors that this migration wrote, and ids of rows whose old vectors
+#: a rollback computed.
+_MARKS, MAPPED_BACK = "written.u64", "mapped-back.txt"
 
 
 class Marks:
@@ -92,26 +88,21 @@ class Written:
 
     def counts(self) -> dict[str, int]:
         """Return how many rows were added, changed and deleted."""
-        changed = [*self.changed, *self.edited, *self.emptied]
-        sides = {"added": self.added, "changed": changed, "deleted": self.deleted}
+        sides = {"added": self.added, "changed": [*self.changed, *self.edited, *self.emptied], "deleted": self.deleted}
         return {name: sum(map(len, blocks)) for name, blocks in sides.items()}
 
-    def __bool__(self) -> bool:
-        return any(self.counts().values())
-
-    def refusal(self, place: str, database: Database, new_rows: str) -> MigrationError | None:
-        """Return the error for a rollback that would lose these rows; None if it keeps them, or there are none."""
-        files = not database.capabilities.writes_after_switch  # which a rollback exchanges
+    def check(self, place: str, database: Database, new_rows: str) -> None:
+        """Raise MigrationError if a rollback would lose these rows."""
+        counts, files = self.counts(), not database.capabilities.writes_after_switch  # which a rollback exchanges
         bare = bool(self.added or self.changed or self.emptied)  # rows that `keep` leaves without an old vector
         keeps = {"refuse": False, "keep": database.bare_rows or not bare, "map-back": True}[new_rows]
-        if not self or (keeps and not files):
-            return None
+        if not any(counts.values()) or (keeps and not files):
+            return
         keep = "`new_rows='keep'` to keep them without an old vector, or " if database.bare_rows else ""
         fix = f"Pass {keep}`new_rows='map-back'` to keep them with one computed by the map's inverse."
         if files:
             fix = "Undo these writes, or stay with the new vectors: a rollback exchanges whole files."
-        counts = self.counts()
-        return MigrationError(
+        raise MigrationError(
             f"Since the switch, {counts['added']:,} rows of {place} were added, {counts['changed']:,} changed and "
             f"{counts['deleted']:,} deleted.",
             fix,
@@ -121,35 +112,28 @@ class Written:
 def find_written(database: Database, mapper: RowMapper, marks: Marks | None, batch: int) -> Written:
     """Compare the rows that readers see after the switch with those from before it."""
     found = Written()
+
+    def note(ids: pa.Array, *kinds: tuple[np.ndarray, list[pa.Array]]) -> None:
+        for rows, kind in kinds:
+            if rows.any():
+                kind.append(ids.filter(pa.array(rows)))
+
     for block in database.scan_new(batch=batch):
         ours = np.zeros(len(block.ids), bool) if marks is None else marks.has(block.ids, block.vectors)
-        ours |= _as_mapped(database, mapper, block.ids, block.vectors, block.has_old & ~ours)
-        for rows, kind in (
+        if (unknown := block.has_old & ~ours).any():  # perhaps what the map gives now, after a killed re-embedding
+            old = database.fetch(block.ids.filter(pa.array(unknown)), "old")
+            rows = places_of(old.ids, block.ids)
+            wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
+            ours[rows] = ~mapper.new.differs(block.vectors[rows], wanted)
+        note(
+            block.ids,
             (~block.has_old, found.added),  # also with our vector, if the application replaced the row
             (block.has_old & ~ours, found.changed),
             (block.has_old & ours & ~block.same, found.edited),
-        ):
-            if rows.any():
-                kind.append(block.ids.filter(pa.array(rows)))
+        )
     for ids, seen in database.without_new(batch=batch):
-        for rows, kind in ((seen, found.emptied), (~seen, found.deleted)):
-            if rows.any():
-                kind.append(ids.filter(pa.array(rows)))
+        note(ids, (seen, found.emptied), (~seen, found.deleted))
     return found
-
-
-def _as_mapped(
-    database: Database, mapper: RowMapper, ids: pa.Array, vectors: np.ndarray, which: np.ndarray
-) -> np.ndarray:
-    """Return which of the rows ``which`` have the vector that the map gives now, as after a killed re-embedding."""
-    ours = np.zeros(len(ids), bool)
-    if which.any():
-        old = database.fetch(ids.filter(pa.array(which)), "old")
-        place = {id_: k for k, id_ in enumerate(ids.to_pylist())}
-        rows = np.array([place[id_] for id_ in old.ids.to_pylist()], np.int64)
-        wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
-        ours[rows] = ~mapper.new.differs(vectors[rows], wanted)
-    return ours
 
 
 def keep_written(database: Database, found: Written, back: Callable[[Block], np.ndarray] | None, marks: Marks) -> None:

@@ -1,20 +1,8 @@
 """Map a store at once, then re-embed the rows that the map is least sure of until the target quality is reached."""
 
-from congruence.upgrade.progressive.calibration import OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast
-from congruence.upgrade.progressive.meter import Reading
-from congruence.upgrade.progressive.order import ORDERS, Mixture, Order, View
+from congruence.upgrade.progressive.meter import Reading, fit_origin_scale
+from congruence.upgrade.progressive.order import ORDERS, Order, View
 from congruence.upgrade.progressive.progressive import Progressive, Update
 
-__all__ = [
-    "ORDERS",
-    "Forecast",
-    "Mixture",
-    "Order",
-    "OriginScale",
-    "Progressive",
-    "Reading",
-    "Update",
-    "View",
-    "fit_origin_scale",
-]
+__all__ = ["ORDERS", "Forecast", "Order", "Progressive", "Reading", "Update", "View", "fit_origin_scale"]

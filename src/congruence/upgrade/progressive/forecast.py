@@ -39,14 +39,10 @@ class Forecast(PlainData):
         lines = [f"{self.verdict}: {self.reason}"]
         # With too few measured rows for a verdict, the forecast is too uncertain to print.
         for k in range(1, len(self.share) if self.verdict != UNMEASURED else 1):
-            gain = 100 * (self.value[k] - self.value[0])
-            half = 50 * (self.high[k] - self.low[k])
-            cost = [
-                f"{self.minutes[k]:.0f} minutes" if self.minutes[k] is not None else "",
-                f"price {self.price[k]:.2f}" if self.price[k] is not None else "",
-            ]
-            more = 100 * (self.share[k] - self.share[0])
-            lines.append(", ".join([f"{more:.1f} % more: {gain:+.1f} ± {half:.1f} points", *filter(None, cost)]))
+            more, gain = 100 * (self.share[k] - self.share[0]), 100 * (self.value[k] - self.value[0])
+            line = f"{more:.1f} % more: {gain:+.1f} ± {50 * (self.high[k] - self.low[k]):.1f} points"
+            line += "" if self.minutes[k] is None else f", {self.minutes[k]:.0f} minutes"
+            lines.append(line + ("" if self.price[k] is None else f", price {self.price[k]:.2f}"))
         return "\n".join(lines)
 
 
@@ -55,20 +51,23 @@ def make_forecast(
     ahead: np.ndarray,
     n_rows: int,
     n_embedded: int,
-    rest: int,
     *,
     metric: str,
     meter_share: float,
     target: float,
     further: Sequence[float],
-    support: tuple[float, float] = (0.0, 1.0),
     rate: float | None,
     price: float | None,
+    support: tuple[float, float] = (0.0, 1.0),
     better: tuple[float, float] | None = None,
 ) -> Forecast:
     """Forecast from the quality (m,) of the meter's rows and the share of rows that the order takes before each."""
-    values, ahead = np.asarray(values, float), np.asarray(ahead, float)
-
+    values, ahead, rest, done = (
+        np.asarray(values, float),
+        np.asarray(ahead, float),
+        n_rows - n_embedded,
+        n_embedded / n_rows,
+    )
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
@@ -90,50 +89,35 @@ def make_forecast(
         for more in np.linspace(0.0, rest / n_rows, 201):
             sample, left = kept(float(more), ordered)
             if left < 1 or (len(sample) and (n_rows - left + left * sample.mean()) / n_rows >= target):
-                return float(n_embedded / n_rows + more)
+                return float(done + more)
         return None
 
     grid = [0.0, *sorted({float(share) for share in further if share * n_rows <= rest})]
-    points = np.array([at(more) for more in grid])
+    value, low, high = np.array([at(more) for more in grid]).T.tolist()
     rows = [round(more * n_rows) for more in grid]
     needed, at_random = reached(True), reached(False)
-    now, done = float(points[0, 0]), n_embedded / n_rows
+    when, other = ("never" if share is None else f"at {100 * share:.0f} %" for share in (needed, at_random))
     if better is not None and better[0] >= better[1]:
         verdict = "keep the old model"
-        reason = (
-            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on "
-            "the random rows"
-        )
+        reason = f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, by the random rows"
     elif len(values) < FEWEST and done < 1:
-        verdict = UNMEASURED
-        more = min(rest, ceil((FEWEST - len(values)) / meter_share)) if meter_share else rest
+        verdict, more = UNMEASURED, min(rest, ceil((FEWEST - len(values)) / meter_share))
         reason = (
             f"{len(values)} of the re-embedded rows were drawn at random, and {FEWEST} are needed; re-embed about "
             f"{more:,} more rows"
         )
-    elif now >= target:
-        verdict, reason = "done", f"{metric} is {now:.3f}, the target {target:.3f}"
+    elif value[0] >= target:
+        verdict, reason = "done", f"{metric} is {value[0]:.3f}, the target {target:.3f}"
     elif needed is None or needed > MOST:
-        verdict, when = "re-embed everything", "never" if needed is None else f"at {100 * needed:.0f} %"
+        verdict = "re-embed everything"
         reason = (
             f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
             "store, so the old vectors contain too little of what the new model distinguishes"
         )
     else:
-        verdict, other = "re-embed progressively", "never" if at_random is None else f"at {100 * at_random:.0f} %"
-        reason = f"{metric} reaches {target:.3f} at {100 * needed:.0f} % of the store, in random order {other}"
-    return Forecast(
-        metric,
-        [(n_embedded + row) / n_rows for row in rows],
-        points[:, 0].tolist(),
-        points[:, 1].tolist(),
-        points[:, 2].tolist(),
-        rows,
-        [None if rate is None else row / rate for row in rows],
-        [None if price is None else row * price for row in rows],
-        target,
-        needed,
-        at_random,
-        verdict,
-        reason,
-    )
+        verdict = "re-embed progressively"
+        reason = f"{metric} reaches {target:.3f} {when} of the store, in random order {other}"
+    shares = [(n_embedded + row) / n_rows for row in rows]
+    minutes = [None if rate is None else row / rate for row in rows]
+    prices = [None if price is None else row * price for row in rows]
+    return Forecast(metric, shares, value, low, high, rows, minutes, prices, target, needed, at_random, verdict, reason)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.plain import PlainData
-from congruence.upgrade.progressive.state import LEARN, Received, RowStates
-from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix, check_same_rows
+from congruence.errors import InputError, ShapeError
+from congruence.upgrade.progressive.state import LEARN
+from congruence.upgrade.progressive.texts import overlap
+
+if TYPE_CHECKING:
+    from congruence.upgrade.progressive.progressive import Progressive
+
+
+#: Function from row numbers to their unit vectors.
+Take: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -50,10 +60,10 @@ def rest_interval(
     weights: np.ndarray | None = None,
     rest_weights: np.ndarray | None = None,
 ) -> tuple[float, float, float]:
-    """Estimate the mean of rows that were not measured, and its 95 % interval, from a random sample of the same rows.
+    """Estimate the mean of ``rest`` rows, with its 95 % interval, from a random sample (m,) of the same rows.
 
-    ``values`` (m,); ``rest``: number of rows outside of the sample; ``support``: minimum and maximum value of a row,
-    which are the interval of fewer than two rows; with ``weights`` of the sample and of the rest, the mean is weighted.
+    ``support``: minimum and maximum value of a row, which are the interval of fewer than two rows; with ``weights`` of
+    the sample and of the rest, the mean is weighted.
 
     For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact. For
     others, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row with the
@@ -71,11 +81,10 @@ def rest_interval(
     extra = 1.0
     if rest_weights is not None and rest_weights.any():
         extra = float(np.square(rest_weights).sum() / rest_weights.sum())
-    seen = w > 0
-    m = int(np.count_nonzero(seen))
+    x, w = np.asarray(values, float)[w > 0], w[w > 0]
+    m = len(x)
     if m < 2:
-        return (float(values[seen].mean()) if m else float("nan")), *support
-    x, w = np.asarray(values, float)[seen], w[seen]
+        return (float(x.mean()) if m else float("nan")), *support
     mean = float(np.average(x, weights=w))
     if weights is None and support == (0.0, 1.0) and np.isin(x, support).all():
         return mean, *_rate_of_rest(round(float(x.sum())), m, rest)
@@ -93,7 +102,6 @@ def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: flo
     mean = float(np.average(over, weights=w))
     if not mean > 1e-12 * max(abs(least), 1.0):
         return least
-
     shape = (rest - 1) / (rest + len(w))
 
     def tail(share: float) -> float:
@@ -105,15 +113,11 @@ def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: flo
 
 
 def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, extra: float, rest: int) -> float:
-    """Return the same for few rows in the rest: draws from Pólya's urn copy a row of the sample, or an earlier draw."""
+    """Return the same for few rows in the rest: Pólya's urn is a multinomial whose shares are drawn uniformly."""
     rng = np.random.default_rng(0)
-    x, w, runs = np.append(values, least), np.append(weights, extra), np.arange(DRAWS)
-    drawn = np.zeros((DRAWS, rest), np.intp)
-    for k in range(rest):
-        place = rng.integers(0, len(x) + k, DRAWS)
-        drawn[:, k] = np.where(place < len(x), place, drawn[runs, np.maximum(place - len(x), 0)])
-    means = (w[drawn] * x[drawn]).sum(axis=1) / w[drawn].sum(axis=1)
-    return float(np.quantile(means, TAIL, method="lower"))
+    x, w = np.append(values, least), np.append(weights, extra)
+    counts = w * rng.multinomial(rest, rng.dirichlet(np.ones(len(x)), DRAWS))
+    return float(np.quantile(counts @ x / counts.sum(axis=1), TAIL, method="lower"))
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
@@ -128,11 +132,11 @@ def _chance_below_zero(c: np.ndarray, shape: float) -> float:
     least = float(c.min())
     if c.sum() <= 1e-12 * np.abs(c).sum():
         return 0.5
-    # The saddlepoint: Σ c/(1 − t c) = 0 for a t between 1/least and 0. Multiplied by 1 − t least, the sum has no pole
-    # there.
-    t = float(
-        brentq(lambda s: float((c * ((1 - s * least) / (1 - s * c))).sum()), (1 - 1e-12) / least, 0.0, xtol=1e-300)
-    )
+
+    def slope(t: float) -> float:  # multiplied by 1 − t least, so that it has no pole
+        return float((c * ((1 - t * least) / (1 - t * c))).sum())
+
+    t = float(brentq(slope, (1 - 1e-12) / least, 0.0, xtol=1e-300))  # the saddlepoint: Σ c/(1 − t c) = 0
     z = 1 - t * c
     r = -np.sqrt(max(2 * shape * float(np.log(z).sum()), 0.0))
     u = t * np.sqrt(shape * float(np.square(c / z).sum()))
@@ -156,8 +160,7 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
 
     least = first(lambda total: bool(hypergeom.sf(hits - 1, n, total, m) > TAIL), hits, hits + rest)
     beyond = first(lambda total: bool(hypergeom.cdf(hits, n, total, m) <= TAIL), hits, hits + rest + 1)
-    most = max(beyond - 1, hits)
-    return (least - hits) / max(rest, 1), (most - hits) / max(rest, 1)
+    return (least - hits) / max(rest, 1), (max(beyond - 1, hits) - hits) / max(rest, 1)
 
 
 @dataclass(frozen=True)
@@ -186,39 +189,30 @@ class Reading(PlainData):
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
-        """Rebuild a reading from ``to_dict``."""
-        parts = {
-            name: {key: _estimate(estimate) for key, estimate in facts[name].items()}
-            for name in ("store", "mapped", "old", "new")
-        }
-        return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], **parts)
+        """Rebuild a reading from ``to_dict``; unknown values (NaN) are null in JSON."""
+
+        def estimate(part: Mapping[str, Any]) -> Estimate:
+            ends = {name: part[name] for name in ("value", "low", "high")}
+            known = {name: math.nan if end is None else float(end) for name, end in ends.items()}
+            return Estimate(n=int(part["n"]), **known)
+
+        parts = (
+            {key: estimate(part) for key, part in facts[name].items()} for name in ("store", "mapped", "old", "new")
+        )
+        return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], *parts)
 
     def __str__(self) -> str:
         cells = [f"{name} {part}" for name, part in self.store.items()]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
-def _estimate(facts: Mapping[str, Any]) -> Estimate:
-    """Rebuild an estimate; unknown values (NaN) are null in JSON."""
-    ends = {name: facts[name] for name in ("value", "low", "high")}
-    return Estimate(n=int(facts["n"]), **{name: math.nan if end is None else float(end) for name, end in ends.items()})
-
-
-def estimate_mean(
-    known: float, n_known: int, values: np.ndarray, rest: int, support: tuple[float, float]
-) -> tuple[Estimate, Estimate]:
-    """Estimate the means of all rows, and of the rest, from known rows and a sample of the rest."""
-    interval = rest_interval(values, rest, support) if rest else None
-    return _combine(known, float(n_known), float(rest), interval, len(values), n_known + rest)
-
-
 def _combine(
-    known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int, n: int
+    known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int
 ) -> tuple[Estimate, Estimate]:
-    """Return the means of all rows and of the rest, from the known sum and the interval of the rest."""
-    if interval is None:
+    """Return the means of all rows and of the rest, from the sum of the known rows and the interval of the rest."""
+    if interval is None:  # there is no rest
         value = known / n_known
-        return Estimate(value, value, value, n), Estimate(value, value, value, 0)
+        return Estimate(value, value, value, m), Estimate(value, value, value, 0)
     value, low, high = ((known + rest * mean) / (n_known + rest) for mean in interval)
     return Estimate(value, low, high, m), Estimate(*interval, m)
 
@@ -232,130 +226,146 @@ REFERENCES = 5
 FEWEST = 20
 
 
-@dataclass(eq=False)
-class ScoredRows:
-    """The rows of a plan, with the vectors, texts and weights by which they are scored."""
-
-    states: RowStates
-    new: Received
-    old: Callable[[np.ndarray], np.ndarray]  # unit rows (b, d_old) by number
-    mapped: Callable[[np.ndarray], np.ndarray]  # unit rows (b, d_new) by number
-    texts: Texts | None
-    labels: np.ndarray | None  # (n,), index of each row's own text, negative if unknown
-    k: int  # nearest neighbors that are compared
-    weights: np.ndarray | None  # (n,), how often each row is requested
-    surprise: np.ndarray  # (e,), 1 − cosine of new rows, without the meter's, and their mapped vectors before
-    found: dict[str, np.ndarray]  # hits of all rows in the old model and under the map, if they are known already
-
-    def __post_init__(self) -> None:
-        self.labels = self.labels if self.labels is not None and (self.labels >= 0).any() else None
-        self.sample = self.states.measured
-
-    def kept(self) -> dict[str, np.ndarray]:
-        """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
-        theirs, ours = self.new.take(self.sample), self.mapped(self.sample)
-        out = {}
-        against = None
-        if self.texts is not None:
-            against = self.texts.new
-        elif len(references := self.references()):
-            against = self.new.take(references)
-        if against is not None:
-            near = [nearest_texts(side @ against.T, self.k) for side in (theirs, ours)]
-            if self.texts is not None:
-                out["agreement"] = (near[0][:, 0] == near[1][:, 0]).astype(float)
-            out[f"overlap@{self.k}"] = overlap(near[0], near[1])
-        out["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
-        return out
-
-    def references(self) -> np.ndarray:
-        """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
-        states, wanted = self.states, REFERENCES * self.k
-        drawn = states.permutation[: states.place]
-        random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
-        return np.asarray(random[:wanted] if len(random) >= wanted else random[:0])
-
-    def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
-        """Return the minimum and maximum value that a row can have of a metric.
-
-        For the cosine, the minimum is the lowest value of the later half of the re-embedded rows, which the order put
-        first, and of the meter's rows; or −1 if these are few, or all values are equal.
-        """
-        if name != "cosine":
-            return 0.0, 1.0
-        later = 1 - self.surprise[len(self.surprise) // 2 :]
-        if len(later) < FEWEST or not len(kept):
-            return -1.0, 1.0
-        least = float(min(later.min(), kept.min()))
-        return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
-
-    def hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
-        """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
-        assert self.labels is not None
-        label = self.labels[rows]
-        out = np.full((len(rows), 2), np.nan, np.float32)
-        for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
-            scores = take(rows[part]) @ texts.T
-            own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
-            before = np.count_nonzero(scores > own, axis=1)
-            out[part] = np.stack([before < 1, before < self.k], axis=1)
-        out[label < 0] = np.nan
-        return out
+def kept_by_mapping(plan: Progressive) -> dict[str, np.ndarray]:
+    """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
+    rows = plan.states.measured
+    theirs, ours = plan.new_vectors.take(rows), plan.mapped_rows(rows)
+    out, k = {}, plan.n_neighbors
+    if plan.texts is not None:
+        out["agreement"] = overlap(theirs, ours, plan.texts.new, 1)
+        out[f"overlap@{k}"] = overlap(theirs, ours, plan.texts.new, k)
+    elif len(references := reference_rows(plan)):
+        out[f"overlap@{k}"] = overlap(theirs, ours, plan.new_vectors.take(references), k)
+    return {**out, "cosine": np.einsum("ij,ij->i", theirs, ours).astype(float)}
 
 
-def read(rows: ScoredRows) -> Reading:
+def reference_rows(plan: Progressive) -> np.ndarray:
+    """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
+    states, wanted = plan.states, REFERENCES * plan.n_neighbors
+    drawn = states.permutation[: states.place]
+    random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
+    return random[:wanted] if len(random) >= wanted else random[:0]
+
+
+def support_of(name: str, kept: np.ndarray, surprise: np.ndarray) -> tuple[float, float]:
+    """Return the minimum and maximum value that a row can have of a metric.
+
+    For the cosine, the minimum is the lowest value of the later half of the re-embedded rows, which the order put
+    first (``surprise`` is 1 − cosine), and of the meter's rows; or −1 if these are few, or all values are equal.
+    """
+    if name != "cosine":
+        return 0.0, 1.0
+    later = 1 - surprise[len(surprise) // 2 :]
+    if len(later) < FEWEST or not len(kept):
+        return -1.0, 1.0
+    least = float(min(later.min(), kept.min()))
+    return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
+
+
+def _hits(
+    plan: Progressive, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray
+) -> np.ndarray:
+    """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
+    assert plan.labels is not None
+    label = plan.labels[rows]
+    out = np.full((len(rows), 2), np.nan, np.float32)
+    for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
+        scores = take(rows[part]) @ texts.T
+        own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
+        before = np.count_nonzero(scores > own, axis=1)
+        out[part] = np.stack([before < 1, before < plan.n_neighbors], axis=1)
+    out[label < 0] = np.nan
+    return out
+
+
+def read(plan: Progressive) -> Reading:
     """Return the quality of the store at this stage."""
-    n, rest = len(rows.states.role), rows.states.rest
-    n_embedded = n - rest
-    reading = Reading(n, n_embedded, len(rows.sample))
-    waits = ~rows.states.embedded
-    for name, kept in rows.kept().items():
-        support = rows.support(name, kept)
-        reading.store[name], reading.mapped[name] = estimate_mean(float(n_embedded), n_embedded, kept, rest, support)
-        if rows.weights is not None:
-            known, left = float(rows.weights[~waits].sum()), rows.weights[waits]  # known rows have the value 1
-            interval, m = None, len(kept)
-            if left.any():
-                of_sample = rows.weights[rows.sample]
-                interval = rest_interval(kept, len(left), support, weights=of_sample, rest_weights=left)
-            weighted = _combine(known, known, float(left.sum()), interval, m, n)
-            reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = weighted
-    if rows.labels is None or rows.texts is None:
+    states, weights, surprise = plan.states, plan.weights, plan.new_vectors.surprise[plan.shown()]
+    n, rest, sample = len(plan), plan.states.rest, plan.states.measured
+    reading = Reading(n, n - rest, len(sample))
+    waits = ~states.embedded
+    for name, kept in kept_by_mapping(plan).items():  # rows that are not mapped have the value 1
+        support = support_of(name, kept, surprise)
+        sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
+        if weights is not None:
+            left = weights[waits]
+            given = {"weights": weights[sample], "rest_weights": left}
+            sides[f"weighted {name}"] = (float(weights[~waits].sum()), float(left.sum()), given)
+        for key, (known, remaining, given) in sides.items():
+            interval = rest_interval(kept, rest, support, **given) if remaining else None
+            m = len(kept) if remaining else n
+            reading.store[key], reading.mapped[key] = _combine(known, known, remaining, interval, m)
+    if plan.labels is None or plan.texts is None:
         return reading
     # Accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new one.
-    done = np.flatnonzero(rows.states.embedded)
-    for side, take, texts in (("old", rows.old, rows.texts.old), ("mapped", rows.mapped, rows.texts.new)):
-        if side not in rows.found:
-            rows.found[side] = rows.hits(np.arange(n), take, texts)
-    by_old, by_map = rows.found["old"], rows.found["mapped"][waits]
-    by_new = rows.hits(done, rows.new.take, rows.texts.new)
-    sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
+    done, every = np.flatnonzero(states.embedded), np.arange(n)
+    if "old" not in plan.hits:
+        plan.hits["old"] = _hits(plan, every, plan.unit_rows, plan.texts.old)
+    if "mapped" not in plan.hits:
+        plan.hits["mapped"] = _hits(plan, every, plan.mapped_rows, plan.texts.new)
+    by_old, by_map = plan.hits["old"], plan.hits["mapped"][waits]
+    by_new = _hits(plan, done, plan.new_vectors.take, plan.texts.new)
+    random = np.isin(done, sample) & np.isfinite(by_new[:, 0])
     n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
-    for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
-        old, map_, new = (np.nansum(side[:, column], dtype=float) for side in (by_old, by_map, by_new))
+    for column, name in enumerate(("accuracy", f"recall@{plan.n_neighbors}")):
+        old, map_, new = (float(np.nansum(side[:, column], dtype=float)) for side in (by_old, by_map, by_new))
         m = n_done + n_waits
-        exact = [(old / m, m), ((new + map_) / m, m), (map_ / max(n_waits, 1), n_waits)]
-        values = [Estimate(float(v), float(v), float(v), count) for v, count in exact]
-        reading.old[name], reading.store[name], reading.mapped[name] = values
-        reading.new[name] = estimate_mean(float(new), n_done, by_new[sample, column], n_waits, (0.0, 1.0))[0]
+        for part, value, count in (
+            (reading.old, old / m, m),
+            (reading.store, (new + map_) / m, m),
+            (reading.mapped, map_ / max(n_waits, 1), n_waits),
+        ):
+            part[name] = Estimate(value, value, value, count)
+        values = by_new[random, column]
+        interval = rest_interval(values, n_waits) if n_waits else None
+        reading.new[name] = _combine(new, n_done, n_waits, interval, len(values) if n_waits else m)[0]
     return reading
 
 
 def losses(
-    rows: ScoredRows,
+    plan: Progressive,
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
     """Return by metric what mapping loses of each of the meter's rows, its support, and the models' accuracies."""
-    kept = rows.kept()
+    kept, rows, better = kept_by_mapping(plan), plan.states.measured, None
+    surprise = plan.new_vectors.surprise[plan.shown()]
     out = {name: 1 - values for name, values in kept.items()}
-    support = {name: rows.support(name, values) for name, values in kept.items()}
-    better = None
-    if rows.labels is not None and rows.texts is not None:
-        reading, texts = read(rows), rows.texts
+    support = {name: support_of(name, values, surprise) for name, values in kept.items()}
+    if plan.labels is not None and plan.texts is not None:
+        reading = read(plan)
         level = reading.new["accuracy"].value
         if level > 0:
-            ours = rows.hits(rows.sample, rows.mapped, texts.new)[:, 0]
-            theirs = rows.hits(rows.sample, rows.new.take, texts.new)[:, 0]
+            sides = plan.new_vectors.take, plan.mapped_rows
+            theirs, ours = (_hits(plan, rows, side, plan.texts.new)[:, 0] for side in sides)
             out["accuracy"] = (theirs - ours) / level
             support["accuracy"] = 1 - 1 / level, 1 + 1 / level
             better = reading.old["accuracy"].value, reading.new["accuracy"].high
     return out, support, better
+
+
+def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike) -> float:
+    """Return the factor by which scores of mapped rows are multiplied to compare with those of native rows.
+
+    The mean of the highest hundredth of the scores, which a search compares, is then that of native rows.
+
+    Parameters
+    ----------
+    queries : array_like, shape (m, d)
+        Queries in the new model.
+    mapped, native : array_like, shape (n, d)
+        The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
+    """
+    sides = {"queries": queries, "mapped": mapped, "native": native}
+    Q, Z, Y = (normalize_rows(as_matrix(rows, name), dtype=np.float64) for name, rows in sides.items())
+    check_same_rows(len(Z), len(Y), "mapped", "native")
+    if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
+        raise ShapeError(
+            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows.",
+            "Pass queries and rows of the new model.",
+        )
+    if len(Z) < FEWEST:
+        raise InputError(
+            f"Got {len(Z)} measured random rows; {FEWEST} are needed.",
+            "Update more rows, or pass a larger `meter_share=…`.",
+        )
+    ours, theirs = (side[side >= np.quantile(side, 0.99)].mean() for side in (Q @ Z.T, Q @ Y.T))
+    return float(theirs / ours)

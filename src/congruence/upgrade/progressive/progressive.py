@@ -31,20 +31,9 @@ from congruence.embeddings import as_embeddings
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
 from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
-from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
-from congruence.upgrade.progressive.meter import Estimate, Reading, ScoredRows, losses, read
-from congruence.upgrade.progressive.order import (
-    BY_TEXTS,
-    ORDERS,
-    WITHOUT_TEXTS,
-    Order,
-    OrderSelection,
-    View,
-    quantiles,
-    ranks,
-    take_in_order,
-)
+from congruence.upgrade.progressive.meter import Estimate, Reading, fit_origin_scale, losses, read
+from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, View, take_in_order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
     LEARN,
@@ -67,19 +56,19 @@ if TYPE_CHECKING:
 #: written again then.
 GROWTH = 1.25
 
+#: Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
+CLIP = 3.0
+
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
 #: the distance between two maps is measured; of larger stores, random ones.
 POOL, SEEN, MOVED = 16_384, 4096, 4096
 
-#: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
-NEAR = 0.5
-
 KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
 #: Parameters that are part of the state.
-PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
+PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,26 +87,19 @@ class Progressive:
     mapping : Map
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
-        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
-        a memory-mapped file, a ``congruence.io.Source``, or anything that supports slices and increasing row numbers
-        (HDF5, Zarr).
+        The store; without ids, row numbers are used. Larger than memory: a memory-mapped array, a
+        ``congruence.io.Source``, or anything with slices and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
-        meter to measure retrieval.
+        The same texts in both models, preferably those that users search for; for the orders, the fit and the meter.
     labels : array_like of int, shape (n,), optional
         Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
     weights : array_like, shape (n,), optional
-        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also
-        reports weighted quality.
+        How often each row is requested, by which its rank in the order is multiplied; also for weighted quality.
     order : str, callable, or "auto", default="auto"
-        A key of ``ORDERS``, a ``Mixture``, or a function of a ``View``. "auto" is "entropy" if the texts
-        of most rows are known, else "random", until the random rows show that another order is better at finding rows
-        that mapping degrades.
+        A key of ``ORDERS``, or a function of a ``View``. "auto" is "entropy" if the texts of most rows are known, else
+        "random".
     meter_share : float, default=0.2
-        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to
-        choose the map and the order.
-    clip : float, default=3.0
-        Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
+        Share of random rows in each batch. Every second one is reserved for the meter; the others choose the map.
     tolerance : float, default=0.002
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
@@ -129,7 +111,7 @@ class Progressive:
     Attributes
     ----------
     history_ : list of Reading
-        Readings of the meter, one per stage; ``order_`` is the order of the next batch, ``correction_`` the map.
+        Readings of the meter, one per stage; ``order_`` is the order of the batches, ``correction_`` the map.
 
     Notes
     -----
@@ -163,7 +145,6 @@ class Progressive:
         weights: RowsLike | None = None,
         order: str | Order = "auto",
         meter_share: float = 0.2,
-        clip: float = 3.0,
         tolerance: float = 0.002,
         n_neighbors: int = 10,
         modality: str | None = None,
@@ -171,14 +152,11 @@ class Progressive:
     ) -> None:
         if isinstance(order, str):
             check_choice(order, ("auto", *ORDERS), "order")
-        for value, name in ((meter_share, "meter_share"), (clip, "clip"), (n_neighbors, "n_neighbors")):
-            check_positive(value, name, integer=name == "n_neighbors")
-        if meter_share > 1 or clip < 1:
-            raise ParameterError(
-                f"Got `meter_share={meter_share}` and `clip={clip}`; expected ≤ 1 and ≥ 1.",
-                "Pass `meter_share=0.2` and `clip=3.0`, for example.",
-            )
+        check_positive(meter_share, "meter_share")
+        check_positive(n_neighbors, "n_neighbors", integer=True)
         check_positive(tolerance, "tolerance", zero=True)
+        if meter_share > 1:
+            raise ParameterError(f"Got `meter_share={meter_share}`; expected at most 1.", "Pass `meter_share=0.2`.")
         if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
@@ -188,48 +166,46 @@ class Progressive:
         mapping = mapping.for_modality(modality or store.rows.space.modality)
         check_width(self._old.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
         self._has_ids, self.ids = store.ids is not None, np.arange(n) if store.ids is None else store.ids
-        sample = self._unit(np.arange(0, n, -(-n // POOL)))
+        sample = self.unit_rows(np.arange(0, n, -(-n // POOL)))
         self.texts = read_texts(texts, new_texts, mapping, sample)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             argument = "labels" if labels is not None else f"order={order!r}"
             raise InputError(f"Got {argument} without texts.", "Pass `texts=…` and `new_texts=…`.")
         self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
         self.weights = None if weights is None else read_weights(weights, n)
-        self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
+        self.order, self.meter_share, self.tolerance = order, meter_share, tolerance
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(sample, self.texts)
         self.refit = Refit(mapping, self.texts, store.size, gate)
         self.inputs = self._digest(store.digest)
-        self._row_states = RowStates(n, random_state)
+        self.states = RowStates(n, random_state)
         self.new_vectors = Received(n, mapping.d_target)
-        self._near = near_duplicate_cosine(sample, random_state)
-        self._selection = OrderSelection("entropy" if self.refit.most_are_known else "random", self.texts is not None)
         self._fitted_at, self._chosen, self._views, self._resumed = 0, False, 0, False
-        self._hits: dict[str, np.ndarray] = {}
+        #: Whether each row's own text is near, in the old model and under the current map, if it is known already.
+        self.hits: dict[str, np.ndarray] = {}
         self.correction_ = self.refit.first()
-        self.order_ = order if isinstance(order, str) else "given"
-        if order == "auto":
-            self.order_ = self._selection.current_order()
+        default = "entropy" if self.refit.most_are_known else "random"
+        self.order_ = default if order == "auto" else order if isinstance(order, str) else "given"
         self.history_: list[Reading] = []
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the store, shape (b, d_old), float32."""
         return np.asarray(self._old.take(rows)[1], np.float32)
 
-    def _unit(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the store with unit norm, shape (b, d_old), float32."""
+    def unit_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store by number, with unit norm, shape (b, d_old), float32."""
         return _unit(self._rows(rows))
 
-    def _mapped(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the store by the current map, shape (b, d_new), float32."""
+    def mapped_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store by number, by the current map, shape (b, d_new), float32."""
         return self.refit.transform(self._rows(rows), self.correction_)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        done = int(np.count_nonzero(self._row_states.embedded))
+        done = len(self) - self.states.rest
         return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
 
     def batches(
@@ -243,75 +219,60 @@ class Progressive:
     ) -> Iterator[np.ndarray]:
         """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
 
+        Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are
+        requested again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that
+        were re-embedded earlier.
+
         Parameters
         ----------
-        size : int, default=1000
-        budget, share : optional
-            Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
         until : float, optional
             Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
             the estimate) reaches this value.
         metric : str, default="agreement"
             A key of ``Reading.store``; without texts, ``"cosine"`` replaces the default.
-
-        Yields
-        ------
-        ndarray
-            Ids, each once. Pass their vectors to ``update`` before the next batch. Omitted rows are requested again
-            only by a loaded plan's first batch.
         """
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
             raise ParameterError(f"Got `budget={budget}` and `share={share}`.", "Leave out `budget=…` or `share=…`.")
-        for value, name in ((budget, "budget"), (share, "share")):
+        for value, name in ((budget, "budget"), (share, "share"), (until, "until")):
             if value is not None:
                 check_positive(value, name, integer=name == "budget")
         limit = min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
-        if until is not None:
-            check_positive(until, "until")
         if self.texts is None and metric == "agreement":
             metric = "cosine"
         if self._resumed and len(self.missing):  # requested before the interruption
             yield self.missing
         self._resumed = False
-        while True:
-            room = limit - int(np.count_nonzero(self._row_states.role))
+        while (room := limit - int(np.count_nonzero(self.states.role))) > 0:
             if until is not None and self.history_:
                 check_choice(metric, self.history_[-1].store, "metric")
                 if self.history_[-1].store[metric].low >= until:
                     return
-            rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
+            rows = self._next(min(size, room))
             if not len(rows):
                 return
             yield self.ids[rows]
 
     def _next(self, size: int) -> np.ndarray:
         """Choose this many further rows: random ones, and the first ones of the order."""
-        states = self._row_states
+        states = self.states
         random = states.draw(min(size, max(1, round(self.meter_share * size))))
-        learn = random[states.role[random] == LEARN]
         self._views += 1
         pool = self._pool(4 * size)
-        view = self._view(size, pool, learn)
-        assert view.rows is not None
-        scores = self._score(view)
-        if self.order == "auto":
-            self._selection.record(learn, np.searchsorted(view.rows, learn), view)
-        eligible, meter = np.isin(view.rows, pool), states.role[view.rows] == METER
-        taken = take_in_order(scores, eligible, meter, size - len(random), view.old, view.native, self._near)
-        taken = view.rows[taken]
+        view, rows = self._view(size, pool)
+        meter = states.role[rows] == METER
+        taken = rows[take_in_order(self._score(view, rows), np.isin(rows, pool), meter, size - len(random))]
         states.due[taken] = True
         selected = taken[states.role[taken] == WAITING]
         states.role[selected] = SELECTED
         return np.concatenate([random, selected])
 
-    def _pool(self, least: int = 0) -> np.ndarray:
+    def _pool(self, least: int) -> np.ndarray:
         """Return the rows from which the order chooses: all that it may take or, of many, random ones.
 
         It does not depend on which rows are the meter's. With weights, half of it are the rows of the most weight.
         """
-        states, most = self._row_states, max(POOL, least)
-        rows = np.flatnonzero(~states.due & (states.role != LEARN) & (states.role != SELECTED))
+        rows, most = np.flatnonzero(self.states.eligible), max(POOL, least)
         if len(rows) <= most:
             return rows
         rng, first = np.random.default_rng([self.random_state, 10, self._views]), np.empty(0, np.intp)
@@ -320,9 +281,9 @@ class Progressive:
             first, rows = rows[heavy], np.delete(rows, heavy)
         return np.union1d(first, rng.choice(rows, most - len(first), replace=False))
 
-    def _view(self, size: int, *parts: np.ndarray) -> View:
-        """Return what the order may use to choose this many rows, with all of these among the rows that it sees."""
-        positions = self._shown()
+    def _view(self, size: int, *parts: np.ndarray) -> tuple[View, np.ndarray]:
+        """Return what the order may use to choose this many rows, and the rows it sees, with all of these."""
+        positions = self.shown()
         if len(positions) > SEEN:
             sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
             positions = positions[np.sort(sample)]
@@ -331,42 +292,39 @@ class Progressive:
         given = self._rows(rows)
         old, mapped = _unit(given), self.refit.transform(given, self.correction_)
         facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
-        if self.texts is not None and self.order not in WITHOUT_TEXTS:
+        if self.texts is not None and (self.order_ in BY_TEXTS or self.order_ == "given"):
             scale = Scale.of(mapped, self.texts.new)
             facts = (
                 read_facts(old, self.texts.old, self.texts.scale, self.n_neighbors),
                 read_facts(mapped, self.texts.new, scale, self.n_neighbors),
             )
         surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
-        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows)
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows), rows
 
-    def _score(self, view: View) -> np.ndarray:
+    def _score(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Return the scores of a view's rows by the order, weighted."""
-        if self.order == "auto":
-            self.order_ = self._selection.current_order()
-        order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
+        order = self.order if callable(self.order) else ORDERS[self.order_]
         scores = np.asarray(order(view), dtype=np.float64)
-        if scores.shape != (len(view.old),) or not np.isfinite(scores).all():
+        if scores.shape != (len(rows),) or not np.isfinite(scores).all():
             raise ShapeError(
                 f"The order returned {scores.shape} scores, or not finite ones.",
                 "Return one score per row of `view.old`.",
             )
-        return scores if self.weights is None else quantiles(scores) * self.weights[view.rows]
+        if self.weights is None:
+            return scores
+        from scipy.stats import rankdata
 
-    def _shown(self) -> np.ndarray:
+        return np.asarray(rankdata(scores) * self.weights[rows])
+
+    def shown(self) -> np.ndarray:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
-        return np.flatnonzero(self._row_states.shown[self.new_vectors.rows])
+        return np.flatnonzero(self.states.shown[self.new_vectors.rows])
 
     def update(self, ids: Ids, vectors: RowsLike) -> Update:
         """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
 
-        Parameters
-        ----------
-        ids : sequence of str or int
-            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
-            cannot account for the rule by which such rows were chosen.
-        vectors : array_like, shape (len(ids), d_new)
-            Vectors of rows that were passed before are replaced.
+        Rows that were not requested count as chosen by the order; the meter's sample cannot account for the rule by
+        which they were. Vectors (len(ids), d_new) of rows that were passed before are replaced.
         """
         names = as_ids(ids)
         rows = self._find(names)
@@ -377,18 +335,15 @@ class Progressive:
                 f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d.",
                 "Pass `vectors=…` of the new model.",
             )
-        Y = normalize_rows(Y, dtype=np.float64).astype(np.float32)
-        states, mapped = self._row_states, self._mapped(rows)
-        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, mapped, dtype=np.float64))
+        Y, states = _unit(Y), self.states
+        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self.mapped_rows(rows), dtype=np.float64))
         unrequested = rows[states.role[rows] == WAITING]
         states.role[unrequested], states.due[unrequested] = SELECTED, True
         if states.embedded[rows].any():  # other vectors than those that the map was fitted on
             self._fitted_at = 0
         states.embedded[rows] = True
-        if self.order == "auto":
-            self._selection.finish(rows, Y, mapped, self.texts, self.n_neighbors)
         remap = np.flatnonzero(~states.embedded) if self._fit() else np.empty(0, np.intp)
-        reading = read(self._scored())
+        reading = read(self)
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
@@ -396,33 +351,30 @@ class Progressive:
 
     def _fit(self) -> bool:
         """Refit the map if there are enough further rows; return whether it moves rows noticeably, and is used."""
-        states, native = self._row_states, self.new_vectors.rows[self._shown()]
+        states, native = self.states, self.new_vectors.rows[self.shown()]
         random = states.role[native] == LEARN
         choose = bool(np.count_nonzero(random) >= FEWEST_CHOOSING)
         if not len(native) or (len(native) < GROWTH * self._fitted_at and choose == self._chosen):
             return False
         self._fitted_at, self._chosen = len(native), choose
-        weight = 1.0
-        if random.any():
-            stands_for = (len(self) - int(states.due.sum())) / int(random.sum())
-            weight = float(np.clip(stands_for, 1.0, self.clip))
+        stands_for = (len(self) - int(states.due.sum())) / max(int(random.sum()), 1)
+        weights = np.where(random, np.clip(stands_for, 1.0, CLIP), 1.0)
 
         def known() -> Iterator[Known]:
-            for part in blocks(len(native), 8 * 4 * (self._old.dim + self.new_vectors.width)):
+            for part in self._blocks(len(native)):
                 rows = native[part]
-                new, weights = self.new_vectors.take(rows).astype(np.float64), np.where(random[part], weight, 1.0)
-                yield Known(self._rows(rows), new, weights, random[part])
+                yield Known(self._rows(rows), self.new_vectors.take(rows).astype(float), weights[part], random[part])
 
         correction = self.refit.fit(known(), len(native), self.correction_, choose=choose)
         waits = np.flatnonzero(~states.embedded)
         if len(waits) > MOVED:
             waits = np.random.default_rng([self.random_state, 11]).choice(waits, MOVED, replace=False)
-        rows = self._rows(waits)
-        before, after = (self.refit.transform(rows, one) for one in (self.correction_, correction))
+        given = self._rows(waits)
+        before, after = (self.refit.transform(given, one) for one in (self.correction_, correction))
         if not (1 - np.einsum("ij,ij->i", before, after) > self.tolerance).any():
             return False
         self.correction_ = correction
-        self._hits.pop("mapped", None)
+        self.hits.pop("mapped", None)
         return True
 
     def transform(self, rows: RowsLike) -> np.ndarray:
@@ -436,12 +388,12 @@ class Progressive:
         rows = np.arange(len(self)) if ids is None else self._find(as_ids(ids))
         out = np.empty((len(rows), self.new_vectors.width), np.float32)
         for part in self._blocks(len(rows)):
-            out[part] = self._mapped(rows[part])
+            out[part] = self.mapped_rows(rows[part])
         return out
 
-    def _blocks(self, n: int | None = None) -> Iterator[slice]:
-        """Divide this many rows, by default all, into blocks of which a few copies in float64 fit into memory."""
-        return blocks(len(self) if n is None else n, 8 * 4 * max(self._old.dim, self.new_vectors.width))
+    def _blocks(self, n: int) -> Iterator[slice]:
+        """Divide this many rows into blocks of which a few copies in float64 fit into memory."""
+        return blocks(n, 8 * 4 * max(self._old.dim, self.new_vectors.width))
 
     def _find(self, names: np.ndarray) -> np.ndarray:
         """Return the row of each id."""
@@ -458,49 +410,35 @@ class Progressive:
 
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the current store one block at a time: ids, and new vectors or mapped vectors."""
-        for part in self._blocks():
+        for part in self._blocks(len(self)):
             yield self.ids[part], self.stored(np.arange(part.start, part.stop))
 
     def stored(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of ``store`` with these numbers, shape (b, d_new)."""
-        native = self._row_states.embedded[rows]
+        native = self.states.embedded[rows]
         out = np.empty((len(rows), self.new_vectors.width), np.float32)
         out[native] = self.new_vectors.take(rows[native])
-        out[~native] = self._mapped(rows[~native])
+        out[~native] = self.mapped_rows(rows[~native])
         return out
 
     @property
     def embedded(self) -> np.ndarray:
         """Mask of the rows that were re-embedded, ndarray of bool, shape (n,)."""
-        return self._row_states.embedded.copy()
+        return self.states.embedded.copy()
 
     @property
     def measured(self) -> np.ndarray:
         """Ids of the random rows from which the meter estimates the quality of rows that are still mapped."""
-        return np.asarray(self.ids[self._row_states.measured])
+        return np.asarray(self.ids[self.states.measured])
 
     @property
     def missing(self) -> np.ndarray:
         """Ids that were requested but not yet passed to ``update``."""
-        return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
+        return np.asarray(self.ids[(self.states.role != WAITING) & ~self.states.embedded])
 
     def meter(self) -> Reading:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
-        return self.history_[-1] if self.history_ else read(self._scored())
-
-    def _scored(self) -> ScoredRows:
-        return ScoredRows(
-            self._row_states,
-            self.new_vectors,
-            self._unit,
-            self._mapped,
-            self.texts,
-            self.labels,
-            self.n_neighbors,
-            self.weights,
-            self.new_vectors.surprise[self._shown()],
-            self._hits,
-        )
+        return self.history_[-1] if self.history_ else read(self)
 
     def forecast(
         self,
@@ -518,8 +456,7 @@ class Progressive:
         target : float, default=0.99
             Target value of ``metric``; with labels, as a share of the new model's accuracy.
         metric : str, optional
-            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or
-            "overlap@k" with this plan's k.
+            "accuracy" (the default with labels), "agreement" (the default with texts), or "overlap@k".
         further : sequence of float
             Shares of the store for which to forecast.
         rate, price : float, optional
@@ -528,24 +465,23 @@ class Progressive:
         for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
             if value is not None:
                 check_positive(value, name)
-        states, measured = self._row_states, self._row_states.measured
-        values, supports, old_new = losses(self._scored())
+        states, measured = self.states, self.states.measured
+        values, supports, old_new = losses(self)
         metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(metric, values, "metric")
         waits = np.flatnonzero(~states.due & (states.role != LEARN))
         if len(waits) > POOL:
             waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
-        view = self._view(1, waits, measured)
-        assert view.rows is not None
-        scores, places = self._score(view), [np.searchsorted(view.rows, rows) for rows in (waits, measured)]
-        ahead = 1 - ranks(*(scores[some] for some in places))
-        loss = values[metric]
+        view, rows = self._view(1, waits, measured)
+        scores = self._score(view, rows)
+        ordered, own = np.sort(scores[np.searchsorted(rows, waits)]), scores[np.searchsorted(rows, measured)]
+        ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2
+        known = np.isfinite(values[metric])
         return make_forecast(
-            1 - loss[np.isfinite(loss)],
-            ahead[np.isfinite(loss)],
+            1 - values[metric][known],
+            1 - ranks[known] / len(waits),
             len(self),
-            int(np.count_nonzero(states.embedded)),
-            states.rest,
+            len(self) - states.rest,
             metric=metric,
             meter_share=self.meter_share,
             target=target,
@@ -556,19 +492,14 @@ class Progressive:
             better=old_new if metric == "accuracy" else None,
         )
 
-    def origin_scale(self, kind: str = "query") -> OriginScale:
-        """Fit how to convert scores of mapped rows to the scale of native rows (``fit_origin_scale``)."""
+    def origin_scale(self) -> float:
+        """Return the factor that brings scores of mapped rows to the scale of native rows (``fit_origin_scale``)."""
         if self.texts is None:
             raise InputError(
                 "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
             )
-        rows = self._row_states.measured
-        if len(rows) < FEWEST:
-            raise InputError(
-                f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
-                "Update more, or pass a larger `meter_share=…`.",
-            )
-        return fit_origin_scale(self.texts.new, self._mapped(rows), self.new_vectors.take(rows), kind)
+        rows = self.states.measured
+        return fit_origin_scale(self.texts.new, self.mapped_rows(rows), self.new_vectors.take(rows))
 
     def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
         """Draw quality by share re-embedded, with the forecast (``congruence.plotting.draw_progress``)."""
@@ -580,10 +511,10 @@ class Progressive:
         """Return the content of ``plot`` as plain data; the forecast scores all rows."""
         if not self.history_:
             raise InputError("This plan has no measured stage to plot.", "Call update first.")
-        name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
-        check_choice(name, self.history_[-1].store, "metric")
-        stages = [_point(reading.share, reading.store[name]) for reading in self.history_]
         last = self.history_[-1]
+        name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in last.store)
+        check_choice(name, last.store, "metric")
+        stages = [_point(reading.share, reading.store[name]) for reading in self.history_]
         lines = {"new model": last.new[name].value if name in last.new else 1.0}
         if name in last.old:
             lines["old model"] = last.old[name].value
@@ -598,25 +529,6 @@ class Progressive:
                 further.append(_point(share, Estimate(value, low, high, 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
-    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the part of the state that every save writes again: all but new vectors."""
-        states = self._row_states
-        arrays = {name: getattr(states, name).astype(np.uint8) for name in ("role", "due", "embedded")}
-        facts = {
-            "order": self.order if isinstance(self.order, str) else None,
-            "inputs": self.inputs,
-            "place": states.place,
-            "drawn": states.drawn,
-            "views": self._views,
-            "fitted_at": self._fitted_at,
-            "chosen": self._chosen,
-            "map": self.correction_.facts(),
-            "selection": self._selection.state(),
-            "history": [reading.to_dict() for reading in self.history_],
-            **{name: getattr(self, name) for name in PARAMETERS},
-        }
-        return arrays | self.correction_.arrays(), facts
-
     @classmethod
     def from_state(
         cls,
@@ -627,8 +539,7 @@ class Progressive:
         folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan from the arrays and the facts of a state that ``write`` wrote to a folder; see
-        ``load``.
+        """Resume a plan from the arrays and the facts of a state that ``write`` wrote to a folder; see ``load``.
 
         Raises CorruptFileError if the state is damaged, or of another store, map or texts.
         """
@@ -638,36 +549,28 @@ class Progressive:
                 f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets.", f"Leave out `{saved[0]}=…`."
             )
         try:
-            parameters = {name: facts[name] for name in PARAMETERS}
-            order = facts["order"] or inputs.get("order", "auto")
-            plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
+            inputs["order"] = facts["order"] or inputs.get("order", "auto")
+            plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS})
             if plan.inputs != facts["inputs"]:
                 raise CorruptFileError(
                     "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
                 )
             plan.new_vectors.load(folder, facts["vectors"])
             plan.correction_ = Correction.restore(arrays, facts["map"])
-            states, n = plan._row_states, len(plan)
-            for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
-                if arrays[name].shape != (n,):
-                    raise ValueError(f"{name} has shape {arrays[name].shape}")
-                setattr(states, name, np.array(arrays[name], kind))
-            rows = plan.new_vectors.rows
-            if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
+            states, n = plan.states, len(plan)
+            for name in ("role", "due", "embedded"):
+                getattr(states, name)[:] = arrays[name].reshape(n)
+            if not np.array_equal(np.sort(plan.new_vectors.rows), np.flatnonzero(states.embedded)):
                 raise ValueError("vectors are not those of the re-embedded rows")
             states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
             plan._views, plan._fitted_at = int(facts["views"]), int(facts["fitted_at"])
-            plan._chosen = bool(facts["chosen"])
-            plan._resumed = True
-            plan._selection.restore(facts["selection"])
+            plan._chosen, plan._resumed = bool(facts["chosen"]), True
             plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
-            plan._mapped(np.arange(1))  # raises if the map is of another width
-            if plan.order == "auto":
-                plan.order_ = plan._selection.current_order()
+            plan.mapped_rows(np.arange(1))  # raises if the map is of another width
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
-                f"The state of the plan is damaged ({type(error).__name__}: {error}).",
-                "Start a new one, and pass its rows to update.",
+                f"The state of the plan in {folder} is damaged ({type(error).__name__}: {error}).",
+                "Restore the folder from a backup, or start a new plan, and pass its rows to update.",
             ) from error
         return plan
 
@@ -681,13 +584,24 @@ class Progressive:
 
     def write(self, folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
         """Write to an existing folder: new vectors in parts of their own, then the state, which names them."""
-        states, facts = self._state()
-        facts["vectors"] = self.new_vectors.save(folder)
-        card = (
-            f"# A progressive migration\n\n{self.meter()}\n\nContinue it with "
-            "`congruence.upgrade.progressive.Progressive.load`.\n"
-        )
-        persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
+        states = self.states
+        facts = {
+            "order": self.order if isinstance(self.order, str) else None,
+            "inputs": self.inputs,
+            "place": states.place,
+            "drawn": states.drawn,
+            "views": self._views,
+            "fitted_at": self._fitted_at,
+            "chosen": self._chosen,
+            "map": self.correction_.facts(),
+            "history": [reading.to_dict() for reading in self.history_],
+            "vectors": self.new_vectors.save(folder),
+            **{name: getattr(self, name) for name in PARAMETERS},
+        }
+        own = {name: getattr(states, name).astype(np.uint8) for name in ("role", "due", "embedded")}
+        card = f"# A progressive migration\n\n{self.meter()}\n\nContinue it with `congruence.Progressive.load`.\n"
+        kept = {**own, **self.correction_.arrays(), **(arrays or {})}
+        persist.write_folder(folder / STATE, kept, {**config, "facts": facts}, card, force=True)
         sweep(folder, {STATE, inputs_of(self.inputs), *facts["vectors"]})
 
     @classmethod
@@ -705,11 +619,7 @@ class Progressive:
             raise CorruptFileError(
                 f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a progressive migration."
             )
-        if not isinstance(config.get("facts"), dict):
-            raise CorruptFileError(
-                f"The state at {path} has no facts.", "Restore the folder of the plan from a backup."
-            )
-        return cls.from_state((arrays, config["facts"]), mapping, old, folder=path, **inputs)
+        return cls.from_state((arrays, config.get("facts") or {}), mapping, old, folder=path, **inputs)
 
     def _digest(self, digest: Any) -> str:
         """Return a digest of a plan's inputs, given that of the store's rows: store, first map and texts."""
@@ -770,10 +680,10 @@ def open_store(old: RowsLike | Source | RowsByNumber) -> Store:
 
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: np.ndarray) -> Texts | None:
     """Check the texts of both models, and return them with their scale over the store's rows."""
-    if (old is None) != (new is None):
-        raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
-    if old is None or new is None:
+    if old is None and new is None:
         return None
+    if old is None or new is None:
+        raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
     ours, theirs = as_embeddings(old, "texts").vectors, as_embeddings(new, "new_texts").vectors
     check_same_rows(len(ours), len(theirs), "texts", "new_texts")
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
@@ -784,19 +694,15 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: n
     return Texts.of(ours, theirs, rows)
 
 
-def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
-    """Check labels, and return the index of each row's own text among m texts, −1 if unknown."""
+def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray | None:
+    """Check labels, and return the index of each row's own text among m texts, −1 if unknown; None without any."""
     out = np.asarray(labels)
-    if out.shape != (n,) or out.dtype.kind not in "iu":
-        raise ShapeError(
-            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows.",
-            "Pass `labels=…` of each row, −1 if unknown.",
-        )
-    if out.min() < -1 or out.max() >= m:
+    if out.shape != (n,) or out.dtype.kind not in "iu" or out.min() < -1 or out.max() >= m:
         raise ParameterError(
-            f"Got labels from {out.min()} to {out.max()} for {m} texts.", "Pass `labels=…` of each row, −1 if unknown."
+            f"Got labels of shape {out.shape} and type {out.dtype}; expected {n} integers from −1 to {m - 1}.",
+            "Pass as `labels=…` the number of each row's own text, −1 if unknown.",
         )
-    return out.astype(np.int64)
+    return out.astype(np.int64) if (out >= 0).any() else None
 
 
 def read_weights(weights: RowsLike, n: int) -> np.ndarray:
@@ -807,13 +713,3 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
             f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.", "Pass `weights=…` by row."
         )
     return out
-
-
-def near_duplicate_cosine(rows: np.ndarray, random_state: int) -> float:
-    """Return the cosine of near-duplicates: of half the median distance to the nearest, over 1,000 random rows."""
-    chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
-    sample = rows[chosen]
-    near = sample @ sample.T
-    np.fill_diagonal(near, -1.0)
-    distance = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(sample) > 1 else 0.0
-    return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))

@@ -11,11 +11,14 @@ import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.maps import Map
-from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap
+from congruence.upgrade.progressive.texts import Gate, Texts, overlap
 
 #: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
 #: among the known ones.
 TEXTS, PLAIN, GATED = "texts", "plain", "gated"
+
+#: Arrays of a correction; only a gated map has the last one.
+_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Correction:
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
         return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays; none before a fit."""
+        return {name: array for name in _ARRAYS if (array := getattr(self, name)) is not None}
+
     def solved(self) -> dict[str, Solved]:
         """Return the fitted regressions by kind; empty before a fit."""
         if self.feature_mean is None or self.residual_mean is None or self.coef is None:
@@ -48,25 +55,15 @@ class Correction:
             regressions[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
         return regressions
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays; none before a fit."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return {name: array for name, array in arrays.items() if array is not None}
-
     @classmethod
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
         """Rebuild a map from its ``arrays``, among others, and ``facts``. Raises ValueError if they do not fit."""
         found, kind, gate = {name: arrays[name] for name in _ARRAYS if name in arrays}, facts["kind"], facts["gate"]
-        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
-            raise ValueError(f"a map of kind {kind!r}")
-        if found and set(found) != set(_ARRAYS if kind == GATED else _ARRAYS[:3]):
+        complete = not found or set(found) == set(_ARRAYS if kind == GATED else _ARRAYS[:3])
+        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None) or not complete:
             raise ValueError(f"a map of kind {kind!r} with {sorted(found)}")
         gate = None if gate is None else Gate(*map(float, gate))
         return cls(kind, float(facts["ridge"]), gate, **found, evidence=str(facts["evidence"]))
-
-
-#: Arrays of a correction; only a gated map has the last one.
-_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
 
 
 class MapTerms(NamedTuple):
@@ -87,8 +84,20 @@ class MapTerms(NamedTuple):
 
     def take(self, rows: np.ndarray) -> MapTerms:
         """Return the terms for some of the rows."""
-        mixed, known = (None if term is None else term[rows] for term in (self.mixed, self.known))
-        return MapTerms(self.rows[rows], mixed, known, self.base[rows])
+        return MapTerms(*(None if term is None else term[rows] for term in self))  # type: ignore[arg-type]
+
+    def mapped(self, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
+        """Return unit rows by a kind of map, (n, d_new); ``solved`` is empty before a fit."""
+
+        def by(kind: str) -> np.ndarray:
+            out = self.start(kind)
+            if kind in solved:
+                mean, offset, coef = solved[kind]
+                out = out + (self.features(kind) - mean) @ coef + offset
+            return out
+
+        out = by(kind) if kind != GATED else self.known * by(TEXTS) + (1 - self.known) * by(PLAIN)  # type: ignore[operator]
+        return normalize_rows(np.asarray(out))
 
 
 class Solved(NamedTuple):
@@ -112,33 +121,14 @@ class Known(NamedTuple):
 #: Function of a kind of regression and penalties; returns the regression for each penalty.
 Solver: TypeAlias = Callable[[str, list[float]], list[Solved]]
 
-
-def transform_parts(parts: MapTerms, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
-    """Return rows mapped by a kind of map, (n, d_new), without normalization; ``solved`` is empty before a fit."""
-    if kind == GATED:
-        assert parts.known is not None
-        return np.asarray(
-            parts.known * transform_parts(parts, TEXTS, solved)
-            + (1 - parts.known) * transform_parts(parts, PLAIN, solved)
-        )
-    out = parts.start(kind)
-    if kind in solved:
-        mean, offset, coef = solved[kind]
-        out = out + (parts.features(kind) - mean) @ coef + offset
-    return np.asarray(out)
-
-
 #: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too
 #: few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
-#: Minimum number of re-embedded rows to fit a correction, and minimum number of random rows to choose its kind and
-#: penalty.
-FEWEST = 4
-FEWEST_CHOOSING = 12
+#: Minimum number of re-embedded rows to fit a correction, and of random rows to choose its kind and penalty.
+FEWEST, FEWEST_CHOOSING = 4, 12
 
-#: Minimum share of rows whose own text is known, for an order by texts to be the default. Texts say little about the
-#: other rows.
+#: Minimum share of rows whose own text is known, for an order by texts to be the default.
 FEWEST_KNOWN = 0.8
 
 FOLDS = 4  # folds of the cross-validation that chooses kind and penalty
@@ -164,24 +154,16 @@ class Refit:
 
     def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
         self._mapping, self.texts, self.size, self.gate = mapping, texts, size, gate
+        #: Kinds of map, the default first.
+        self.kinds = (PLAIN,) if texts is None else (TEXTS, PLAIN) if gate is None else (GATED, TEXTS, PLAIN)
+        #: Whether there are texts, and most rows' own text is among them.
+        self.most_are_known = texts is not None and (gate is None or gate.share >= FEWEST_KNOWN)
 
     @property
     def mapping(self) -> Map:
         """The first map."""
         assert self._mapping is not None
         return self._mapping
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Kinds of map, the default first."""
-        if self.texts is None:
-            return (PLAIN,)
-        return (TEXTS, PLAIN) if self.gate is None else (GATED, TEXTS, PLAIN)
-
-    @property
-    def most_are_known(self) -> bool:
-        """Whether there are texts, and most rows' own text is among them."""
-        return self.texts is not None and (self.gate is None or self.gate.share >= FEWEST_KNOWN)
 
     def first(self) -> Correction:
         """Return the correction before any row is re-embedded: mixtures of texts, and no regression."""
@@ -194,8 +176,7 @@ class Refit:
         kind, solved = correction.kind, correction.solved()
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
-            parts = self.parts(rows[part], kind, correction.gate, base)
-            out[part] = normalize_rows(transform_parts(parts, kind, solved))
+            out[part] = self.terms(rows[part], kind, correction.gate, base).mapped(kind, solved)
         return out
 
     def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
@@ -206,73 +187,62 @@ class Refit:
         """
         if n < FEWEST:
             return last
-        training, drawn = Training(n, PLAIN if self.texts is None else TEXTS), 0
+        training, drawn = Training(n, self.kinds[-2:][0]), 0
         tests: list[tuple[int, MapTerms, np.ndarray]] = []
         for X, Y, weights, random, mapped in rows:
-            parts, fold = self.parts(X, self.kinds[0], self.gate, mapped), np.full(len(X), FOLDS)
+            terms, fold = self.terms(X, self.kinds[0], self.gate, mapped), np.full(len(X), FOLDS)
             some = np.flatnonzero(random)[: COMPARED - drawn if choose else 0]
             fold[some] = (drawn + np.arange(len(some))) % FOLDS  # these rows are already in random order
             drawn += len(some)
-            training.add(parts, Y, weights, fold)
-            tests += [(k, parts.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
+            training.add(terms, Y, weights, fold)
+            tests += [(k, terms.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
         chosen = last
         if drawn >= FEWEST_CHOOSING:
-            by_fold = [self.candidates(partial(training.ridge, without=k)) for k in range(FOLDS)]
-            scores = [self.compare(parts, Y, by_fold[k]) for k, parts, Y in tests]
+            by_fold = [self._candidates(partial(training.ridge, without=k)) for k in range(FOLDS)]
+            scores = [self._compare(terms, Y, by_fold[k]) for k, terms, Y in tests]
             chosen = self.decide(np.concatenate(scores, axis=2))
-        return self.solved(chosen, training.ridge)
-
-    def solved(self, chosen: Correction, solve: Solver) -> Correction:
-        """Return the chosen map, fitted."""
         ridges = [chosen.ridge * self.size]
-        (mean, offset, coef), *_ = solve(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
-        plain = solve(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
+        (mean, offset, coef), *_ = training.ridge(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
+        plain = training.ridge(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def candidates(self, solve: Solver) -> list[dict[str, Solved]]:
-        """Return the regressions by kind that are compared, for each penalty."""
-        kinds = self.kinds[-2:]
-        by_kind = [solve(kind, [ridge * self.size for ridge in RIDGES]) for kind in kinds]
-        return [dict(zip(kinds, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
-
-    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
+    def terms(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
             return MapTerms(rows, None, None, start)
         scores = self.texts.scores(normalize_rows(rows, dtype=np.float64))
-        return MapTerms(
-            rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start
-        )
+        known = gate(scores) if kind == GATED and gate is not None else None
+        return MapTerms(rows, self.texts.mix(scores), known, start)
 
-    def compare(self, parts: MapTerms, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
+    def _candidates(self, solve: Solver) -> list[dict[str, Solved]]:
+        """Return the regressions by kind that are compared, for each penalty."""
+        kinds = self.kinds[-2:]
+        by_kind = [solve(kind, [ridge * self.size for ridge in RIDGES]) for kind in kinds]
+        return [dict(zip(kinds, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
+
+    def _compare(self, terms: MapTerms, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
         """Return overlap of nearest texts and cosine, shape (kinds, penalties, rows, 2)."""
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
             for r, regressions in enumerate(solved):
-                mapped = normalize_rows(transform_parts(parts, kind, regressions))
-                out[a, r, :, 1] = np.einsum("ij,ij->i", mapped, Y)
-                if self.texts is None:
-                    out[a, r, :, 0] = out[a, r, :, 1]
-                else:
-                    k = min(NEIGHBORS, len(self.texts))
-                    out[a, r, :, 0] = overlap(*(nearest_texts(side @ self.texts.new.T, k) for side in (mapped, Y)))
+                mapped = terms.mapped(kind, regressions)
+                out[a, r, :, :] = np.einsum("ij,ij->i", mapped, Y)[:, None]
+                if self.texts is not None:
+                    out[a, r, :, 0] = overlap(mapped, Y, self.texts.new, NEIGHBORS)
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
-        """Return the best kind and penalty, not fitted yet, by ``compare``, shape (kinds, penalties, rows, 2)."""
+        """Return the best kind and penalty, not fitted yet, by overlap and cosine, (kinds, penalties, rows, 2)."""
         criterion = 0 if self.gate is None else 1
         penalty = [_leader(scores, 1.0) for scores in table[..., 0]]
         # Another kind must be clearly better than the first one, because a few random rows can mislead.
         a = _leader(np.stack([scores[r, :, criterion] for scores, r in zip(table, penalty, strict=True)]), 3.0)
         words = "overlap of nearest texts" if self.texts is not None else "cosine"
-        return Correction(
-            self.kinds[a],
-            RIDGES[penalty[a]],
-            self.gate if self.kinds[a] == GATED else None,
-            evidence=f"{words} of {table.shape[2]} random rows, {FOLDS} folds",
-        )
+        gate = self.gate if self.kinds[a] == GATED else None
+        evidence = f"{words} of {table.shape[2]} random rows, {FOLDS} folds"
+        return Correction(self.kinds[a], RIDGES[penalty[a]], gate, evidence=evidence)
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
@@ -295,11 +265,11 @@ class Training:
         self._folds: list[list[np.ndarray]] = [[] for _ in range(FOLDS + 1)]  # the last is in all training sets
         self._counts = np.zeros(FOLDS + 1)
 
-    def add(self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, fold: np.ndarray) -> None:
+    def add(self, terms: MapTerms, Y: np.ndarray, weights: np.ndarray, fold: np.ndarray) -> None:
         """Add rows, (b,), of these folds, with their new vectors, (b, d_new)."""
-        features = parts.features(self._kind)
-        self._d, self._p = parts.rows.shape[1], features.shape[1]
-        z = np.hstack([np.ones((len(Y), 1)), features, Y - parts.start(self._kind)])
+        features = terms.features(self._kind)
+        self._d, self._p = terms.rows.shape[1], features.shape[1]
+        z = np.hstack([np.ones((len(Y), 1)), features, Y - terms.start(self._kind)])
         for k in np.unique(fold).tolist():
             rows, w = z[fold == k], weights[fold == k][:, None]
             self._counts[k] += len(rows)

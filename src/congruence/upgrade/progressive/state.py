@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from congruence import persist
-from congruence._utils.arrays import blocks
 from congruence.errors import CorruptFileError
 from congruence.io import ArraySource, Source
 from congruence.io.safetensors_file import SafetensorsSource
@@ -21,27 +20,22 @@ from congruence.io.safetensors_file import SafetensorsSource
 STATE = "state"  # subfolder of a plan that contains its state
 
 _PART = re.compile(r"vectors-[0-9a-f]{16}")  # subfolders that contain new vectors
-_INPUTS = re.compile(r"inputs-[0-9a-f]{16}")  # subfolder that contains ids and texts, in the journal of a migration
-_OWN = re.compile(rf"{STATE}|{_INPUTS.pattern}|{_PART.pattern}")
-_PART_BYTES = 64 * 2**20  # of the vectors in one of them
+_OWN = re.compile(rf"{STATE}|inputs-[0-9a-f]{{16}}|{_PART.pattern}")
 
 
 def why_no_plan(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a plan; None if it is one, even an interrupted one."""
     for entry in folder.iterdir():
-        if entry.name.startswith("."):
-            continue
-        if not (entry.is_dir() and _OWN.fullmatch(entry.name)):
+        own = entry.is_dir() and _OWN.fullmatch(entry.name) and not persist.why_no_map(entry)
+        if not own and not entry.name.startswith("."):
             return f"contains files that do not belong to a plan ({entry.name})"
-        if persist.why_no_map(entry):
-            return f"contains a folder named {entry.name!r} that is not part of a plan"
     return None
 
 
 def inputs_of(digest: str) -> str:
     """Return the name of the subfolder with ids and texts of a plan whose inputs have this digest."""
     name = f"inputs-{digest[:16]}"
-    if not _INPUTS.fullmatch(name):
+    if not _OWN.fullmatch(name):
         raise ValueError(f"inputs {digest!r}")
     return name
 
@@ -58,13 +52,13 @@ def sweep(folder: Path, kept: Collection[str]) -> None:
 
 @dataclass(eq=False)
 class _Part:
-    """Rows that arrived, or were saved, together."""
+    """Rows that arrived together."""
 
     rows: np.ndarray  # (b,)
     surprise: np.ndarray  # (b,)
     vectors: Source  # (b, width)
     start: int  # position of its first row among all received
-    name: str | None = None  # of its folder, if it was saved
+    name: str  # of its folder, once it is saved
 
 
 class Received:
@@ -93,71 +87,56 @@ class Received:
 
     def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
         """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
-        self._add(_Part(np.array(rows), surprise, ArraySource(vectors), self._count))
+        self._add(np.array(rows), surprise, ArraySource(vectors), f"vectors-{secrets.token_hex(8)}")
 
-    def _add(self, part: _Part) -> None:
-        first = self._at[part.rows] < 0
-        self.rows = np.concatenate([self.rows, part.rows[first]])
-        self.surprise = np.concatenate([self.surprise, part.surprise[first]])
-        self._at[part.rows] = self._count + np.arange(len(part.rows), dtype=np.int32)
-        self._parts.append(part)
-        self._count += len(part.rows)
+    def _add(self, rows: np.ndarray, surprise: np.ndarray, vectors: Source, name: str) -> None:
+        first = self._at[rows] < 0
+        self.rows = np.concatenate([self.rows, rows[first]])
+        self.surprise = np.concatenate([self.surprise, surprise[first]])
+        self._at[rows] = self._count + np.arange(len(rows), dtype=np.int32)
+        self._parts.append(_Part(rows, surprise, vectors, self._count, name))
+        self._count += len(rows)
 
     def save(self, folder: Path) -> list[str]:
-        """Write rows that are not in this folder yet, and return the names of all parts in order."""
-        parts: list[_Part] = [part for part in self._parts if part.name is not None]
-        if fresh := [part for part in self._parts if part.name is None]:
-            rows, surprise = (np.concatenate([getattr(p, name) for p in fresh]) for name in ("rows", "surprise"))
-            vectors = np.concatenate([part.vectors.take(np.arange(len(part.rows)))[1] for part in fresh])
-            for some in blocks(len(rows), 4 * self.width, budget=_PART_BYTES):
-                start = fresh[0].start + some.start
-                parts.append(_Part(rows[some], surprise[some], ArraySource(vectors[some]), start))
-            self._parts = parts
-        for part in parts:
-            part.name = part.name or f"vectors-{secrets.token_hex(8)}"
+        """Write the parts that are not in this folder yet, and return the names of all in order."""
+        for part in self._parts:
             if not (folder / part.name).exists():
                 arrays = {"row": part.rows, "surprise": part.surprise}
                 arrays["vector"] = part.vectors.take(np.arange(len(part.rows)))[1]
                 persist.write_folder(folder / part.name, arrays, {"kind": "re-embedded rows"}, "# Re-embedded rows\n")
-            part.vectors = self._open(folder / part.name)
-        return [str(part.name) for part in parts]
+            part.vectors = _open(folder / part.name)
+        return [part.name for part in self._parts]
 
     def load(self, folder: Path, names: Iterable[str]) -> None:
         """Add the rows of parts that ``save`` wrote. Raises CorruptFileError, or ValueError if they do not fit."""
         for name in names:
             if not isinstance(name, str) or not _PART.fullmatch(name):
-                raise CorruptFileError(
-                    f"The state in {folder} refers to a part {name!r}.", "Restore the folder of the plan from a backup."
-                )
+                raise ValueError(f"a part {name!r}")
             arrays = read_part(folder / name)
-            rows, vectors = arrays["row"], arrays["vector"]
-            if rows.dtype != np.int64 or rows.ndim != 1 or vectors.shape != (len(rows), self.width):
+            rows, vectors, surprise = (arrays[key] for key in ("row", "vector", "surprise"))
+            if rows.dtype != np.int64 or vectors.dtype != np.float32 or rows.ndim != 1 or surprise.shape != rows.shape:
+                raise ValueError(f"arrays of another type in {name}")
+            if vectors.shape != (len(rows), self.width) or not np.isfinite(vectors).all():
                 raise ValueError(f"vectors of another form in {name}")
-            if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._at):
-                raise ValueError("rows that the store does not have")
-            if len(np.unique(rows)) < len(rows):
-                raise ValueError("a part that has a row twice")
-            if vectors.dtype != np.float32 or not np.isfinite(vectors).all():
-                raise ValueError("vectors are not finite numbers")
-            if arrays["surprise"].shape != rows.shape:
-                raise ValueError("a row without its surprise")
-            self._add(_Part(rows, arrays["surprise"].astype(float), self._open(folder / name), self._count, name))
+            if len(np.unique(rows)) < len(rows) or not ((rows >= 0) & (rows < len(self._at))).all():
+                raise ValueError(f"other rows in {name}")
+            self._add(rows, surprise.astype(float), _open(folder / name), name)
 
-    @staticmethod
-    def _open(part: Path) -> Source:
-        return SafetensorsSource(part / persist.WEIGHTS, "vector")
+
+def _open(part: Path) -> Source:
+    return SafetensorsSource(part / persist.WEIGHTS, "vector")
 
 
 def read_part(folder: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a subfolder of a plan."""
     try:
-        if not folder.is_dir():
-            raise CorruptFileError(f"No folder {folder}.", "")
-        return persist.read_folder(folder)[0]
-    except CorruptFileError as error:
-        raise CorruptFileError(
-            f"{folder} is missing, truncated or was edited.", "Restore the folder of the plan from a backup."
-        ) from error
+        if folder.is_dir():
+            return persist.read_folder(folder)[0]
+    except CorruptFileError:
+        pass
+    raise CorruptFileError(
+        f"{folder} is missing, truncated or was edited.", "Restore the folder of the plan from a backup."
+    )
 
 
 #: Roles of a row: not requested; chosen by the order; random, for the fit; random, for the meter.
@@ -195,6 +174,11 @@ class RowStates:
                 self.drawn += 1
                 drawn.append(row)
         return np.array(drawn, np.intp)
+
+    @property
+    def eligible(self) -> np.ndarray:
+        """Mask of the rows that the order may choose, shape (n,)."""
+        return ~self.due & (self.role != LEARN) & (self.role != SELECTED)
 
     @property
     def measured(self) -> np.ndarray:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import expit, softmax
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.top_k import top_k
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
 #: splits of Caltech-101.
@@ -14,14 +16,13 @@ SHARPNESS = 5.0
 
 SAMPLE = 4096  # largest number of rows on which the distribution of scores is measured
 
-#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than
-#: this many standard deviations: up to this distance, an equal mixture of two normal distributions with the same
-#: variance has only one mode.
+#: Two kinds of rows are told apart only if their mean scores differ by more than this many standard deviations: up to
+#: there, an equal mixture of two normal distributions of one variance has only one mode.
 _APART = 2.0
 
-#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row
-#: that is pulled to a wrong text is no longer found by its own, while a row for which texts are not used is still
-#: mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
+#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means: a row
+#: pulled to a wrong text is no longer found by its own, and a row without texts is still mapped. Chosen among 0, .125,
+#: .25 and .375 on split 0 of Caltech-101.
 _CAUTION = 0.25
 
 
@@ -34,11 +35,10 @@ class Scale:
 
     @classmethod
     def of(cls, rows: np.ndarray, texts: np.ndarray) -> Scale:
-        """Compute the scale from unit rows, shape (n, d), and unit texts, shape (m, d)."""
+        """Return the scale of unit rows, shape (n, d), and unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
-        some = some_rows(rows)
-        spread = float(np.sqrt(np.mean(np.square(some @ texts.T - mean))))
-        return cls(mean, spread if spread > 0 else 1.0)
+        spread = float(np.sqrt(np.mean(np.square(_some(rows) @ texts.T - mean))))
+        return cls(mean, spread or 1.0)
 
     def scores(self, rows: np.ndarray, texts: np.ndarray) -> np.ndarray:
         """Return standardized scores, shape (n, m)."""
@@ -49,9 +49,9 @@ class Scale:
 class Gate:
     """Probability that a row's own text is among the known ones: a logistic function of its best score.
 
-    If it is not known, the best score belongs to another text; the mean of such scores is estimated from each row's
-    second-best score. Best scores are modeled as a mixture of these and of the scores of own texts: two normal
-    distributions of equal variance, fitted by expectation-maximization with the former mean fixed.
+    Otherwise the best score belongs to another text; the mean of such scores is that of second-best scores. Best
+    scores are a mixture of both kinds: two normal distributions of equal variance, fitted by
+    expectation-maximization with the mean of the others fixed.
     """
 
     slope: float
@@ -61,31 +61,30 @@ class Gate:
     @classmethod
     def fit(cls, rows: np.ndarray, texts: Texts) -> Gate | None:
         """Fit on unit rows, shape (n, d); None if the two kinds of rows cannot be distinguished."""
-        some = some_rows(rows)
+        some = _some(rows)
         if len(texts) < 3 or len(some) < 3:
             return None
         second, first = np.partition(texts.scores(some), len(texts) - 2, axis=1)[:, -2:].T
         other, variance = float(second.mean()), float(second.var())
-        own, share = float(np.percentile(first, 75)), 0.5
+        own, share, before = float(np.percentile(first, 75)), 0.5, np.inf
         for _ in range(200):
             if not (own > other and variance > 0 and 0 < share < 1):
                 return None
             slope = (own - other) / variance
-            known = _logistic(slope * (first - (own + other) / 2) + np.log(share / (1 - share)))
+            level = (own + other) / 2 - np.log(share / (1 - share)) / slope
+            if abs(share - before) < 1e-6:
+                break
+            known = expit(slope * (first - level))
             before, share = share, float(known.mean())
             own = float(known @ first / known.sum())
             variance = float(np.mean(known * (first - own) ** 2 + (1 - known) * (first - other) ** 2))
-            if abs(share - before) < 1e-6:
-                break
-        if not (own - other > _APART * np.sqrt(variance) > 0 and 0 < share < 1):
+        if own - other <= _APART * np.sqrt(variance):
             return None
-        slope = (own - other) / variance
-        level = (own + other) / 2 - np.log(share / (1 - share)) / slope
         return cls(float(slope), float(level + _CAUTION * (own - other)), share)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
         """Return weights of the texts between 0 and 1, shape (n, 1), from standardized scores, shape (n, m)."""
-        return _logistic(self.slope * (scores.max(axis=1, keepdims=True) - self.level))
+        return np.asarray(expit(self.slope * (scores.max(axis=1, keepdims=True) - self.level)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Texts:
 
     def mix(self, scores: np.ndarray) -> np.ndarray:
         """Return mixtures of the new model's texts, (n, d_new), from standardized scores, (n, m)."""
-        return np.asarray(softmax(SHARPNESS * scores) @ (self.new - self.new.mean(axis=0)))
+        return np.asarray(softmax(SHARPNESS * scores, axis=1) @ (self.new - self.new.mean(axis=0)))
 
 
 @dataclass(frozen=True)
@@ -130,42 +129,27 @@ def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> Tex
     margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
     for part in blocks(n, 8 * (3 * m + 4 * rows.shape[1])):
         scores = scale.scores(rows[part], texts)
-        near[part] = nearest_texts(scores, k)
+        near[part] = top_k(scores, k)
         if m > 1:
-            second, first = np.partition(scores, m - 2, axis=1)[:, m - 2 :].T
-            margin[part] = first - second
-        share = softmax(SHARPNESS * scores)
+            margin[part] = np.ptp(np.partition(scores, m - 2, axis=1)[:, m - 2 :], axis=1)
+        share = softmax(SHARPNESS * scores, axis=1)
         entropy[part] = -np.einsum("ij,ij->i", share, np.log(np.maximum(share, 1e-300)))
     return TextFacts(near, margin, entropy)
 
 
-def nearest_texts(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return the columns of the k largest entries of each row, largest first."""
-    m = scores.shape[1]
-    some = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < m else np.tile(np.arange(m), (len(scores), 1))
-    order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(some, order, axis=1)
+def overlap(ours: np.ndarray, theirs: np.ndarray, texts: np.ndarray, k: int) -> np.ndarray:
+    """Return the share of each row's ``k`` nearest texts (m, d) that are the same in two tables of rows (n, d)."""
+    return shared(*(top_k(side @ texts.T, min(k, len(texts))) for side in (ours, theirs)))
 
 
-def some_rows(rows: np.ndarray) -> np.ndarray:
-    """Return evenly spaced rows, at most 4,096."""
-    return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
-
-
-def _logistic(logits: np.ndarray) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -50, 50))))
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Return shares that sum to 1 along each row."""
-    share = np.exp(scores - scores.max(axis=1, keepdims=True))
-    share /= share.sum(axis=1, keepdims=True)
-    return np.asarray(share)
-
-
-def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def shared(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the share of each row's columns in ``a`` that are in ``b``, shapes (n, k)."""
     out = np.empty(len(a))
     for part in blocks(len(a), a.shape[1] * b.shape[1]):
         out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
     return out
+
+
+def _some(rows: np.ndarray) -> np.ndarray:
+    """Return evenly spaced rows, at most 4,096."""
+    return np.asarray(rows[:: -(-len(rows) // SAMPLE)])

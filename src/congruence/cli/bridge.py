@@ -1,0 +1,308 @@
+"""``congruence bridge``: keep an index as it is, and search it with another model's queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from congruence._utils.atomic import check_output
+from congruence._utils.optional import require
+from congruence.cli._base import (
+    in_python,
+    inverse_of,
+    number,
+    print_json,
+    print_table,
+    read,
+    refuse_options,
+    say,
+    two_sides,
+    unit_rows,
+)
+from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._scores import print_thresholds
+from congruence.cli.search import check_hits_output, print_hits, table_of_hits
+from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from congruence.upgrade.bridge.bridge import BridgeScores
+
+#: Commands in the order of the help, by the module that has them.
+ACTIONS = dict.fromkeys(("search", "evaluate", "serve", "export"), "bridge")
+
+#: Formats of ``export``, and the options that apply to each of them only.
+FORMATS = {"faiss": ("index",), "onnx": ("side",), "sentence-transformers": ("model", "side")}
+
+#: Spaces of the served vectors, as Python names them; what a server accepts.
+SPACES = {"index": "target", "encoder": "source"}
+LIMITS = {"max_batch": 256, "max_body": 2 * 2**20, "max_chars": 32768, "max_waiting": 256, "timeout": 30.0}
+
+
+def command() -> None:
+    """Keep an index as it is, and search it with a new model's queries.
+
+    Example: congruence bridge search back --queries library/new-texts.parquet --index library/old-photos.parquet
+    """
+
+
+def search(
+    map_path: str = argument(..., "Folder of a bridge or map from the new model to the old one.", metavar="MAP"),
+    queries: str = option(..., "Queries in the new model."),
+    index: str = option(..., "Vectors of the index, made with the old model."),
+    k: int = option(10, "Number of hits per query.", "--k", "-k"),
+    ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
+    modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
+    out: str | None = option(None, "Write all hits to a .csv or .parquet file.", "--out", "-o"),
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Search an old model's index with a new model's queries.
+
+    Example: congruence bridge search back --queries library/new-texts.parquet --index library/old-photos.parquet
+    """
+    import numpy as np
+
+    from congruence import Bridge
+
+    check_hits_output(out, queries, index, force=force)
+    bridge = Bridge.load(map_path)
+    new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
+    found = bridge.search(new_queries, old_rows, k)
+    hits = table_of_hits(new_queries.ids, found.scores, found.ids, np.zeros(found.ids.shape, bool))
+    report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), "n_rows": len(old_rows)}
+    title = f"{len(new_queries):,} queries, {len(old_rows):,} rows"
+    print_hits(title, hits, report, force=force, as_json=as_json)
+
+
+def evaluate(
+    map_path: str = argument(..., "Saved map from the new model to the old one, or a bridge.", metavar="MAP"),
+    queries: str = option(..., "Queries in the new model."),
+    index: str = option(..., "Vectors of the index, made with the old model."),
+    old_queries: str | None = option(None, "The same queries in the old model."),
+    new_index: str | None = option(None, "The index's items in the new model, for two-stage search and comparison."),
+    qrels: str | None = option(None, "Relevance judgments in TREC format: query 0 document grade."),
+    labels: str | None = option(
+        None, "Instead of --qrels, QUERIES,INDEX: file:column with the class of each query, and of each row."
+    ),
+    ids: Ids = None,
+    modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
+    at: list[int] | None = option(None, "Cutoff k for recall; may be repeated. 1 and 10 by default."),
+    threshold: list[float] | None = option(
+        None, "A threshold of the old model to translate, with --old-queries; may be repeated."
+    ),
+    settings: dict[str, Any] = settable(
+        mode="any", candidates=100, center=False, hubness=str, bank=str, normalize="auto"
+    ),
+    seed: Seed = 0,
+    out: str | None = option(
+        None, "Folder to save the bridge to, with thresholds if --old-queries is given.", "--out", "-o"
+    ),
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated
+    thresholds.
+
+    Example: congruence bridge evaluate back --queries library/new-texts.parquet --index library/old-photos.parquet
+    --labels library/new-texts.parquet:class,library/old-photos.parquet:class
+    """
+    from congruence import Bridge
+    from congruence.evaluation.judgments import read_qrels
+    from congruence.io import read_column
+    from congruence.persist import check_map_output
+
+    if threshold:
+        if old_queries is None:
+            raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
+        corrected = {f"--set {name}": settings.get(name) for name in ("center", "hubness")}
+        refuse_options(corrected, "with --threshold, which is for plain cosines")
+    classes = two_sides(labels, "--labels", "QUERIES,INDEX")
+    if out is not None:
+        check_map_output(out, force=force)  # checked before the work starts
+    bridge = Bridge.load(map_path)
+    normalize, bank = settings.pop("normalize", None), settings.pop("bank", None)
+    if normalize is not None or (modality is not None and modality != bridge.modality):
+        unit = bridge.normalize if normalize is None else unit_rows(normalize)
+        bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
+    new_queries, rows = read(queries, ids, modality=modality), read(index, ids)
+    before = None if old_queries is None else read(old_queries, ids, modality=modality)
+    judgments: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
+    if classes is not None:
+        judgments["labels"] = tuple(map(read_column, classes))
+    scores = bridge.evaluate(
+        new_queries,
+        rows,
+        queries_old=before,
+        index_new=None if new_index is None else read(new_index, ids),
+        at=tuple(at or (1, 10)),
+        bank=None if bank is None else read(bank, "none", modality=modality),
+        **judgments,
+        **settings,
+    )
+    translated = []
+    if before is not None and (threshold or out is not None):
+        bridge.fit_thresholds(new_queries, before, rows, **judgments, random_state=seed)
+        translated = [bridge.translate(value) for value in threshold or []]
+    if out is not None:
+        bridge.save(out, force=force)
+    if as_json:
+        thresholds = [row.to_dict() for row in translated]
+        print_json({"map": map_path, "output": out, **scores.to_dict(), "thresholds": thresholds})
+        return
+    _print_scores(scores)
+    print_thresholds(translated)
+    for note in scores.notes:
+        say(note)
+    if out is not None:
+        say(f"saved: {out}")
+        if bridge.thresholds is not None and (scores.center or scores.hubness):
+            say("Its thresholds are for plain cosines, without the correction.")
+
+
+def _print_scores(scores: BridgeScores) -> None:
+    names = list(scores.systems[0].scores)
+    title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
+    if scores.candidates is not None:
+        title += f"; two-stage: {scores.candidates} candidates"
+    title += "; centered" * scores.center + (f"; hubness: {scores.hubness}" if scores.hubness else "")
+    rows = []
+    for line in scores.systems:
+        cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]
+        rows.append([line.system, *cells])
+    print_table(title, ["", *names], rows)
+    print("±: standard error over queries.")
+
+
+def serve(
+    map_path: str = argument(..., "Folder of a saved bridge or map.", metavar="MAP"),
+    *,
+    encoder: str = option(..., "Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:…."),
+    modality: str = option("text", "Modality whose means the map uses for texts."),
+    space: str = option("index", "Space of the served vectors: index, or encoder (as the encoder gives them)."),
+    host: str = option("127.0.0.1", "Address to listen on. Addresses other than loopback require a key."),
+    port: int = option(8000, "Port to listen on; 0 for any free port."),
+    api_key_env: str | None = option(None, "Environment variable with the key that clients must send."),
+    api_key_file: str | None = option(None, "File with the key that clients must send."),
+    model_name: list[str] | None = option(
+        None, "Model name that clients send; may be repeated. By default the model of the space served."
+    ),
+    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
+    settings: dict[str, Any] = settable(**LIMITS, batch_size=32, check=True, **MODEL),
+    as_json: Json = False,
+) -> None:
+    """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM.
+
+    Example: congruence bridge serve back --encoder sentence-transformers:all-MiniLM-L6-v2
+    """
+    from congruence._utils.validation import check_choice
+    from congruence.encoders import load_encoder
+    from congruence.integrations.process import check_host, listen, read_key, serve
+    from congruence.integrations.server import LOOPBACK, Limits, create_app
+    from congruence.upgrade.bridge import Bridge
+
+    api_key = read_key(api_key_env, api_key_file)
+    check_host(host, api_key)
+    for module in ("fastapi", "uvicorn", "prometheus_client"):  # checked before a model is loaded
+        require(module, extra="serve")
+    bridge = Bridge.load(map_path)
+    with listen(host, port) as socket:
+        limits = Limits(**{name: settings.pop(name) for name in LIMITS if name in settings})
+        loading = {name: settings.pop(name) for name in MODEL if name in settings}
+        model = load_encoder(encoder, "text", device=device, **loading)
+        app = create_app(
+            bridge,
+            model,
+            modality=modality,
+            space=SPACES[check_choice(space, tuple(SPACES), "space")],
+            names=model_name or None,
+            api_key=api_key,
+            allowed_hosts=LOOPBACK if api_key is None else None,
+            limits=limits,
+            **settings,
+        )
+        service = app.state.service
+        url_host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        url = f"http://{url_host}:{socket.getsockname()[1]}/v1"
+
+        def ready() -> None:
+            if as_json:
+                facts = {"url": url, "models": list(service.names), "dim": service.vectors.dim}
+                print_json({**facts, "key": api_key is not None, "space": service.vectors.space.to_dict()})
+            else:
+                say(f"serving {service.names[0]} ({service.vectors.dim}-d) at {url}; Ctrl-C stops it.")
+
+        serve(app, socket, timeout=limits.timeout, on_ready=ready)
+
+
+def export(
+    map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"),
+    out: str = option(
+        ...,
+        "File, or folder for sentence-transformers. FAISS: .index or .faiss also holds the normalization.",
+        "--out",
+        "-o",
+    ),
+    to: str = option("faiss", "Format: faiss, onnx or sentence-transformers."),
+    index: str | None = option(None, "FAISS: file of an index to put the map in front of; it is not changed."),
+    model: str | None = option(None, "sentence-transformers: model to append the map to."),
+    modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
+    side: str | None = option(None, "first or second: which head of a joint-space map; first by default."),
+    inverse: bool = option(False, "Map vectors of the new model back to the old one.", "--inverse"),
+    normalize: str = option(
+        "auto", "Scale mapped rows to unit norm; auto: as the new model's at the fit.", metavar="auto|yes|no"
+    ),
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
+
+    Example: congruence bridge export map --modality image -o map.index
+
+    FAISS: a new or existing index with the map and normalization in front of it, or a LinearTransform alone. ONNX: a
+    graph that maps vectors. sentence-transformers: a model whose encode method returns mapped vectors. PyTorch has no
+    pickle-free format for modules: call congruence.load(MAP).to_torch() in Python instead.
+    """
+    import congruence
+    from congruence._utils.validation import check_choice
+    from congruence.integrations import export_faiss, export_onnx
+    from congruence.integrations.model_folder import check_model_output
+
+    if to in ("torch", "pytorch"):
+        raise ParameterError(
+            "PyTorch has no file format for modules without pickle.",
+            "Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file.",
+        )
+    check_choice(to, tuple(FORMATS), "to")
+    unit = unit_rows(normalize)
+    for name, value in (("index", index), ("model", model), ("side", side)):
+        if value is not None and name not in FORMATS[to]:
+            formats = " or ".join(key for key, names in FORMATS.items() if name in names)
+            raise ParameterError(
+                f"Got --{name} with --to {to}; expected it for {formats} only.", f"Leave out --{name}."
+            )
+    if to == "sentence-transformers":
+        if model is None:
+            raise ParameterError("Got no --model.", "Pass the name or folder of the model whose vectors are mapped.")
+        check_model_output(out, force=force)
+    else:
+        check_output(out, force=force)
+    mapping = congruence.load(map_path)
+    if inverse:
+        mapping = inverse_of(mapping)
+    head = in_python(side) or "source"
+    report: dict[str, object] = {"output": out, "format": to}
+    if to == "faiss":
+        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, force=force)
+    elif to == "onnx":
+        export_onnx(mapping, out, modality=modality, normalize=unit, side=head, force=force)
+    else:
+        from congruence.integrations.sentence_transformers import export_sentence_transformers
+
+        assert model is not None
+        export_sentence_transformers(mapping, model, out, modality=modality, normalize=unit, side=head, force=force)
+    inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
+    mapped = modality or default or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
+    report |= {"d_in": inner.d_target if head == "target" else inner.n_features_in_, "d_out": inner.d_out}
+    if as_json:
+        print_json({**report, "modality": mapped})
+    else:
+        say(f"written to {out}" + (f", for {mapped} vectors" if mapped else ""))

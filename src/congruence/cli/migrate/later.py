@@ -1,0 +1,367 @@
+"""The steps after a run: ``status``, ``verify``, ``switch``, ``reembed``, ``rollback``, and what removes vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from congruence.cli._base import Bars, check_out, number, print_facts, progress, say, say_error
+from congruence.cli._options import Json, option, settable
+from congruence.cli._scores import print_thresholds
+from congruence.cli.migrate._step import ENGINE, Journal, Step, Yes, ask, opened
+from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings
+    from congruence.upgrade.migrate import Migration, Verification
+    from congruence.upgrade.migrate.stages import Encode
+    from congruence.upgrade.migrate.written import NewRows
+
+#: What is left to do, by state.
+_LEFT = {
+    "filling": "finish the run, then switch and finish",
+    "filled": "verify, switch and finish",
+    "verified": "switch and finish",
+    "switched": "finish, once you are sure: this removes the old vectors; until then, rollback restores them",
+    "rolled back": "verify and switch again, or finish, which removes the new vectors",
+    "dropped": "nothing; the journal's folder can be removed",
+}
+
+
+def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -> None:
+    """Say where the migration stands, what readers see, and what is left to do.
+
+    Example: congruence migrate library/photos.lance status
+    """
+    from congruence.upgrade.migrate.journal import SEEN
+
+    with opened(ctx, journal) as step:
+        found: dict[str, Any] = step.migration.status()
+        rows = f"{found['rows_mapped']:,} of {found['rows']:,} rows are mapped"
+        if "reembedded" in found:
+            rows += f", and {found['reembedded']:,} of these are re-embedded"
+        lines = [f"{event['at'].replace('T', ' ')}  {event['what']}" for event in found["events"]]
+        lines += [f"{found['place']}: readers see {SEEN[found['state']]}. {rows}."]
+        step.report("status", found, [*lines, f"Left to do: {_LEFT[found['state']]}."], as_json)
+
+
+def verify(
+    ctx: typer.Context,
+    heldout: str | None = option(None, "Rows in the new model, with their ids, that the map was not fitted on."),
+    threshold: list[float] | None = option(
+        None, "Score threshold of the old model to translate to the new one; may be repeated."
+    ),
+    settings: dict[str, Any] = settable(least_recall=0.9, queries=str, queries_old=str, among=str),
+    journal: Journal = None,
+    as_json: Json = False,
+) -> None:
+    """Check counts, a sample read back, and the new index against exact search.
+
+    Example: congruence migrate library/photos.lance verify
+
+    For a threshold, queries and queries_old are the same queries in both models, and among is the modality of the rows
+    that are searched; without queries, rows are compared with each other.
+    """
+    with opened(ctx, journal) as step:
+        with Bars(as_json) as bars:
+            least = settings.get("least_recall", 0.9)
+            verification = verified(step.migration, bars, heldout=_read(heldout), least_recall=least)
+        result: dict[str, Any] = verification.to_dict()
+        if not as_json:
+            print_verification(verification, step.migration)
+        if threshold and verification.passed:
+            queries = [_read(settings.get(name)) for name in ("queries", "queries_old")]
+            fitted = step.migration.fit_thresholds(*queries, among=settings.get("among"))
+            translated = [fitted.translate(value) for value in threshold]
+            result["thresholds"] = {**fitted.describe(), "values": [row.to_dict() for row in translated]}
+            if not as_json:
+                print_thresholds(translated)
+        step.report("verify", result, [], as_json)
+        if not verification.passed:
+            raise typer.Exit(1)
+
+
+def _read(spec: str | None) -> Embeddings | None:
+    from congruence.io import read_embeddings
+
+    return None if spec is None else read_embeddings(spec)
+
+
+def verified(migration: Migration, bars: Bars, **options: Any) -> Verification:
+    """Return the verification of the new vectors."""
+    bars.begin("verifying", migration.info.rows)
+    return migration.verify(callback=bars.advance, **options)
+
+
+def print_verification(verification: Verification, migration: Migration) -> None:
+    """Print the result of a verification, and how queries must be quantized if the new vectors are."""
+    recalls = f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)})"
+    wrong = f"{verification.wrong} wrong; largest difference {verification.largest_difference:.1e}"
+    facts = {
+        "rows": f"{verification.rows_old:,} old, {verification.rows_new:,} new",
+        "read back": f"{verification.read_back:,}, {wrong}",
+        "recall of the index against exact search": f"{recalls}, {verification.k} nearest",
+    }
+    if verification.stored_recall is not None:
+        facts["recall as stored"] = stored_recall(verification.stored_recall, "on the sample read back")
+    if verification.clipped:
+        facts["outside the ranges"] = f"{100 * verification.clipped:.2g} % of components, which were clipped"
+    if scores := verification.heldout:
+        recall = f"recall@1 {number(scores['recall@1'])}, @10 {number(scores['recall@10'])}"
+        facts["held-out vectors"] = f"{recall} (chance {number(scores['chance@10'], 4)})"
+    print_facts("verified" if verification.passed else "NOT verified", facts)
+    for problem in verification.problems:
+        say(problem)
+    if rule := migration.mapper.new.describe():
+        say(f"Quantize queries in the same way: {rule}")
+        if migration.mapper.new.ranges is not None:
+            path = migration.folder / "ranges.npy"
+            say(f"The ranges, in the form that quantize_embeddings of sentence-transformers expects: {path}")
+
+
+def stored_recall(recall: float | None, where: str) -> str:
+    """Describe how much search quality remains when vectors are stored in fewer bits."""
+    if recall is None:
+        return "not measured: too few rows"
+    return f"{recall:.3f} of the 10 nearest rows in float32 are among the 10 nearest as stored, {where}"
+
+
+def switch(
+    ctx: typer.Context,
+    settings: dict[str, Any] = settable(**ENGINE),
+    journal: Journal = None,
+    as_json: Json = False,
+) -> None:
+    """Make readers see the new vectors, after repairing what others changed since the run; the old ones are kept.
+
+    Example: congruence migrate library/photos.lance switch
+    """
+    with opened(ctx, journal, given=settings) as step:
+        with Bars(as_json) as bars:
+            bars.begin("comparing", step.migration.info.rows)
+            result = step.migration.switch(callback=bars.advance)
+        seen = f"Readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback restores them."
+        step.report("switch", result, [seen, f"Summary: {step.migration.folder / 'summary.json'}"], as_json)
+
+
+def rollback(
+    ctx: typer.Context,
+    new_rows: str = option(
+        "refuse",
+        "What to do with rows written since the switch: refuse the rollback, keep them without an old vector, or "
+        "map-back.",
+        metavar="[refuse|keep|map-back]",
+    ),
+    settings: dict[str, Any] = settable(**ENGINE),
+    journal: Journal = None,
+    as_json: Json = False,
+) -> None:
+    """Make readers see the old vectors again, bit for bit; the new ones are kept.
+
+    Example: congruence migrate library/photos.lance rollback
+    """
+    with opened(ctx, journal, given=settings) as step:
+        result = step.migration.rollback(new_rows=cast("NewRows", new_rows))
+        states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
+        lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]
+        if since := [f"{result[name]:,} {name}" for name in ("added", "changed", "deleted") if result[name]]:
+            lines.append(f"Since the switch: {', '.join(since)}.")
+        if result["rows_without"]:
+            lines.append(f"{result['rows_without']:,} rows have no old vector.")
+        step.report("rollback", result, lines, as_json)
+
+
+@dataclass(frozen=True)
+class ReembedOptions:
+    """Which rows are re-embedded, and how; what is left out is as in the last call."""
+
+    encode: str | None = option(
+        None,
+        "How to encode: a command with {ids} and {out}, a file of vectors with ids, or an encoder with --items.",
+    )
+    items: str | None = option(None, "With an encoder: table or folder of the items, as for embed, with the rows' ids.")
+    texts: str | None = option(
+        None, "Texts in the old model (a vocabulary, tags, queries), to choose what needs re-embedding most."
+    )
+    new_texts: str | None = option(None, "The same texts in the new model.")
+    modality: str | None = option(None, "Modality of the rows to re-embed, if a column states it.")
+    share: float | None = option(None, "Share of the rows to re-embed in total, e.g. .1; by default the certificate's.")
+    budget: int | None = option(None, "Number of rows to re-embed in total, instead of --share.")
+    until: float | None = option(
+        None, "Stop when the whole 95 % interval of the agreement is above this value, e.g. .99."
+    )
+
+
+#: Options that later calls need not repeat.
+_KEPT = ("encode", "items", "texts", "new_texts", "modality")
+
+
+def reembed(
+    ctx: typer.Context,
+    *,
+    options: ReembedOptions,
+    settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
+    journal: Journal = None,
+    as_json: Json = False,
+) -> None:
+    """Encode the rows that the map is least sure of with the new model, refit the map, and map the other rows again.
+
+    Example: congruence migrate library/photos.lance reembed --share .1 --encode library/new-photos.parquet
+
+    Call it again to continue; rows that are encoded stay so. Settings: batch is the number of rows between two refits,
+    plot a picture to write, and encode_rate (items per second) and price (of an item) compare the costs.
+    """
+    with opened(ctx, journal) as step:
+        options = _complete(options, step)
+        _check(options, settings)
+        encode = open_encoder(options, step.migration)
+        step.keep(**{f"reembed_{name}": getattr(options, name) for name in _KEPT})
+        result = _reembed(step.migration, options, encode, as_json, **settings)
+        step.report("reembed", result, result["words"], as_json)
+
+
+def _complete(options: ReembedOptions, step: Step) -> ReembedOptions:
+    """Return the options with those of the last call, and the share that the certificate names."""
+    values: dict[str, Any] = {name: getattr(options, name) or step.kept.get(f"reembed_{name}") for name in _KEPT}
+    if options.share is options.budget is options.until is None and "share" in step.kept:
+        values["share"] = float(step.kept["share"])
+    return replace(options, **values)
+
+
+def _check(options: ReembedOptions, settings: dict[str, Any]) -> None:
+    """Check the options before anything is read."""
+    if options.encode is None:
+        raise ParameterError(
+            "Got no --encode, which says how to encode rows with the new model.",
+            "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
+        )
+    if options.budget is not None and options.share is not None:
+        raise ParameterError(
+            f"Got --budget {options.budget} and --share {options.share}; expected one of the two.", "Leave out one."
+        )
+    limits = {"budget": options.budget, "share": options.share, "until": options.until, "batch": settings.get("batch")}
+    for name, value in limits.items():
+        if value is not None and not value > 0:
+            raise ParameterError(argument=name, got=value, expected="a number above 0")
+        if name in ("share", "until") and value is not None and value > 1:
+            raise ParameterError(argument=name, got=value, expected="at most 1", fix=f"Pass --{name} .9.")
+    if options.budget is options.share is options.until is None:
+        raise ParameterError(
+            "Got no --budget, --share or --until; expected one of them, which says when to stop.",
+            "Pass --share .1, for example.",
+        )
+    if (options.texts is None) != (options.new_texts is None):
+        given, missing = ("--texts", "--new-texts") if options.new_texts is None else ("--new-texts", "--texts")
+        raise ParameterError(f"Got {given} without {missing}; expected both, or neither.", f"Pass {missing} too.")
+    if "plot" in settings:
+        check_out(settings["plot"], force=False, kind="plot")
+
+
+def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
+    """Return the function that encodes rows, according to the form of ``--encode``."""
+    from congruence.embeddings import Space, check_space
+    from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+
+    def check(space: Space) -> None:
+        mapping = migration.mapper.map
+        check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
+
+    spec = options.encode or ""
+    if "{" in spec or " " in spec.strip():
+        return CommandEncoder(spec)
+    if options.items is None and os.path.exists(spec.partition(":")[0]):
+        from congruence.io import read_embeddings
+
+        vectors = read_embeddings(spec)
+        check(vectors.space)
+        return FileEncoder(vectors)
+    if options.items is None:
+        raise ParameterError(
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items.",
+            "Pass --items with the table or folder of the items to encode.",
+        )
+    from congruence.embed import open_items
+    from congruence.encoders import load_encoder
+
+    items = open_items(options.items, modality=options.modality)
+    encoder = load_encoder(spec, items.modality)
+    check(encoder.space)
+    return ItemsEncoder(encoder, items)
+
+
+def _reembed(
+    migration: Migration,
+    options: ReembedOptions,
+    encode: Encode,
+    as_json: bool,
+    *,
+    batch: int = 1000,
+    plot: str | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
+) -> dict[str, Any]:
+    """Re-embed, print each stage, and return all stages, the forecast, and lines that describe it."""
+    from congruence.upgrade.migrate.stages import reembed
+
+    n_embedded = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
+    total = options.budget or round((options.share or 1) * migration.info.rows)
+    with progress("encoding", max(total - n_embedded, 0), as_json) as advance:
+        done = reembed(
+            migration,
+            encode,
+            texts=_read(options.texts),
+            new_texts=_read(options.new_texts),
+            among=options.modality,
+            size=batch,
+            budget=options.budget,
+            share=options.share,
+            until=options.until,
+            callback=advance,
+            stage=None if as_json else say_error,
+        )
+    result: dict[str, Any] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
+    if not done.history_:
+        return {**result, "words": ["No rows were re-embedded."]}
+    forecast = done.forecast(rate=encode_rate and 60 * encode_rate, price=price)
+    result |= {"forecast": forecast.to_dict(), "words": [f"{done.history_[-1]}", *str(forecast).split("\n")]}
+    if plot is not None:
+        from congruence.report.pictures import write_figure
+
+        write_figure(plot, done.plot(), "quality by the share re-embedded", force=True)
+        result["plot"] = plot
+    return result
+
+
+def _remover(action: str, words: str) -> Callable[..., None]:
+    """Return the command of an action that removes vectors."""
+
+    def command(ctx: typer.Context, yes: Yes = False, journal: Journal = None, as_json: Json = False) -> None:
+        with opened(ctx, journal) as step:
+            migration = step.migration
+            fits = {"switched": "drop-old", "dropped": ""}.get(str(migration.status()["state"]), "discard")
+            doing = (fits or "drop-old") if action == "finish" else action
+            side = "old" if doing == "drop-old" else "new"
+            if doing == fits:  # else the step refuses, and nothing has to be asked
+                rows = f"{migration.info.rows:,} rows of {migration.info.place}"
+                ask(f"Remove the {side} vectors of {rows} for good?", yes)
+            if doing == "drop-old":
+                migration.drop_old()
+            else:
+                migration.discard()
+                step.forget()
+            step.report(doing, {"removed": side}, [f"Removed the {side} vectors."], as_json)
+
+    command.__doc__ = f"{words}\n\n    Example: congruence migrate library/photos.lance {action} --yes\n    "
+    return command
+
+
+drop_old = _remover("drop-old", "Remove the old vectors after the switch. This cannot be undone.")
+discard = _remover("discard", "Remove the new vectors, as long as readers do not see them.")
+finish = _remover(
+    "finish",
+    "Remove the vectors that readers do not see: after a switch the old ones (drop-old), else the new ones (discard).",
+)

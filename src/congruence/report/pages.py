@@ -1,0 +1,141 @@
+"""The HTML pages of a certificate, of a migration, and of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from congruence._version import __version__
+from congruence.errors import MigrationError
+from congruence.plotting import draw_progress
+from congruence.report.rendering import fill, svg
+from congruence.upgrade.certify import ACTIONS, Certificate
+from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
+from congruence.upgrade.migrate.native import read_stages
+
+_NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
+
+#: Names of the strategies in the table of costs.
+_STRATEGIES = {
+    "keep": "keep the old model",
+    "map": "map the store",
+    "progressive": "map, re-embed {}",
+    "re-embed": "re-embed everything",
+}
+
+#: The level of each verdict, and the next step.
+_NEXT = {
+    "map": (
+        "passes",
+        "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
+    ),
+    "queries": (
+        "passes",
+        "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source model's "
+        "space.",
+    ),
+    "progressive": (
+        "passes",
+        "fit the map ({fit}), and run congruence migrate with it, then reembed with --share {share}.",
+    ),
+    "collect": ("partial", "encode more items with both models, and certify again."),
+    "re-embed": ("fails", "encode the store again with the target model."),
+    "keep": ("", "leave store and queries as they are."),
+}
+
+
+def render_certificate(certificate: Certificate) -> str:
+    """Return a certificate as one page."""
+    verdict, task = certificate.verdict, certificate.task
+    level, following = _NEXT[verdict.action]
+    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), task)
+    return fill(
+        "certificate.html",
+        c=certificate,
+        level=level,
+        next=following.format(fit=certificate.how_to_fit, share=verdict.share),
+        actions=ACTIONS,
+        names=_NAMES,
+        costs=_STRATEGIES,
+        plots={
+            "strategies": {
+                name: svg(certificate.plot, task=name, title=f"{name} of each strategy")
+                for name in dict.fromkeys([task, overlap])
+            },
+            "curve": svg(certificate.plot_learning_curve, title=f"{task} by number of anchors"),
+        },
+    )
+
+
+def read_migration(folder: str | Path) -> dict[str, Any]:
+    """Return the summary of a migration, as ``congruence.Migration.summary``, from its journal's folder."""
+    journal = Journal.read(Path(folder))
+    if journal is None:
+        raise MigrationError(
+            f"{folder} has no journal of a migration.", "Pass the folder that congruence migrate created."
+        )
+    return summarize(journal)
+
+
+def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
+    """Return the quality at each stage of re-embedding, from a journal's folder; None if nothing was re-embedded."""
+    return read_stages(Path(folder))
+
+
+def render_migration(
+    summary: Mapping[str, Any],
+    searches: Mapping[str, Any] | None = None,
+    *,
+    reembedding: Mapping[str, Any] | None = None,
+    licenses: Sequence[str] = (),
+) -> str:
+    """Return a migration as one page.
+
+    Parameters
+    ----------
+    summary, reembedding : mapping
+        From ``congruence.Migration.summary`` or ``read_migration``, and from ``read_reembedding``.
+    searches : mapping, optional
+        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each its ``name``, ``note``
+        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows
+        (``text``, ``picture`` as data URI or None, ``wanted``).
+    licenses : sequence of str
+        Sentences for the page's footer.
+    """
+    picture = reembedding and reembedding["picture"]
+    return fill(
+        "migration.html",
+        s=summary,
+        seen=SEEN[summary["state"]],
+        level="partial" if summary["state"] in ("filling", "filled", "rolled back") else "passes",
+        searches=searches,
+        reembedding=reembedding,
+        picture=picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded"),
+        licenses=licenses,
+    )
+
+
+def render_story(story: Mapping[str, Any]) -> str:
+    """Return the page of ``congruence demo``, which shows each step of the migration of a photo library.
+
+    ``story`` has ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models``
+    (text); ``certificate``: ``headline``, ``reason``, ``anchors`` and ``costs``; ``steps``: before, encoder changed,
+    mapped, re-embedded and rolled back, each with ``name``, ``note``, ``accuracy`` (share of photos whose nearest name
+    is that of their class) and ``first`` (share of names whose first hit is of their class); ``new_model``: accuracy;
+    ``stages``: ``share`` re-embedded and ``value`` of accuracy; ``examples`` of searches: ``text``, ``harmed`` (chosen
+    because mapping degrades it) and the ``found`` photos of each step, each with ``text``, ``picture`` (data URI) and
+    ``wanted``; ``identical`` and ``same_lists``: whether the rollback restored vectors and results; ``licences``.
+    """
+    picture = {
+        "metric": "accuracy",
+        "stages": [{**stage, "low": stage["value"], "high": stage["value"]} for stage in story["stages"]],
+        "forecast": [],
+        "lines": {"new model": story["new_model"], "old model": story["steps"][0]["accuracy"]},
+    }
+    return fill(
+        "story.html",
+        s={**story, "version": __version__},
+        steps={step["name"]: step for step in story["steps"]},
+        picture=svg(draw_progress, picture, title="accuracy by the share of photos that is re-embedded"),
+    )

@@ -1,0 +1,319 @@
+"""Estimates read from the scores of items: intervals and ratios, and curves by number of anchors.
+
+The intervals are calibrated by ``benchmarks/certify_calibration.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm, t
+
+from congruence.upgrade.progressive.meter import Estimate
+
+#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
+#: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
+#: ``benchmarks/certify_calibration.py``.
+WIDER = 1.05
+
+
+def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return the covariance (q, q) of means of items whose errors may depend on each other within groups (n,).
+
+    Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", the robust variance.
+    """
+    n = len(influence)
+    centered = influence - influence.mean(axis=0)
+    if groups is not None:
+        codes = np.unique(groups, return_inverse=True)[1]
+        sums = np.zeros((int(codes.max()) + 1, centered.shape[1]))
+        np.add.at(sums, codes, centered)
+        centered = sums
+    count = len(centered)
+    return np.asarray(centered.T @ centered * (count / max(count - 1, 1)) / n**2)
+
+
+def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return the covariance (q, q) with which several scores of the same items are compared.
+
+    It includes one more item on which the scores disagree: if none does, as near 0 or 1, the sample shows no spread.
+    """
+    most = len(influence) if groups is None else len(np.unique(groups))
+    return WIDER**2 * (covariance(influence, groups) + np.eye(influence.shape[1]) / (2 * most**2))
+
+
+def draw_scores(
+    scores: np.ndarray, influence: np.ndarray, draws: int, rng: np.random.Generator, groups: np.ndarray | None = None
+) -> np.ndarray:
+    """Draw joint values of the true scores, (draws, q), from the multivariate t-distribution of their intervals.
+
+    Truncated to [0, 1]. A bootstrap of the items would ignore that a few groups estimate the variance badly.
+    """
+    freedom_ = freedom(len(influence), groups)
+    values, vectors = np.linalg.eigh(joint_covariance(influence, groups))
+    normal = rng.standard_normal((draws, len(values))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    scale = np.sqrt(freedom_ / rng.chisquare(freedom_, draws))
+    return np.asarray(np.clip(scores + normal * scale[:, None], 0, 1))
+
+
+def freedom(n: int, groups: np.ndarray | None = None) -> float:
+    """Return the degrees of freedom of ``covariance``: n − 1, or groups of equal size minus one, and at least 1.
+
+    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups.
+    """
+    sizes = np.ones(n) if groups is None else np.unique(groups, return_counts=True)[1].astype(float)
+    return max(1.0, float(np.sum(sizes**2) ** 2 / np.sum(sizes**4)) - 1)
+
+
+def mean_interval(
+    mean: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Return Student's interval of a mean."""
+    n = len(influence)
+    if n < 2:
+        return float("-inf"), float("inf")
+    half = float(t.ppf((1 + level) / 2, freedom(n, groups))) * np.sqrt(covariance(influence[:, None], groups)[0, 0])
+    return float(mean - half), float(mean + half)
+
+
+def rate_interval(
+    rate: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None, each: int = 1
+) -> tuple[float, float]:
+    """Return Wilson's interval of a rate, with the number of independent trials that its standard error implies.
+
+    ``each`` is the number of trials over which an item's score is averaged. Wilson (1927), "Probable inference, the law
+    of succession, and statistical inference"; Korn and Graubard (1998), "Confidence intervals for proportions with
+    small expected number of positive counts".
+    """
+    n = len(influence)
+    z = float(norm.ppf((1 + level) / 2))
+    variance = float(covariance(influence[:, None], groups)[0, 0]) if n > 1 else 0.0
+    spread = rate * (1 - rate)
+    # At most as many trials as the groups have: if all are hits, or none, the influence shows no spread.
+    most = each * (n if groups is None else len(np.unique(groups)))
+    trials = min(most, spread / variance) if variance > 0 and spread > 0 else most
+    if groups is not None and n > 1:  # a variance estimated from few groups is itself uncertain
+        trials *= float(t.ppf((1 + level) / 2, n - 1) / t.ppf((1 + level) / 2, freedom(n, groups))) ** 2
+    middle = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    return float(min(max(0.0, middle - half), rate)), float(max(min(1.0, middle + half), rate))
+
+
+def ratio_interval(
+    above: float, below: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Return Fieller's interval of the ratio of two scores of the same items; its end is infinite for small ``below``.
+
+    Of the ``joint_covariance``, with Student's quantile. Fieller (1954), "Some problems in interval estimation".
+    """
+    z = float(t.ppf((1 + level) / 2, freedom(len(influence), groups)))
+    spread = joint_covariance(influence, groups)
+    square = below**2 - z**2 * spread[1, 1]
+    middle = above * below - z**2 * spread[0, 1]
+    rest = above**2 - z**2 * spread[0, 0]
+    inside = middle**2 - square * rest
+    if square <= 0 or inside < 0:
+        return 0.0, float("inf")
+    half = np.sqrt(inside)
+    return max(0.0, float((middle - half) / square)), float((middle + half) / square)
+
+
+#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors;
+#: mapped queries with the source's stored vectors; queries and store of the target model.
+STRATEGIES = ("keep", "stored", "queries", "re-embed")
+
+
+@dataclass
+class Measured:
+    """Scores of items on which maps were evaluated."""
+
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (n,), by "<task>/<strategy>" or "cosine/<modality>"
+    influence: dict[str, np.ndarray] = field(default_factory=dict)  # scores with each item's effect on others
+    groups: dict[str, np.ndarray] = field(default_factory=dict)  # items whose errors depend on each other
+    maps: list[str] = field(default_factory=list)  # chosen in each fold
+    mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
+    mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
+    ahead: float = 0.0  # how far their difference is extrapolated to all anchors
+    sizes: list[float] = field(default_factory=list)  # shares of the anchors that maps were fitted on
+    #: Scores (parts, s) by maps of these sizes, on parts of the items or by maps of different anchors.
+    curves: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
+        """Add the scores of items and their influence."""
+        self.scores[name], self.influence[name] = score, influence
+        if groups is not None:
+            self.groups[name] = groups
+
+    def add_size(self, share: float, scores: Mapping[str, Sequence[float]]) -> None:
+        """Add scores of maps fitted on this share of the anchors to the curves."""
+        self.sizes.append(share)
+        for name, values in scores.items():
+            column = np.array(values)[:, None]
+            self.curves[name] = np.hstack([self.curves[name], column]) if name in self.curves else column
+
+    def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
+        """Return the score of each strategy by task, with this task first."""
+        found: dict[str, dict[str, Estimate]] = {first: {}}
+        for name in self.scores:
+            task, strategy = name.split("/")
+            if task != "cosine":
+                found.setdefault(task, {})[strategy] = self._rate(name)
+        return {task: {key: ways[key] for key in STRATEGIES if key in ways} for task, ways in found.items()}
+
+    def cosines(self) -> dict[str, Estimate]:
+        """Return the mean cosine of mapped and target rows by modality."""
+        return {name.split("/")[1]: self._mean(name) for name in self.scores if name.startswith("cosine/")}
+
+    def retention(
+        self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
+    ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
+        """Return the ratios of mapping to re-embedding and to keeping the old model, and joint draws of all scores."""
+        names = [f"{task}/{strategy}" for strategy in strategies]
+        groups = self.groups.get(names[0])
+        means = np.array([self.scores[name].mean() for name in names])
+        influence = np.stack([self.influence[name] for name in names], axis=1)
+        drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
+        ratios = {}
+        for over in ("re-embed", "keep"):
+            for strategy in ("stored", "queries"):
+                if over in strategies and strategy in strategies and means[strategies.index(over)] > 0:
+                    both = [strategies.index(strategy), strategies.index(over)]
+                    above, below = means[both].tolist()
+                    ends = ratio_interval(above, below, influence[:, both], groups=groups)
+                    ratios[f"{strategy}/{over}"] = Estimate(above / below, *ends, len(influence))
+        return ratios, drawn
+
+    def _rate(self, name: str) -> Estimate:
+        # The correction for left-out anchors can leave [0, 1].
+        value = float(np.clip(self.scores[name].mean(), 0, 1))
+        ends = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=results_of(name))
+        return Estimate(value, *ends, len(self.scores[name]))
+
+    def _mean(self, name: str) -> Estimate:
+        value = float(self.scores[name].mean())
+        low, high = mean_interval(value, self.influence[name], groups=self.groups.get(name))
+        return Estimate(value, max(low, -1.0), min(high, 1.0), len(self.scores[name]))
+
+
+def results_of(name: str) -> int:
+    """Return the number of results over which the score of a query is averaged."""
+    return int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
+
+
+#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
+#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
+#: further anchors brought (docs/certify.md).
+EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
+
+SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: a few noisy points hardly determine how to extrapolate
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Held-out scores by number of anchors, and a power law fitted to them."""
+
+    sizes: np.ndarray  # (s,), numbers of anchors
+    scores: np.ndarray  # (parts, s), on parts of the items, or by maps of different anchors
+    n: int  # anchors available, where the extrapolation starts
+    exponent: float  # of best − drop·n^−exponent
+    drop: float
+    best: float  # the limit for many anchors
+
+    @classmethod
+    def through(
+        cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS
+    ) -> LearningCurve:
+        """Fit the power law by least squares, with larger weights for larger sizes."""
+        mean = scores.mean(axis=0)
+        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
+        # sizes misses the last rise.
+        weight = sizes / sizes.max()
+        best = (np.inf, 1.0, 0.0, float(mean[-1]))
+        for exponent in exponents:
+            design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
+            (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
+            if drop < 0:  # fewer anchors score higher only by chance: use a constant
+                top, drop = float(np.average(mean, weights=weight**2)), 0.0
+            error = float(np.sum((design @ (top, drop) - mean * weight) ** 2))
+            if error < best[0]:
+                best = (error, float(exponent), float(drop), float(top))
+        _, exponent, drop, top = best
+        return cls(sizes, scores, n, exponent, drop * float(sizes.max()) ** exponent, top)
+
+    def at(self, n: float) -> float:
+        """Return the curve at n anchors."""
+        return float(self.best - self.drop * float(n) ** -self.exponent)
+
+    def gain(self, more: int) -> float:
+        """Return the expected gain from this many further anchors."""
+        return self.at(self.n + more) - self.at(self.n)
+
+    def most(self, more: int) -> float:
+        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
+
+        The rise over the last doubling, with its one-sided 95 % error, times the number of doublings to come. Parts
+        share anchors, so the variance of their mean is s² (1/parts + held out/fitted on): Nadeau and Bengio (2003),
+        "Inference for the generalization error".
+        """
+        half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
+        rise = self.scores[:, -1] - self.scores[:, half]
+        parts, fitted_on = len(rise), self.sizes[-1]
+        error = 0.0
+        if parts > 1:
+            shared = (self.n - fitted_on) / fitted_on
+            error = float(t.ppf(0.95, parts - 1) * rise.std(ddof=1) * np.sqrt(1 / parts + shared))
+        doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
+        return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
+
+    def enough(self, wanted: float, most: int) -> int | None:
+        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough."""
+        if wanted >= self.best or self.drop <= 0:
+            return None
+        more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
+        if more > most:
+            return None
+        more = max(more, 1)
+        # Rounded up to two significant digits: more would suggest false precision.
+        step = 10 ** max(0, int(np.log10(more)) - 1)
+        return min(most, -(-more // step) * step)
+
+    def redraw(self, rng: np.random.Generator) -> LearningCurve:
+        """Return the curve through a bootstrap sample of the parts, with a random exponent from ``SHAPES``."""
+        sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
+        return LearningCurve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
+
+    def lifted(self, by: float) -> LearningCurve:
+        """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
+        return replace(self, scores=self.scores + by, best=self.best + by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain data."""
+        return {
+            "anchors": self.sizes.tolist(),
+            "mean": self.scores.mean(axis=0).tolist(),
+            "error": (self.scores.std(axis=0) / np.sqrt(max(len(self.scores) - 1, 1))).tolist(),
+            "law": {"best": self.best, "drop": self.drop, "exponent": self.exponent},
+        }
+
+
+def curve_of(measured: Measured, name: str, n: int, level: float) -> LearningCurve:
+    """Return the curve of a score through its level with all n anchors, which all items determine."""
+    curve = LearningCurve.through(np.array(measured.sizes) * n, measured.curves[name], n)
+    return curve.lifted(level - curve.at(n))
+
+
+def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, Any]]:
+    """Return the expected gain in score and cosine by number of further anchors, and its upper bound, or None if that
+    says nothing, since no score exceeds 1.
+    """
+    steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
+    out: list[dict[str, Any]] = []
+    for more in steps:
+        out.append({"more": more})
+        for name, one in (("score", curve), ("cosine", cosine_curve)):
+            room, most = max(0.0, 1.0 - one.at(one.n)), one.most(more)
+            out[-1] |= {name: min(one.gain(more), room), f"{name}_at_most": most if most < room else None}
+    return out
