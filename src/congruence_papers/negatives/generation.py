@@ -61,11 +61,9 @@ def generate(
         Captions; the rules expect English.
     kinds : sequence of str
         Some of ``KINDS``; with your own generator, any names.
-    per_caption : int, default=1
-        Largest number of different negatives of each kind per caption.
-    random_state : int, default=0
-        The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are
-        requested.
+    per_caption, random_state : int
+        Largest number of different negatives of each kind per caption. The negatives of a caption depend on the seed,
+        its row and the captions, but not on which other kinds are requested.
     generator : callable, optional
         ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default. Texts with the words of a caption
         of the same item are skipped.
@@ -76,8 +74,7 @@ def generate(
     Returns
     -------
     list of Negative
-        Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that
-        kind; ``count`` returns the number of such captions.
+        Ordered by caption, then as in ``kinds``; ``count`` returns for how many captions a kind has no valid edit.
 
     Notes
     -----
