@@ -23,7 +23,7 @@ from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import Folds, Sheet, read_unmapped, score_heldout
+from congruence.upgrade.certify.scoring import Sheet, read_unmapped, score_heldout
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -167,7 +167,7 @@ def true_stored(case, mapping, population, size, hubness):
     """Return the mean score of the mapped store by the deciding measure, over disjoint galleries of the population."""
     values = []
     for items in galleries(case, population, size, hubness):
-        sheet = Sheet(items, Folds.none(items), only_task=True)
+        sheet = Sheet(items, only_task=True)
         sheet.add(mapping)
         values.append(sheet.read(read_unmapped(items)[0])[f"{items.task}/stored"].score.mean())
     return float(np.mean(values))

@@ -225,5 +225,5 @@ def test_the_command_reads_labels_and_names_what_is_wrong(here, tmp_path, proble
     known = np.random.default_rng([0, 0]).permutation(120)[:30] // 3
     assert (line["n"], line["candidates"]) == (120 - 3 * len(set(known)), 240)
     wrong = here(*command, "--labels", "theirs.npz:ids")
-    assert "Got 240 labels for 120 vectors" in wrong.err
+    assert "Got 240 entries of --labels for 120 rows" in wrong.err
     assert "Name one of these" in here(*command, "--labels", "mine.npz:label", "--protect", "salt").err

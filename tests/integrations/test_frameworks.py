@@ -93,22 +93,6 @@ def test_langchain_searches_old_vectors(bridge, old_rows, nearest):
     assert store.similarity_search(QUERIES[0], k=1)[0].id == ids[0]
 
 
-def test_langchain_async_and_batches(bridge):
-    from congruence.integrations.langchain import CongruenceEmbeddings
-
-    embeddings = CongruenceEmbeddings(Toy(), bridge, batch_size=2)
-    want = bridge.transform(new_model(QUERIES), "text", "store")
-
-    async def ask():
-        return await asyncio.gather(embeddings.aembed_documents(QUERIES), embeddings.aembed_query(QUERIES[0]))
-
-    many, one = asyncio.run(ask())
-    np.testing.assert_allclose(many, want, atol=1e-6)
-    np.testing.assert_allclose(one, bridge.transform(new_model(QUERIES), "text")[0], atol=1e-6)
-    assert type(one[0]) is float
-    assert embeddings.embed_documents([]) == []
-
-
 # ------------------------------------------------------------------ LlamaIndex
 
 

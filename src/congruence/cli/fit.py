@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import (
-    ids_of,
-    print_facts,
-    print_json,
-    read,
-    read_groups,
-    refuse_options,
-    say_error,
-    two_sides,
-)
 from congruence.cli._engines import RAY, Engine, EngineOptions
+from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import print_facts, print_json, say_error
 from congruence.cli._scores import held_out_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
@@ -73,10 +65,8 @@ def fit(
     method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
     modality: str | None = option(None, "Modality of the items: image, text, etc."),
     single_modality: bool = option(False, "Only this modality will be mapped (auto).", "--single-modality"),
-    means: list[str] | None = option(
-        None, "MODALITY=OLD[,NEW]: rows of which only the means are used. May be repeated."
-    ),
-    queries: list[str] | None = option(None, "Modality of queries that will search. May be repeated."),
+    means: list[str] | None = option(None, "MODALITY=OLD[,NEW]: rows of which only the means are used; repeatable."),
+    queries: list[str] | None = option(None, "Modality of queries that will search; repeatable."),
     unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
     ids: Ids = None,

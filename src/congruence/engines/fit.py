@@ -85,10 +85,8 @@ def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: i
     a, b = ids[:n], other[:n]
     if not a.equals(b.cast(a.type)):
         at = next(k for k in range(n) if str(a[k]) != str(b[k]))
-        raise IdError(
-            f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}.",
-            "Join both models' vectors into one table by id, and pass its two columns.",
-        )
+        problem = f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}."
+        raise IdError(problem, "Join both models' vectors into one table by id, and pass its two columns.")
 
 
 def open_pairs(
@@ -165,10 +163,8 @@ def fit_dataset(
         Parameters of the map.
     """
     if method not in METHODS:
-        raise ParameterError(
-            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
-            "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
-        )
+        fix = "Pass one that can be fitted from moments, or fit on a sample without `engine=…`."
+        raise ParameterError(f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.", fix)
     scores: dict[str, object] = {"n_pairs": pairs.source.n}
     X, Y = _first_pairs(pairs)
     if check:

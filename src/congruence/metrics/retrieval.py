@@ -108,23 +108,19 @@ def top1_scores(
 ) -> np.ndarray:
     """Return for each query whether its nearest gallery row has the query's label.
 
+    The result (m,) is 1, 0, or a fraction for ties.
+
     Parameters
     ----------
     queries, gallery : array_like, shapes (m, d) and (n, d)
     query_labels, gallery_labels : array_like, shapes (m,) and (n,)
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (``CSLS``,
-        ``QBNorm``).
+        Correct for gallery rows that are near many queries (``CSLS``, ``QBNorm``).
     bank : array_like, shape (b, d), optional
         Other queries from which the correction is computed. By default the queries themselves: the score is then
         transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        1, 0, or a fraction for ties.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -158,16 +154,10 @@ def class_retrieval(
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine), in [0, 1]; always 1 with one
     class.
 
-    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
+    ``gallery_labels`` are by default those of the queries; the other arguments are as for ``top1_scores``. The paper
+    does not exclude a query's own row.
 
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-        E.g. images of one model, mapped into the other model's space, and the other model's images.
-    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
-        Those of the gallery are by default the same.
-    exclude_self, hubness, bank
-        As for ``top1_scores``. The paper does not exclude a query's own row.
+    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
     """
     labels = query_labels, query_labels if gallery_labels is None else gallery_labels
     scores = top1_scores(queries, gallery, *labels, exclude_self=exclude_self, hubness=hubness, bank=bank)
@@ -185,18 +175,11 @@ def zero_shot_accuracy(
 ) -> float:
     """Share of images whose nearest class prototype is that of their own class, in [0, 1].
 
-    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+    A prototype is one text vector per class; see ``ensemble_prompts``. ``labels`` (n,) are row numbers of
+    ``prototypes``, or of ``classes`` (k,), their names. ``hubness`` and ``bank`` are as for ``top1_scores``, with
+    images as the queries.
 
-    Parameters
-    ----------
-    images, prototypes : array_like, shapes (n, d) and (k, d)
-        A prototype is one text vector per class; see ``ensemble_prompts``.
-    labels : array_like, shape (n,)
-        Class of each image: a row number of ``prototypes``, or one of ``classes``.
-    classes : array_like, shape (k,), optional
-        Class of each prototype, without repetition; by default row numbers.
-    hubness, bank
-        As for ``top1_scores``, with images as the queries.
+    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
     scores = zero_shot_scores(images, prototypes, labels, classes, hubness=hubness, bank=bank)
     return float(scores.mean())

@@ -22,6 +22,7 @@ from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import OFFSET, choose_map, count_distinct
 from congruence.upgrade.readouts import choose_readout, read_as_store, read_queries
+from congruence.upgrade.sides import check_sides, recorded
 
 #: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
@@ -110,7 +111,7 @@ def fit(
     UnpairedError
         With ``strict``, if the anchors do not pass the pairing check.
     SpaceMismatchError
-        If rows in ``means`` are of another model.
+        If rows in ``means`` are of another model; a DirectionError if the two models are exchanged.
 
     Warns
     -----
@@ -190,6 +191,8 @@ def fit(
     model.target_space_ = replace(target.space, modality=theirs)
     if others and (method != "auto" or isinstance(model, OrthogonalMap)):
         model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
+    further = [recorded(f"means[{name!r}]", *of) for name, of in others.items()]
+    check_sides(recorded("rows", source, target), *further, recorded("unpaired rows", *(unpaired or (None, None))))
     sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )

@@ -42,11 +42,10 @@ from congruence.evaluation.judgments import expected_scores, judge, ranked_score
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
-from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
+from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, is_plain, rerank_rows
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import TypeIs
 
     from congruence.maps.torch_module import TorchMap
 
@@ -61,7 +60,6 @@ _OF_MAP = ("kind", "parameters", "facts")
 
 #: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
 _TINY, _HUGE = 1e-30, 1e30
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -584,10 +582,6 @@ def load(path: str | Path) -> Map | Bridge:
     return Bridge._restore(arrays, config, path)
 
 
-def _is_plain(queries: RowsLike) -> TypeIs[np.ndarray]:
-    return type(queries) is np.ndarray and queries.dtype in _FLOATS
-
-
 def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
     """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
     if len(rows) == 1:  # without the microseconds that reductions take
@@ -597,20 +591,10 @@ def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
     return squares, squares.min(), squares.max()
 
 
-def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
-    """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
-    if is_tensor(queries):
-        return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
-    A = queries if _is_plain(queries) else to_rows(queries, "queries")
-    if A.ndim == 1 and len(A) and A.dtype.kind in "fiub":
-        return A[None], True
-    return queries, False
-
-
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
-    if _is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
+    if is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
         # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
         # with them is said below.
         _, low, high = _squares(queries)
@@ -653,10 +637,9 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
 
 def wrong_direction(got: str, mapping: Map) -> DirectionError:
     """Return the error for vectors of the index's model passed as queries."""
-    remedy = "Bridge(mapping.inverse())" if hasattr(mapping, "inverse") else "Bridge(fit(new, old))"
     return DirectionError(
         f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}.",
-        f"Encode them with the new model, or use a map in the other direction: {remedy}.",
+        "Encode them with the new model, or fit the map in the other direction, from the new model to the old one.",
     )
 
 

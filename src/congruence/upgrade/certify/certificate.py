@@ -33,6 +33,7 @@ from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Criteria, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice, count_distinct
 from congruence.upgrade.progressive.meter import Estimate
+from congruence.upgrade.sides import check_sides, recorded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,6 +217,15 @@ def certify(
     queries = None if queries is None else by_modality(*queries, modality)
     design = Design.of(
         source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
+    )
+    held = () if queries is None else (("queries", *queries),)
+    check_sides(
+        *(
+            recorded(f"{what}[{name!r}]", old.get(name), new.get(name))
+            for what, old, new in (("anchors", source, target), *held)
+            for name in {**old, **new}
+        ),
+        recorded("text_queries", *(text_queries or (None, None))),
     )
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 
@@ -161,6 +162,7 @@ def compare_lists(
         return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
 
     scores = graded(worth[:, :k], best[:, k - 1])
+    easier = graded(worth[:, :k], best[:, k])
     pulls = np.zeros((2, n))
     place = np.arange(k)
     for at in range(k):
@@ -171,7 +173,6 @@ def compare_lists(
         # A row that is in the right list alone: the list under test stays, unless the row is the next in line.
         missed = right[:, at]
         alone = ~(found[:, :k] == missed[:, None]).any(axis=1)
-        easier = graded(worth[:, :k], best[:, k])
         for which in (0, 1):
             for row, change, here in (
                 (gone, after[which] - scores[which], slice(None)),
@@ -223,41 +224,33 @@ def influence_of(hits: Hits, paired: bool) -> np.ndarray:
     return np.asarray(hits.score.mean() + scale * (hits.score - hits.score.mean()))
 
 
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """The fold of each anchor, (n,), and of the scored rows by modality; −1 for rows that no map is fitted on."""
+#: The fold of rows by modality; −1 for rows that no map is fitted on.
+Folds: TypeAlias = Mapping[str, np.ndarray]
 
-    anchors: np.ndarray
-    rows: Mapping[str, np.ndarray]
 
-    @classmethod
-    def deal(cls, items: EvaluationSet, fitted: Sequence[str]) -> Folds:
-        """Divide anchors that are scored themselves; the rows of an item share its fold, or that of its class."""
-        tables, groups = items.tables, items.groups_of(fitted)
-        units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
-        fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
-        rows = dict.fromkeys(tables.source, fold)
-        if tables.by_class:
-            assert tables.classes is not None
-            on_items = tables.store_modality in fitted
-            rows[tables.store_modality] = fold if on_items else fold[tables.classes]
-            rows[tables.query_modality] = np.full(len(tables.ids[tables.query_modality]), -1) if on_items else fold
-        return cls(fold, rows)
+def deal_folds(items: EvaluationSet, fitted: Sequence[str]) -> tuple[np.ndarray, Folds]:
+    """Divide anchors that are scored themselves, (n,); the rows of an item share its fold, or that of its class."""
+    tables, groups = items.tables, items.groups_of(fitted)
+    units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
+    fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
+    rows = dict.fromkeys(tables.source, fold)
+    if tables.by_class:
+        assert tables.classes is not None
+        on_items = tables.store_modality in fitted
+        rows[tables.store_modality] = fold if on_items else fold[tables.classes]
+        rows[tables.query_modality] = np.full(len(tables.ids[tables.query_modality]), -1) if on_items else fold
+    return fold, rows
 
-    @classmethod
-    def none(cls, items: EvaluationSet) -> Folds:
-        """Return the folds of items that are no anchors."""
-        return cls(np.empty(0, np.intp), {name: np.full(len(ids), -1) for name, ids in items.tables.ids.items()})
 
-    def of(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
-        """Return the folds of some rows; texts of other items, modality None, have none."""
-        return np.full(len(rows), -1) if modality is None else self.rows[modality][rows]
+def folds_of(folds: Folds | None, modality: str | None, rows: np.ndarray) -> np.ndarray:
+    """Return the folds of some rows; items that are no anchors, and texts of other items, modality None, have none."""
+    return np.full(len(rows), -1) if folds is None or modality is None else folds[modality][rows]
 
 
 class Sheet:
     """What maps fitted on equally many folds show: similarities by search and strategy, cosines, the mapped store."""
 
-    def __init__(self, items: EvaluationSet, folds: Folds, *, only_task: bool = False) -> None:
+    def __init__(self, items: EvaluationSet, folds: Folds | None = None, *, only_task: bool = False) -> None:
         self._items, self._folds, tables = items, folds, items.tables
         searches = [items.search_of(items.task)] if only_task else items.searches
         self._near = {
@@ -286,18 +279,20 @@ class Sheet:
                 model = model.recentered(search.source, search.target, search.modality)
         for (search, strategy), near in self._near.items():
             queries, store = sides(strategy, model, items, search)
-            of_row = folds.of(stored, search.rows) // each
-            of_query = folds.of(None if search.role == "apart" else search.modality, search.queries) // each
+            of_row = folds_of(folds, stored, search.rows) // each
+            of_query = folds_of(folds, None if search.role == "apart" else search.modality, search.queries) // each
             for a, b in cells:
                 i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
                 if len(i) and len(j):
                     near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
         for name, (total, terms) in self._cosines.items():
-            rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
+            own = folds_of(folds, name, np.arange(total.shape[-1])) // each
+            rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
             if len(rows):
                 total[rows] += cosines(certified or model, items, name, rows)
                 terms[rows] += 1
-        rows = np.flatnonzero(np.isin(folds.rows[stored] // each, [b for a, b in cells if a == -1]))
+        own = folds_of(folds, stored, np.arange(items.tables.n)) // each
+        rows = np.flatnonzero(np.isin(own, [b for a, b in cells if a == -1]))
         if len(rows):
             self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
 
@@ -325,7 +320,7 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
 def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     """Score items that are not anchors."""
     judges, found = read_unmapped(items)
-    sheet = Sheet(items, Folds.none(items))
+    sheet = Sheet(items)
     sheet.add(model)
     out = Measured(mapped=sheet.mapped)
     for name, hits in (found | sheet.read(judges)).items():
@@ -347,7 +342,7 @@ def measure_heldout(
     for size in sizes_of(np.arange(len(fold)), fold):
         found = []
         for first in range(FOLDS):
-            sheet = Sheet(items, Folds.none(items), only_task=True)
+            sheet = Sheet(items, only_task=True)
             sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
             found.append(sheet.read(judges))
         out.add_size(size / FOLDS, {name: [hits[name].score.mean() for hits in found] for name in items.curved})
@@ -378,10 +373,10 @@ def cross_fit(
     certified, since other kinds can have quite different ones.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
-    folds = Folds.deal(items, recipe.fitted)
-    anchors = AnchorFolds(recipe, tables, folds.anchors)
-    sizes = sizes_of(np.arange(len(folds.anchors)) if groups is None else groups, folds.anchors)
-    coarse = folds.anchors // (FOLDS // COARSE)
+    fold, folds = deal_folds(items, recipe.fitted)
+    anchors = AnchorFolds(recipe, tables, fold)
+    sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
+    coarse = fold // (FOLDS // COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
     }
@@ -435,7 +430,7 @@ def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int
 
 def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
     """Return the fold of each row that has a score; rows that are no anchors are divided as well."""
-    part = folds.of(*items.units_of(name))
+    part = folds_of(folds, *items.units_of(name))
     return np.where(part < 0, np.arange(len(part)) % FOLDS, part)
 
 
