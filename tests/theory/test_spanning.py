@@ -1,6 +1,5 @@
 """Definition 5.4 and κ_S against closed forms, and κ_S against all vertices of the polytope it is a maximum over."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given
