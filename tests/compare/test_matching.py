@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import mannwhitneyu
 
 from congruence import errors
-from congruence.compare.matching import DEFAULT, Separation, match_test
+from congruence.compare.matching import DEFAULT, match_test
 from congruence.metrics import BETWEEN_SPACES, METRICS, cca, cknna, linear_cka, svcca
 
 FEW = {"draws": 8, "permutations": 19, "definition": "congruence"}
@@ -116,12 +116,6 @@ def test_a_hard_text_that_says_less_is_told_apart():
     assert swapped.effect_size < 0
 
 
-def test_a_hard_text_that_is_the_right_one_ties():
-    images, texts = pairs()
-    one = match_test(images, texts, texts.copy(), metrics=["mutual_knn"], **FEW)[2]
-    assert (one.auc, one.effect_size, one.p_value, one.other) == (0.5, 0.0, 1.0, one.match)
-
-
 def test_nearest_texts_change_places():
     images, texts = pairs(40)
     unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
@@ -135,21 +129,6 @@ def test_nearest_texts_change_places():
     hard = next(one for one in made if one.against == "hard" and one.metric == "linear_cka")
     shuffled = next(one for one in made if one.against == "shuffled" and one.metric == "linear_cka")
     assert shuffled.other < hard.other < hard.match
-
-
-def test_the_same_seed_repeats_and_arrays_are_left_alone():
-    images, texts = pairs()
-    kept = images.copy(), texts.copy()
-    ticks = []
-    found = match_test(images, texts, "nearest", random_state=3, callback=ticks.append, **FEW)
-    assert found == match_test(images, texts, "nearest", random_state=3, **FEW)
-    assert found != match_test(images, texts, "nearest", random_state=4, **FEW)
-    assert sum(ticks) == FEW["draws"] + FEW["permutations"]
-    np.testing.assert_array_equal(images, kept[0])
-    np.testing.assert_array_equal(texts, kept[1])
-    half = match_test(images.astype(np.float16), texts.astype(np.float16), "nearest", random_state=3, **FEW)
-    assert half[0].match == pytest.approx(found[0].match, abs=0.01)
-    assert Separation(**found[0].to_dict()) == found[0]
 
 
 def test_bad_input():

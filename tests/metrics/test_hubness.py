@@ -124,16 +124,6 @@ def test_a_row_left_out_is_left_out_of_the_bank_too():
     np.testing.assert_array_equal(top1_scores(X, X, labels, labels, hubness="csls", exclude_self=True), expected)
 
 
-@pytest.mark.parametrize("name", [None, "csls", "qb_norm"])
-def test_copies_tie_under_a_correction_too(name):
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((200, 128)).astype(np.float32)
-    gallery = np.concatenate([rows, rows[:50] * 3])
-    names = np.concatenate([np.zeros(200, int), np.ones(50, int)])
-    scores = top1_scores(rows[:50], gallery, np.ones(50, int), names, hubness=name)
-    np.testing.assert_array_equal(scores, np.full(50, 0.5))
-
-
 def test_memory_is_a_block(monkeypatch):
     seen = []
     real = CSLS.shift

@@ -112,8 +112,6 @@ def top1_scores(
 
     Parameters
     ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
     hubness : {"csls", "qb_norm"} or Hubness, optional
         Correct for gallery rows that are near many queries (``CSLS``, ``QBNorm``).
     bank : array_like, shape (b, d), optional
@@ -221,18 +219,10 @@ def recall_at_k(
 ) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
-    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
-
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-    relevant : sequence of length m
-        For each query the relevant gallery row, or a sequence of several.
-    mode : {"any", "share"}, default="any"
-        ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
-        retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
-    hubness, bank
-        As for ``top1_scores``.
+    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random. ``relevant``
+    has for each query the relevant gallery row, or a sequence of several. ``mode`` is "any", the share of queries with
+    at least one relevant row among the k, the convention of image-caption retrieval, or "share", the mean share of
+    relevant rows found, the convention of information retrieval. The other arguments are as for ``top1_scores``.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.arrays import to_numpy
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._kernel import (
-    Affinity,
-    Dense,
-    Kernel,
-    Scratch,
-    exponential,
-    fits,
-    strip_bytes,
-    strip_pool_for,
-    width,
-)
+from congruence.transport._comparison import Side as Side
+from congruence.transport._kernel import Affinity, Dense
 from congruence.transport.balanced import (
     LEAST,
     MASSES,
@@ -48,26 +39,10 @@ from congruence.transport.unbalanced import check_rho, relax
 if TYPE_CHECKING:
     from torch import Tensor
 
-ResultT = TypeVar("ResultT")
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
 TIGHT = 0.2
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
 SAFE = 0.8
-
-
-@dataclass(frozen=True)
-class Side:
-    """The plan of one side: its affinities, its potentials, and its marginals at convergence."""
-
-    affinity: Affinity
-    epsilon: float
-    potentials: Potentials[np.ndarray]
-    marginals: tuple[np.ndarray, np.ndarray]
-    kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
-
-    def exponent(self, part: slice, out: Array) -> Array:
-        """Write the rows ``part`` of log P into ``out``, and return it."""
-        return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
 
 
 @dataclass(frozen=True)
@@ -409,41 +384,3 @@ class _Solver:
     ) -> Side:
         solved, kernel = iterate(affinity, float(epsilon), *marginals, self.max_iter, goal, self.memory, start, buffer)
         return Side(affinity, float(epsilon), solved, marginals, kernel)
-
-
-def compare(
-    student: Side,
-    teacher: Side,
-    memory: int,
-    use: Callable[[slice, Array], ResultT],
-    then: Callable[[slice, Array], None] | None = None,
-) -> list[tuple[Array, ResultT]]:
-    """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
-
-    A part is the sum of P* log(P*/P) − P* + P, float64: over all rows the last two terms cancel up to rounding, but
-    with them the sum is never negative, and the gradient is exact at any potentials. ``use``, in several threads at
-    once, and then ``then``, in the order of the rows, get a slice and its strip of P − P*, which is scratch memory.
-    """
-    affinity = student.affinity
-    xp, n = affinity.xp, affinity.shape[0]
-    held = fits(affinity, memory)
-    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held)))
-    scratch = Scratch(affinity)
-
-    def strip(part: slice, number: int) -> Array:
-        return scratch.rows(part.stop - part.start, number)
-
-    def work(part: slice) -> tuple[Array, ResultT]:
-        P, Q, spare = (strip(part, number) for number in range(3))
-        student.exponent(part, P)
-        teacher.exponent(part, Q)
-        xp.subtract(Q, P, out=spare)
-        spare *= exponential(Q)
-        exponential(P)
-        P -= Q
-        spare += P
-        return xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), use(part, P)
-
-    after = None if then is None else lambda part, _: then(part, strip(part, 0))
-    with strip_pool_for(affinity, memory) as pool:
-        return list(pool.each(work, parts, after))
