@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence.cli._base import print_facts, print_json, print_table, say
 from congruence.cli._options import Json, argument, option, settable
+from congruence.cli._output import print_facts, print_json, print_table, say
 from congruence.errors import ParameterError
 
 #: Type of the stored numbers, bytes per row beside its vector, size of a fragment in MB, memory of the driver in GB,
