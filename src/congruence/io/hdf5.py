@@ -67,6 +67,12 @@ def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
     return data
 
 
+def _in_heap(kind: np.dtype) -> bool:
+    """Return whether values of an HDF5 type are variable-length strings, which are stored in a separate heap."""
+    text = require("h5py", extra="hdf5").check_string_dtype(kind)
+    return kind.kind == "O" or (text is not None and text.length is None)
+
+
 def _strings(path: str | Path, wanted: list[str], n: int = 1) -> list[str]:
     """Read about ``n`` variable-length strings in a subprocess with a time limit: ``[dataset]``, or one string, its
     ``[dataset, attribute]``.
@@ -99,7 +105,7 @@ class Hdf5Sink(Sink):
         self._file = stack.enter_context(h5py.File(temporary, "w"))
         self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
         if self.space != Space():
-            self._data.attrs[SPACE_KEY] = space_json(self.space)
+            self._data.attrs[SPACE_KEY] = np.bytes_(space_json(self.space).encode())
         self._names: list[pa.Array] = []
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
@@ -132,7 +138,10 @@ class Hdf5Source(NamedArrays):
             data = _own_dataset(file, self._key, path)
             self._set_matrix(tuple(data.shape), data.dtype)
             described = SPACE_KEY in data.attrs
-        self.space = read_space(_strings(path, [self._key, SPACE_KEY])[0] if described else None, path)
+            in_heap = described and _in_heap(data.attrs.get_id(SPACE_KEY).dtype)
+            saved = data.attrs[SPACE_KEY] if described and not in_heap else b""
+        saved = _strings(path, [self._key, SPACE_KEY])[0] if in_heap else saved
+        self.space = read_space(saved if isinstance(saved, bytes) else str(saved), path)
         self._set_ids(ids, shapes)
 
     @classmethod
@@ -158,8 +167,7 @@ class Hdf5Source(NamedArrays):
         """Read a one-dimensional dataset; strings are returned as an object array."""
         with _open(path) as file:
             data = _own_dataset(file, key, path)
-            text = require("h5py", extra="hdf5").check_string_dtype(data.dtype)
-            if data.dtype.kind != "O" and (text is None or text.length is not None):  # else it stands in a heap
+            if not _in_heap(data.dtype):
                 step = max(1, TEXT_BYTES // data.dtype.itemsize)
                 parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
                 return np.concatenate(parts) if parts else np.empty(0, object)
