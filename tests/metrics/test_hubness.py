@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import congruence.metrics.hubness as hubness
 from arrays import unit
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics import CSLS, QBNorm, class_retrieval, recall_at_k, top1_scores, zero_shot_accuracy
+from congruence.metrics import CSLS, QBNorm, class_retrieval, recall_at_k, top1_scores
 
 
 def dense_csls(queries, gallery, bank, k):

@@ -1,6 +1,5 @@
 """From a linear map to a rotation and on to texts: every promise is kept, and no constant can be smaller."""
 
-
 import numpy as np
 import pytest
 import scipy.linalg

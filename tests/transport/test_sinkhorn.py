@@ -1,6 +1,5 @@
 """Entropic plans against POT and what is known of them."""
 
-
 import numpy as np
 import ot
 import pytest

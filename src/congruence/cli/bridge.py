@@ -75,9 +75,7 @@ def evaluate(
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     at: list[int] | None = option(None, "Cutoff k for recall; repeatable. 1 and 10 by default."),
     threshold: list[float] | None = option(None, "A threshold of the old model to translate; repeatable."),
-    settings: dict[str, Any] = settable(
-        mode="any", candidates=100, hubness=str, bank=str, normalize="auto"
-    ),
+    settings: dict[str, Any] = settable(mode="any", candidates=100, hubness=str, bank=str, normalize="auto"),
     seed: Seed = 0,
     out: str | None = option(None, "Folder to save the bridge to, with thresholds if possible.", "--out", "-o"),
     force: Force = False,

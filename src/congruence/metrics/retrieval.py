@@ -176,8 +176,8 @@ def zero_shot_accuracy(
     """Share of images whose nearest class prototype is that of their own class, in [0, 1].
 
     A prototype is one text vector per class; see ``ensemble_prompts``. ``labels`` (n,) are row numbers of
-    ``prototypes``, or of ``classes`` (k,), their names. ``hubness`` and ``bank`` are as for ``top1_scores``, with images
-    as the queries.
+    ``prototypes``, or of ``classes`` (k,), their names. ``hubness`` and ``bank`` are as for ``top1_scores``, with
+    images as the queries.
 
     Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
