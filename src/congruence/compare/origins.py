@@ -29,7 +29,7 @@ JUDGED = 2048
 _SHARE, _COUNT = 0.02, 3
 
 #: The share where it is not sure that they are of the other kind.
-_UNSURE = 0.05
+_UNSURE = 0.1
 
 
 class OriginDetector:
