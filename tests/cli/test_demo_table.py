@@ -14,7 +14,6 @@ def demo():
     pytest.importorskip("lance")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("congruence.cli._demo_emoji.seen_and_unseen", lambda *rows: [])
-        patch.setattr("congruence.cli._demo_emoji.round_trip", lambda *rows: [])
         few = {"n": [], "curves": []}
         verdict = {"sentence": "", "action": ""}
         summary = {"few_anchors": few, "verdict": verdict, "commuting": {"overlap": 0.0}}

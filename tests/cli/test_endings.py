@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import warnings
@@ -81,6 +80,8 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     link, pipe = f"link{suffix}", f"pipe{suffix}"
     (data / link).symlink_to("/dev/null")
     os.mkfifo(data / pipe)
+    (data / "thesis").mkdir()
+    (data / "thesis" / "chapter.txt").write_text("years of work")
     for name in ("congruence.embed", "congruence_papers.running", "congruence.recipe", "congruence.report"):
         importlib.import_module(name)  # or what these import now would stay patched
     for name in ("read_embeddings", "read_column"):  # nothing is read before
@@ -98,8 +99,8 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     for out in (".", "..", "", link, f"missing/x{suffix}", f"{LONG}{suffix}"):
         one_sentence(here(*WRITERS[writer], out))
     if not writer.startswith("demo"):  # which has no --force
-        one_sentence(here(*WRITERS[writer], link, "--force"))
-        one_sentence(here(*WRITERS[writer], pipe, "--force"))
+        for out in (link, pipe, "thesis"):
+            one_sentence(here(*WRITERS[writer], out, "--force"))
     assert state() == before
 
 
@@ -255,7 +256,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypat
     "command",
     [
         "fit a.npz b.npz -o x", "fit a.npz b.npz -o x --method mlp", "lab similarity a.npz b.npz",
-        "lab similarity a.npz b.npz --layers", "lab match a.npz b.npz", "lab negatives captions.txt -o x.csv",
+        "lab similarity a.npz b.npz --layers", "lab match a.npz b.npz",
         "lab shift a.npz b.npz --normalize", "check sample", "check sample --anchors 50", "demo",
         "train csa --pairs a.npz,b.npz -o x", "report map sample",
     ],
@@ -358,8 +359,8 @@ def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, bro
     place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
     text = place.read_text()
     assert "Traceback (most recent call last)" in text
-    assert f"Python {sys.version.split()[0]}" in text
-    assert f"numpy {np.__version__}" in text
+    assert sys.version.split()[0] in text
+    assert np.__version__ in text
     assert "'fit' 'a.npz' 'b.npz'" in text
     assert "hf_abcdefghijk" not in text
     assert os.stat(place).st_mode & 0o077 == 0
@@ -510,9 +511,3 @@ def test_every_error_of_the_tree_exits_with_2():
 
     for kind in leaves(errors.CongruenceError):
         assert _ending.explain(kind("Got x."), []) == ("Got x.", 2)
-
-
-def test_a_signal_says_what_was_written(here, data, monkeypatch):
-    monkeypatch.setattr("congruence.cli.fit._report", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 143)
-    assert said == "error: stopped by a signal. Before that x was written.\n"

@@ -2,18 +2,13 @@
 
 import os
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import congruence
 import congruence._utils.atomic as atomic
-from congruence.embeddings import Space
-from congruence.errors import OutputExistsError
 from congruence.io import open_source
-from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 6)).astype(np.float32)
@@ -24,34 +19,7 @@ def data(tmp_path):
     np.savez(tmp_path / "a.npz", v=X)
     np.savez(tmp_path / "b.npz", v=X @ np.linalg.qr(RNG.standard_normal((6, 6)))[0].astype(np.float32))
     congruence.OrthogonalMap().fit(X, X).save(tmp_path / "map")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     return tmp_path
-
-
-def kept(data):
-    return (data / "thesis" / "chapter.txt").read_text() == "years of work"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "fit a.npz:v b.npz:v -o thesis", "fit a.npz:v b.npz:v -o pipe", "fit a.npz:v b.npz:v -o out",
-        "transform map a.npz:v -o thesis", "transform map a.npz:v -o pipe", "transform map a.npz:v -o out",
-        "transform map a.npz:v -o out.npy", "bridge export map -o out",
-    ],
-)  # fmt: skip
-def test_what_congruence_did_not_write_is_never_replaced(here, data, command):
-    os.mkfifo(data / "pipe")
-    (data / "out").symlink_to(data / "pipe")
-    (data / "out.npy").symlink_to("/dev/null")
-    before = {path: os.lstat(path).st_ino for path in data.rglob("*")}
-    for more in ((), ("--force",)):
-        done = here(*command.split(), *more).ends(2)
-        assert done.err.startswith("error: Got ")
-        assert "Pass --force" not in done.err
-    assert {path: os.lstat(path).st_ino for path in data.rglob("*")} == before
-    assert kept(data)
 
 
 def test_a_map_replaces_a_map(here, data):
@@ -80,56 +48,6 @@ def test_a_file_beside_the_output_is_not_replaced_or_removed(here, data):
         )
     assert (data / "out.npy.space.json").read_text() == '{"years": "of work"}'
     assert not (data / "out.npy").exists()
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet", ".csv", ".jsonl", ".safetensors", ""])
-def test_of_two_transforms_to_one_path_one_succeeds(data, suffix):
-    sides = (congruence.Embeddings(X, space=Space(name)) for name in "ab")
-    first = congruence.fit(*sides, check=False)
-    maps = first, first.inverse()
-    barrier = threading.Barrier(2)
-    out = data / f"out{suffix}"
-
-    def write(mapping):
-        source = open_source(data / "a.npz:v")
-        try:
-            transform_file(mapping, source, out, check=False, callback=lambda _: barrier.wait(10))
-        except OutputExistsError:
-            return None
-        return mapping.target_space_.model
-
-    before = {path.name for path in data.iterdir()}
-    with ThreadPoolExecutor(2) as pool:
-        done = [model for model in pool.map(write, maps) if model]
-    assert len(done) == 1
-    assert open_source(out).space.model == done[0]
-    assert {path.name for path in data.iterdir()} - before <= {out.name, f"{out.name}.space.json"}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "fit a.npz:v b.npz:v -o out",
-        "transform map a.npz:v -o out.npy",
-        "transform map a.npz:v -o out",
-        "bridge export map -o out.vt",
-    ],
-)
-def test_what_another_writer_published_meanwhile_stays_and_the_loser_exits_2(here, data, command, monkeypatch):
-    before = {path.name for path in data.iterdir()}
-    publish, out = atomic._publish, data / command.split()[-1]
-
-    def late(temporary, *rest):
-        if temporary.is_dir():
-            out.mkdir()
-        (out / "part" if temporary.is_dir() else out).write_text("of the other")
-        publish(temporary, *rest)
-
-    monkeypatch.setattr(atomic, "_publish", late)
-    done = here(*command.split()).ends(2)
-    assert done.err.startswith("error: Got ")
-    assert (out / "part" if out.is_dir() else out).read_text() == "of the other"
-    assert {path.name for path in data.iterdir()} - before == {out.name}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

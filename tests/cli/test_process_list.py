@@ -5,7 +5,7 @@ import os
 import pytest
 
 import congruence.databases
-from congruence.cli._base import open_asking
+from congruence.cli._input import open_asking
 from congruence.databases import Address
 from congruence.errors import DatabaseError
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from congruence import Space
+import congruence
+from congruence import Embeddings, Space
+from congruence.errors import DirectionError, SpaceMismatchError
 from congruence.io import open_sink
 from congruence.synthetic import rigid_problem
 
@@ -57,6 +59,44 @@ def test_swapped_files_are_answered_with_what_to_type(here, files, tmp_path, typ
     done = here(typed).ends(2)
     assert SWAPPED[typed] in done.err.splitlines()[-1], done.err
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "fit old.npy old.npy -o m", "check old.npy same.npy", "check old.npy link.npy",
+        "fit old.npy same.npy -o m --no-pairs", "fit o.parquet n.parquet -o m --means text=to.parquet,to.parquet",
+        "check o.parquet n.parquet --also text=to.parquet,to.parquet",
+        "fit o.parquet n.parquet -o m --unpaired x.parquet,n.parquet",
+        "lab evaluate map --old-image old.npy --new-image link.npy",
+    ],
+)  # fmt: skip
+def test_one_file_is_not_of_two_models(here, files, tmp_path, typed):
+    np.save(tmp_path / "same.npy", OLD)
+    (tmp_path / "link.npy").symlink_to("old.npy")
+    if " map" in typed:
+        here("fit old.npy new.npy -o map --modality image").ends(0)
+    here(typed).refused("Pass the same items, encoded by the other model.")
+
+
+def test_python_refuses_recorded_rows_of_the_wrong_model_as_the_command_line_does():
+    def rows(model, vectors, modality="image"):
+        return Embeddings(vectors, space=Space(model, modality=modality))
+
+    old, new, texts = rows("old", OLD), rows("new", NEW), (rows("old", OLD, "text"), rows("new", NEW, "text"))
+    assert congruence.fit(old, new, means={"text": texts})
+    for call in (
+        lambda: congruence.fit(old, new, means={"text": texts[::-1]}),
+        lambda: congruence.fit(old, new, means={"text": (texts[1], None)}),
+        lambda: congruence.fit(old, new, unpaired=(new, old)),
+        lambda: congruence.certify({"image": old, "text": texts[1]}, {"image": new, "text": texts[0]}),
+        lambda: congruence.certify(old, new, queries=(new, old)),
+        lambda: congruence.certify(old, new, text_queries=texts[::-1]),
+    ):
+        with pytest.raises(DirectionError, match=r"The old and the new model are swapped: .* holds vectors of new"):
+            call()
+    with pytest.raises(SpaceMismatchError, match="given for one model"):
+        congruence.fit(old, new, means={"text": (texts[0], rows("old", NEW, "text"))} | {"audio": (texts[1], texts[1])})
 
 
 @pytest.mark.parametrize("typed", ["check old.npy new.npy --store old.npy -o {}", "fit old.npy new.npy -o {}"])

@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -28,17 +28,6 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import (
-    check_not_input,
-    number,
-    print_json,
-    print_table,
-    progress,
-    refuse_passwords,
-    say,
-    say_error,
-    spelling,
-)
 from congruence.cli._ending import (
     OutputLostError,
     Shielded,
@@ -49,20 +38,13 @@ from congruence.cli._ending import (
     named_by,
     stoppable,
 )
+from congruence.cli._input import refuse_passwords, spelling
 from congruence.cli._options import PlainValues, with_groups
+from congruence.cli._output import check_not_input, number, print_json, print_table, progress, say, say_error
 from congruence.errors import ParameterError
 
-__all__ = [
-    "app",
-    "check_not_input",
-    "main",
-    "number",
-    "print_json",
-    "print_table",
-    "progress",
-    "say",
-    "say_error",
-]  # the program, and what commands that other packages add may use
+#: The program, and what commands that other packages add may use.
+__all__ = ["app", "check_not_input", "main", "number", "print_json", "print_table", "progress", "say", "say_error"]
 
 #: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
 LINES = "\n\t"
@@ -92,7 +74,7 @@ class _Group(PlainValues, TyperGroup):
         if args[0] in names or args[0][:1] == "-" or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         path = [*_typed(ctx), *_arguments(ctx)]
-        meant = _MEANT.get(" ".join([*path[1:], args[0]])) or next(iter(_same_name(args[0])), None)
+        meant = _MEANT.get(" ".join([*path[1:], args[0]])) or _same_name(args[0])
         near = get_close_matches(args[0], names, 1)
         words = ["congruence", meant] if meant else [*path, *(near or ["--help"])]
         raise ParameterError(
@@ -124,33 +106,18 @@ class _Group(PlainValues, TyperGroup):
         return group
 
 
-#: What earlier versions called the sides.
-_SIDES = {"source": "old_", "target": "new_"}
-
-#: What to type instead of options of earlier versions.
-_RENAMED = {
-    **{"target_ids": "--ids OLD,NEW", "id_column": "--ids COLUMN", "certificate": "--from FOLDER"},
-    **{f"unpaired_{side}": "--unpaired OLD,NEW" for side in _SIDES},
-    **{f"{side}_{modality}": f"--also {modality}=OLD,NEW" for side in _SIDES for modality in ("image", "text")},
-    **{f"query_{side}_{modality}": f"--test {modality}=OLD,NEW" for side in _SIDES for modality in ("image", "text")},
-    **{"queries_text": "--queries FILE", "queries_text_source": "--old-queries FILE"},
-    **{"no_reflection": "--set allow_reflection=false", "no_check_space": "--set check=false"},
-    **{"dry_run": "congruence migrate URL plan", "progressive": "congruence migrate URL reembed"},
-}
-
-
 class _Command(PlainValues, TyperCommand):
     """A command whose messages name its flags."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Read the options. One that is now a setting, or is called otherwise, is answered with what to type."""
+        """Read the options. One that is a setting is answered with what to type."""
         known = {flag for option in self.get_params(ctx) for flag in (*option.opts, *option.secondary_opts)}
         words = args[: args.index("--")] if "--" in args else args
         for word, following in zip(words, [*args[1:], "-"], strict=False):
             flag, _, value = word.partition("=")
             if flag[:2] != "--" or flag in known or ctx.resilient_parsing:
                 continue
-            if says := _instead(flag[2:].replace("-", "_"), value, following, known, self._settable()):
+            if says := _as_setting(flag[2:].replace("-", "_"), value, following, self._settable()):
                 raise ParameterError(f"There is no option {flag} of {' '.join(_typed(ctx))}.", f"Type: {says}")
         return super().parse_args(ctx, args)
 
@@ -174,21 +141,16 @@ class _Command(PlainValues, TyperCommand):
         return known() if callable(known) else known
 
 
-def _instead(name: str, value: str, following: str, known: Set[str], settable: Mapping[str, Any]) -> str | None:
-    """Return what to type instead of an unknown option: a setting, or an option that is called otherwise; or None."""
-    ours = re.sub("^(source|target)_", lambda side: _SIDES[side[1]], name)
-    if setting := next((one for one in (name, ours) if one in settable), None):
-        if settable[setting] is bool or isinstance(settable[setting], bool):
+def _as_setting(name: str, value: str, following: str, settable: Mapping[str, Any]) -> str | None:
+    """Return what to type instead of an unknown option that is a setting; None if it is none."""
+    if name in settable:
+        if settable[name] is bool or isinstance(settable[name], bool):
             value = value or "true"
         elif following[:1] != "-":
             value = value or following
-        return f"--set {shlex.quote(f'{setting}=' + (value or 'VALUE'))}"
-    if (off := name.removeprefix("no_")) in settable:
-        return f"--set {off}=false"
-    if (new := f"--{ours}".replace("_", "-")) in known:
-        return new
-    instead = _RENAMED.get(name, "")
-    return instead if instead.split(" ")[0] in {"congruence", *known} else None
+        return f"--set {shlex.quote(f'{name}=' + (value or 'VALUE'))}"
+    off = name.removeprefix("no_")
+    return f"--set {off}=false" if off in settable else None
 
 
 def _typed(ctx: Any) -> list[str]:
@@ -198,11 +160,8 @@ def _typed(ctx: Any) -> list[str]:
 
 def _arguments(ctx: Any) -> list[str]:
     """Return the arguments of a command that were typed."""
-    return [
-        ctx.params[one.name]
-        for one in ctx.command.params
-        if one.param_type_name == "argument" and one.name in ctx.params
-    ]
+    names = [one.name for one in ctx.command.params if one.param_type_name == "argument"]
+    return [ctx.params[name] for name in names if name in ctx.params]
 
 
 #: What typer raises for words that are no command.
@@ -261,16 +220,17 @@ PANELS = {
 }
 
 
-#: What words of earlier versions are now.
+#: What other words mean, by the command that they follow.
 _MEANT = {"certify": "check", "serve": "bridge serve", "export": "bridge export", "bridge index": "bridge search"}
 
 
-def _same_name(name: str) -> Iterator[str]:
-    """Yield the commands of groups that have this name."""
+def _same_name(name: str) -> str | None:
+    """Return the command of a group that has this name, if there is one."""
     program = _program(complete=False)
     for group in ("lab", "bridge", "migrate URL"):
         if name in program.get_command(None, group.split()[0]).list_commands(None):
-            yield f"{group} {name}"
+            return f"{group} {name}"
+    return None
 
 
 def _command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:

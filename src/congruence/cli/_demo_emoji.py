@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import number, print_json, print_table, progress, say
 from congruence.cli._demo_photos import Library, has_lancedb, library_rows, print_rollback, verify_and_switch
 from congruence.cli._ending import knows_unicode
+from congruence.cli._output import number, print_json, print_table, progress, say
 from congruence.cli._scores import CONTROLS
 from congruence.errors import DuplicateWarning, ParameterError
 
@@ -55,13 +55,11 @@ def run(page: str | None, *, classes: int, seed: int, save_map: str | None, migr
     for one in pages:
         check_output(one, force=True)
     sample = load_sample("emoji")
-    with progress("fitting and measuring", 3 + migrates, as_json) as callback:
+    with progress("fitting and measuring", 2 + migrates, as_json) as callback:
         advance = callback or (lambda count: None)
         mapping = fit_on_images(sample, classes, seed)
         split = Split.from_dict(mapping.scores_["holdout"])
         table = seen_and_unseen(sample, mapping, split)
-        advance(1)
-        round_trips = round_trip(sample, mapping, split)
         advance(1)
         summary = summarize(mapping, sample, random_state=seed)
         if save_map is not None:
@@ -79,7 +77,6 @@ def run(page: str | None, *, classes: int, seed: int, save_map: str | None, migr
         "models_alone": sample.info["each_model_alone"],
         "table": table,
         "few_anchors": summary["few_anchors"],
-        "round_trip": round_trips,
         "commuting_overlap": summary["commuting"]["overlap"],
         "report": page,
         "migration": migrated and {key: migrated[key] for key in ("searches", "identical", "same_lists")},
@@ -163,50 +160,8 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap, split: Split) -> lis
     return list(table.values())
 
 
-def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
-    """Score round trips: back by the inverse, by a map fitted in the reverse direction, and by one fitted on other
-    anchors.
-
-    In the third, the two maps share no anchor, so their composition is the identity only if both are correct. The last
-    two lines are controls: every vector at the source's mean, and a random rotation about that mean.
-    """
-    import numpy as np
-
-    from congruence.evaluation.controls import ControlRows
-    from congruence.maps import OrthogonalMap
-    from congruence.metrics import class_retrieval, paired_cosine
-
-    source, target = sample.source, sample.target
-    unseen = split.held_out(source["image"].ids)
-    seen = np.flatnonzero(~unseen)
-
-    def fit(rows: np.ndarray, back: bool) -> OrthogonalMap:
-        start, end = (target, source) if back else (source, target)
-        fitted = OrthogonalMap().fit(start["image"].vectors[rows], end["image"].vectors[rows], modality="image")
-        return fitted.recenter(start["text"].vectors[rows].mean(0), end["text"].vectors[rows].mean(0), modality="text")
-
-    paths = {
-        "its inverse": (mapping, mapping.inverse()),
-        "a map fitted backwards on the same anchors": (mapping, fit(seen, back=True)),
-        "two maps that share no anchor": (fit(seen[::2], back=False), fit(seen[1::2], back=True)),
-    }
-    lines: dict[str, dict[str, Any]] = {path: {"path": path} for path in (*paths, "constant", "random rotation")}
-    for modality in ("image", "text"):
-        X = source[modality].vectors[unseen]
-        for path, (forward, reverse) in paths.items():
-            returned = reverse.for_modality(modality).transform(forward.for_modality(modality).transform(X))
-            lines[path][f"{modality}_retrieval"] = class_retrieval(returned, X, np.arange(len(X)))
-            lines[path][modality] = paired_cosine(X, returned)
-        mean = mapping.modality_means_[modality][0]
-        rows = ControlRows(mean, np.linalg.norm(X - mean, axis=1), X.shape[1], in_sample=False)
-        controls = rows.score(lambda control, X=X: paired_cosine(X, control))  # type: ignore[misc]
-        for path, value in (("constant", controls.constant), ("random rotation", controls.random_rotation)):
-            lines[path] |= {f"{modality}_retrieval": 1 / len(X), modality: value}  # found by chance
-    return list(lines.values())
-
-
 def print_scores(result: dict[str, Any]) -> None:
-    """Print the scores, by the number of anchors, and of the round trips."""
+    """Print the scores, and those of unseen classes by the number of anchors."""
 
     def lines(cosines: bool, columns: tuple[str, ...], controls: tuple[str, ...]) -> list[list[str]]:
         keys = [(part, column) for part in ("seen", "unseen") for column in columns]
@@ -228,12 +183,6 @@ def print_scores(result: dict[str, Any]) -> None:
     curve = result["few_anchors"]
     rows = [[line["name"], *map(number, line["mean"])] for line in curve["curves"]]
     print_table("unseen classes by number of anchor images", ["", *map(str, curve["n"])], rows)
-    keys = ("image_retrieval", "image", "text_retrieval", "text")
-    print_table(
-        "round trip on unseen classes: how often a vector retrieves its original, and its cosine with it",
-        ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
-        [[line["path"], *(number(line[key]) for key in keys)] for line in result["round_trip"]],
-    )
 
 
 def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: int = 0) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, has_marker
 from congruence._utils.optional import require
-from congruence.cli._base import number, print_table, say, write_table
+from congruence.cli._output import number, print_table, say, write_table
 from congruence.errors import MigrationError
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-import platform
 import re
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -74,14 +73,14 @@ def guarded() -> Iterator[None]:
     codecs.register_error(_REPLACE, _replace_characters)
     _open_closed()
     before = sys.stdout, sys.stderr
-    handlers = [getattr(stream, "errors", None) for stream in before]
-    _set_error_handlers(before, [_REPLACE] * 2)
+    handlers = [_handle_errors(stream, _REPLACE) for stream in before]
     sys.stdout, sys.stderr = _Stream(before[0], may_lose=False), _Stream(before[1], may_lose=True)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        _set_error_handlers(before, handlers)
+        for stream, handler in zip(before, handlers, strict=True):
+            _handle_errors(stream, handler)
 
 
 def discard_output() -> None:
@@ -99,11 +98,13 @@ def knows_unicode() -> bool:
     return False
 
 
-def _set_error_handlers(streams: Iterable[object], handlers: Iterable[str | None]) -> None:
-    for stream, handler in zip(streams, handlers, strict=True):
-        if hasattr(stream, "reconfigure"):
-            with suppress(OSError):  # flushes its buffer first
-                stream.reconfigure(errors=handler)
+def _handle_errors(stream: Any, handler: str | None) -> str | None:
+    """Set how a stream handles characters that it cannot encode, and return how it did."""
+    before = getattr(stream, "errors", None)
+    if hasattr(stream, "reconfigure"):
+        with suppress(OSError):  # flushes its buffer first
+            stream.reconfigure(errors=handler)
+    return before
 
 
 def _open_closed() -> None:
@@ -231,7 +232,9 @@ def _allocation_failure(error: BaseException) -> str | None:
 def _report_bug(error: BaseException) -> str:
     """Save the details of a bug to a file, and return a sentence that asks the user to report it."""
     summary = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
-    details = redact(_details(error))
+    command = " ".join(["congruence", *map(repr, sys.argv[1:])])
+    trace = "".join(traceback.format_exception(error))
+    details = redact(f"{_versions()}\ncommand: {command}\n\n{trace}")
     try:
         handle, path = tempfile.mkstemp(prefix="congruence-bug-", suffix=".txt")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
@@ -246,24 +249,12 @@ def _report_bug(error: BaseException) -> str:
     )
 
 
-def _details(error: BaseException) -> str:
-    from importlib.metadata import PackageNotFoundError, version
+def _versions() -> str:
+    with suppress(Exception):  # what is wrong may be in the way here, too
+        from congruence.system import system_info
 
-    def installed(name: str) -> str:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return "not installed"
-
-    libraries = ("numpy", "scipy", "scikit-learn", "pyarrow", "safetensors", "torch")
-    lines = [
-        f"congruence {installed('congruence')}, Python {platform.python_version()}, {platform.platform()}",
-        ", ".join(f"{name} {installed(name)}" for name in libraries),
-        f"command: {' '.join(['congruence', *map(repr, sys.argv[1:])])}",
-        "",
-        "".join(traceback.format_exception(error)),
-    ]
-    return "\n".join(lines)
+        return str(system_info(devices=False))
+    return "versions unknown"
 
 
 def redact(text: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from congruence.cli._base import print_facts, print_json, read, refuse_options
+from congruence.cli._input import read, refuse_options
+from congruence.cli._output import print_facts, print_json
 
 if TYPE_CHECKING:
     from congruence import engines

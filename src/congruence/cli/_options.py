@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, get_type_hints
@@ -37,25 +37,19 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Settings:
-    """Rarely needed parameters of a command, given as ``--set NAME=VALUE``.
+    """Rarely needed parameters of a command, given as ``--set NAME=VALUE``, which the command gets as a dict.
 
     ``known`` has the type of each parameter by its name in Python, or the default that has this type.
     """
 
-    def __init__(self, known: Mapping[str, Any]) -> None:
+    def __init__(self, **known: Any) -> None:
         self.known = known
+        shown = (name if isinstance(value, type) else f"{name} ({value})" for name, value in known.items())
+        help = f"NAME=VALUE, may be repeated: {', '.join(shown)}."
+        self.option = typer.Option("--set", help=help, metavar="NAME=VALUE")
 
-    @property
-    def option(self) -> Any:
-        """The option of the command."""
-        shown = (name if isinstance(value, type) else f"{name} ({value})" for name, value in self.known.items())
-        return typer.Option("--set", help=f"NAME=VALUE, may be repeated: {', '.join(shown)}.", metavar="NAME=VALUE")
-
-    def read(self, entries: Iterable[str]) -> dict[str, Any]:
-        """Return the values that were given, by name. Raises ParameterError for other names and kinds."""
-        return dict(self._read(entry) for entry in entries)
-
-    def _read(self, entry: str) -> tuple[str, Any]:
+    def read(self, entry: str) -> tuple[str, Any]:
+        """Return name and value of an entry. Raises ParameterError for other names and kinds."""
         name, equals, text = entry.partition("=")
         name = name.strip().replace("-", "_")
         if name not in self.known or not equals:
@@ -71,8 +65,8 @@ class Settings:
 
 
 def settable(**known: Any) -> Any:
-    """Declare the option ``--set`` of a command, which gets the given values as a dict; see ``Settings``."""
-    return Settings(known)
+    """Declare the option ``--set`` of a command."""
+    return Settings(**known)
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,7 +94,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         for name, known in settings.items():
-            values[name] = known.read(values[name] or ())
+            values[name] = dict(map(known.read, values[name] or ()))
         command(**values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY

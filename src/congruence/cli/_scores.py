@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_table, say
+from congruence.cli._output import number, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

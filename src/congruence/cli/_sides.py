@@ -8,7 +8,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import ids_of, read, say_error
+from congruence.cli._input import ids_of, read
+from congruence.cli._output import say_error
 from congruence.errors import IdError, InputError, ParameterError
 from congruence.upgrade.sides import check_sides as check_library_sides
 

@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._base import (
-    in_python,
-    inverse_of,
-    number,
-    print_json,
-    print_table,
-    read,
-    refuse_options,
-    say,
-    two_sides,
-    unit_rows,
-)
+from congruence.cli._input import in_python, inverse_of, read, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
@@ -80,22 +70,14 @@ def evaluate(
     old_queries: str | None = option(None, "The same queries in the old model."),
     new_index: str | None = option(None, "The index's items in the new model, for two-stage search and comparison."),
     qrels: str | None = option(None, "Relevance judgments in TREC format: query 0 document grade."),
-    labels: str | None = option(
-        None, "Instead of --qrels, QUERIES,INDEX: file:column with the class of each query, and of each row."
-    ),
+    labels: str | None = option(None, "Instead of --qrels, QUERIES,INDEX: file:column with their classes."),
     ids: Ids = None,
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
-    at: list[int] | None = option(None, "Cutoff k for recall; may be repeated. 1 and 10 by default."),
-    threshold: list[float] | None = option(
-        None, "A threshold of the old model to translate, with --old-queries; may be repeated."
-    ),
-    settings: dict[str, Any] = settable(
-        mode="any", candidates=100, center=False, hubness=str, bank=str, normalize="auto"
-    ),
+    at: list[int] | None = option(None, "Cutoff k for recall; repeatable. 1 and 10 by default."),
+    threshold: list[float] | None = option(None, "A threshold of the old model to translate; repeatable."),
+    settings: dict[str, Any] = settable(mode="any", candidates=100, hubness=str, bank=str, normalize="auto"),
     seed: Seed = 0,
-    out: str | None = option(
-        None, "Folder to save the bridge to, with thresholds if --old-queries is given.", "--out", "-o"
-    ),
+    out: str | None = option(None, "Folder to save the bridge to, with thresholds if possible.", "--out", "-o"),
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -113,8 +95,7 @@ def evaluate(
     if threshold:
         if old_queries is None:
             raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
-        corrected = {f"--set {name}": settings.get(name) for name in ("center", "hubness")}
-        refuse_options(corrected, "with --threshold, which is for plain cosines")
+        refuse_options({"--set hubness": settings.get("hubness")}, "with --threshold, which is for plain cosines")
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
         check_map_output(out, force=force)  # checked before the work starts
@@ -154,7 +135,7 @@ def evaluate(
         say(note)
     if out is not None:
         say(f"saved: {out}")
-        if bridge.thresholds is not None and (scores.center or scores.hubness):
+        if bridge.thresholds is not None and scores.hubness:
             say("Its thresholds are for plain cosines, without the correction.")
 
 
@@ -163,7 +144,7 @@ def _print_scores(scores: BridgeScores) -> None:
     title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
     if scores.candidates is not None:
         title += f"; two-stage: {scores.candidates} candidates"
-    title += "; centered" * scores.center + (f"; hubness: {scores.hubness}" if scores.hubness else "")
+    title += f"; hubness: {scores.hubness}" if scores.hubness else ""
     rows = []
     for line in scores.systems:
         cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]
@@ -183,7 +164,7 @@ def serve(
     api_key_env: str | None = option(None, "Environment variable with the key that clients must send."),
     api_key_file: str | None = option(None, "File with the key that clients must send."),
     model_name: list[str] | None = option(
-        None, "Model name that clients send; may be repeated. By default the model of the space served."
+        None, "Model name that clients send; repeatable. By default the served space's."
     ),
     device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
     settings: dict[str, Any] = settable(**LIMITS, batch_size=32, check=True, **MODEL),
@@ -235,12 +216,7 @@ def serve(
 
 def export(
     map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"),
-    out: str = option(
-        ...,
-        "File, or folder for sentence-transformers. FAISS: .index or .faiss also holds the normalization.",
-        "--out",
-        "-o",
-    ),
+    out: str = option(..., "File, or folder for sentence-transformers.", "--out", "-o"),
     to: str = option("faiss", "Format: faiss, onnx or sentence-transformers."),
     index: str | None = option(None, "FAISS: file of an index to put the map in front of; it is not changed."),
     model: str | None = option(None, "sentence-transformers: model to append the map to."),

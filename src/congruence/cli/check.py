@@ -12,23 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typer
 
 from congruence._utils.atomic import atomic_path, check_output
-from congruence.cli._base import (
-    ids_of,
-    number,
-    open_asking,
-    print_json,
-    print_table,
-    progress,
-    read,
-    refuse_options,
-    say,
-    split_named,
-    two_sides,
-)
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
+from congruence.cli._input import ids_of, open_asking, read, read_labels, refuse_options, split_named, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import number, print_json, print_table, progress, say
 from congruence.cli._sides import check_sides, exchanged, find_ids, placed, read_anchors, refuse_same
-from congruence.errors import DirectionError, IdError, InputError, ModalityError, ParameterError
+from congruence.errors import DirectionError, IdError, ModalityError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +35,7 @@ MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
 #: When a map is good enough; parameters of ``certify``; what the certificate calls the models.
 CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
 CERTIFY = {
-    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "center": False, "hubness": str},
+    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "hubness": str},
     **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
 }
 NAMES = {"old_model": str, "new_model": str}
@@ -60,14 +49,12 @@ def check(
     queries: str | None = option(None, "Texts of any items in the new model, as queries."),
     old_queries: str | None = option(None, "The same texts in the old model, to include keeping it."),
     also: list[str] | None = option(
-        None, "MODALITY=OLD,NEW: the items' rows of another modality, in one or both models. May be repeated."
+        None, "MODALITY=OLD,NEW: rows of another modality, in one or both models; repeatable."
     ),
     test: list[str] | None = option(
-        None, "OLD,NEW or MODALITY=OLD,NEW: held-out items; by default the anchors take turns. May be repeated."
+        None, "[MODALITY=]OLD,NEW: held-out items; by default the anchors take turns; repeatable."
     ),
-    anchors: str | None = option(
-        None, "Number of items to draw as anchors, or a file of their ids; the others are held out."
-    ),
+    anchors: str | None = option(None, "Number of anchors to draw, or a file of their ids; the others are held out."),
     labels: str | None = option(None, "file:column with the class of each item; after a comma, of each held-out one."),
     modality: str | None = option(None, "Modality of OLD and NEW, if the files do not say it: image, text, etc."),
     method: str = option("auto", "Map to check: auto (as congruence fit chooses), orthogonal or linear."),
@@ -95,22 +82,37 @@ def check(
     others, held = _by_modality(also, "--also"), _by_modality(test, "--test")
     files = [old, *([new] if new else []), *(spec for sides in (*others.values(), *held.values()) for spec in sides)]
     by_fragments = runner.by_fragments(*files)
-    reader = _Reader(ids, models, runner if by_fragments else None, seed, labels)
+    given: list[tuple[Side, Side]] = []  # what was typed for each side that was read
+
+    def read_files(first: str | None, second: str | None, kind: str | None, more: Mapping[str, Sequence[str]]) -> Sides:
+        """Return the rows of both models by modality; the first two files are of the given one, if it is known."""
+        if not by_fragments:
+            found, typed = _read_sides((first, second), kind, more, ids, models)
+        else:
+            typed = {**({} if first is None else {kind or "other": (first, second)}), **more}
+            of = {side: {m: (*two, None)[k] for m, two in typed.items()} for k, side in enumerate(("source", "target"))}
+            names = dict(zip(of, models, strict=True))
+            options = {"runner": runner, "random_state": seed, "needs_rows": {"--labels": labels}}
+            found = tuple(read_sides(of, ids, names, **options).values())  # type: ignore[assignment,arg-type]
+        given.extend(placed(words, [side.get(name) for side in found]) for name, words in typed.items())
+        return found
+
     classes = None
     if new is None and not others:
         refuse_options({"--engine": by_fragments, "--test": held}, "for a bundle", "Pass OLD and NEW.")
         sides, classes = _from_bundle(old, models)
-        reader.place(sides, dict.fromkeys(sides[0], (f"the old side of {old}", f"the new side of {old}")))
+        words = f"the old side of {old}", f"the new side of {old}"
+        given += [placed(words, [side.get(name) for side in sides]) for name in sides[0]]
     else:
-        sides = reader.read(old, new, modality, others)
+        sides = read_files(old, new, modality, others)
     class_file, _, held_file = (labels or "").partition(",")
-    classes = _labels(class_file or None, sides) or classes
+    classes = read_labels(class_file or None, "--labels", *sides[0].values()) or classes
     heldout = None
     if held:
         first, second = (*held.pop("", ()), None, None)[:2]
-        heldout = reader.read(first, second, next(iter(sides[0])), held)
+        heldout = read_files(first, second, next(iter(sides[0])), held)
         if classes is not None:
-            classes |= _labels(held_file or None, heldout) or {}
+            classes |= read_labels(held_file or None, "--labels", *heldout[0].values()) or {}
     if anchors is not None:
         if heldout is not None:
             raise ParameterError("Got --anchors and --test; expected one of them.", "Leave out one.")
@@ -121,19 +123,15 @@ def check(
     if queries is None:
         refuse_options({"--old-queries": old_queries}, "without --queries", "Pass --queries too.")
     else:
-        ours, theirs = (
-            None if spec is None else read(spec, model=model, modality="text")
-            for spec, model in zip((old_queries, queries), models, strict=True)
-        )
-        assert theirs is not None
-        asked = ours, theirs
-        reader.given.append(placed((old_queries, queries), asked))
+        ours = None if old_queries is None else read(old_queries, model=models[0], modality="text")
+        asked = ours, read(queries, model=models[1], modality="text")
+        given.append(placed((old_queries, queries), asked))
     of_store = None if store is None else _read_store(store)
-    known = list(reader.given)
+    stored: list[tuple[Side, Side]] = []
     if of_store is not None:
-        known.insert(0, ((f"--store {of_store.shown}", of_store.space), None))
+        stored = [((f"--store {of_store.shown}", of_store.space), None)]
         settings = {"rows": of_store.rows, **settings}
-    check_sides(*known)
+    check_sides(*stored, *given)
     with progress("checking", STEPS, as_json) as callback:
         certificate = certify(
             *sides,
@@ -149,8 +147,8 @@ def check(
         )
     mapping = certificate.fit()
     if of_store is not None and of_store.is_new(mapping):
-        words = f"the rows of --store {of_store.shown} look like those of {new or 'the new model'}"
-        raise DirectionError(f"The old and the new model are swapped: {words}.", exchanged(old, new))
+        like = f"the rows of --store {of_store.shown} look like those of {new or 'the new model'}"
+        raise DirectionError(f"The old and the new model are swapped: {like}.", exchanged(old, new))
     written = _write(out, certificate, mapping, force=force)
     following = _next(certificate, old, new, out, store)
     if as_json:
@@ -163,7 +161,7 @@ def check(
             sure = f" ({verdict.confidence.get(verdict.action, 0):.0%} of the resamples agree)"
             say(f"Verdict: {verdict.headline}{sure}")
             say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-        if new is not None and not all(side and side[1].model for side in reader.given[0]):
+        if new is not None and not all(side and side[1].model for side in given[0]):
             say(f"Old model: {old}; new model: {new} (as typed: the files do not name both models)")
         say(f"Written to {out}: {', '.join(written)}")
         if following is not None:
@@ -259,67 +257,36 @@ def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, .
     return found
 
 
-class _Reader:
-    """Reads the files of both models, or samples of large data sets."""
-
-    def __init__(
-        self,
-        ids: str | None,
-        models: tuple[str | None, ...],
-        runner: EngineOptions | None,
-        seed: int,
-        labels: str | None,
-    ) -> None:
-        self.ids, self.models, self.runner, self.seed, self.labels = ids, models, runner, seed, labels
-        self.given: list[tuple[Side, Side]] = []  # the words that were read, for check_sides
-
-    def place(self, sides: Sides, typed: Mapping[str, Sequence[str | None]]) -> Sides:
-        """Note by modality what was typed for each side that was read."""
-        self.given += [placed(words, [side.get(name) for side in sides]) for name, words in typed.items()]
-        return sides
-
-    def read(
-        self, old: str | None, new: str | None, modality: str | None, others: Mapping[str, tuple[str, ...]]
-    ) -> Sides:
-        """Return the rows of both models by modality; OLD and NEW are of the given one, or of that the files name."""
-        if self.runner is not None:
-            both = {modality or "other": (old, new), **others}
-            specs = {
-                side: {name: (*files, None)[k] for name, files in both.items()}
-                for k, side in enumerate(("source", "target"))
-            }
-            found = read_sides(
-                specs,
-                self.ids,
-                dict(zip(specs, self.models, strict=True)),
-                runner=self.runner,
-                random_state=self.seed,
-                needs_rows={"--labels": self.labels},
-            )
-            sides: Sides = found["source"], found["target"]
-            return self.place(sides, others if old is None else both)
-        spaces: list[dict[str, Any]] = [{"model": model, "modality": modality} for model in self.models]
-        sides, by_position = ({}, {}), False
-        rows: Sequence[Embeddings]
-        if old is not None and new is not None:
-            rows, paired_by = read_anchors((old, new), self.ids, spaces)
-            by_position = paired_by == "position"
+def _read_sides(
+    files: tuple[str | None, str | None],
+    modality: str | None,
+    others: Mapping[str, Sequence[str]],
+    ids: str | None,
+    models: Sequence[str | None],
+) -> tuple[Sides, dict[str, Sequence[str | None]]]:
+    """Return the rows of both models, and the files, by modality."""
+    sides: Sides = {}, {}
+    typed: dict[str, Sequence[str | None]] = {}
+    spaces: list[dict[str, Any]] = [{"model": model, "modality": modality} for model in models]
+    old, new = files
+    paired_by = "id"
+    if old is not None:
+        rows: Sequence[Embeddings] = []
+        if new is None:
+            rows = [read(old, ids_of(ids)[0], **spaces[0])]
         else:
-            rows = [] if old is None else [read(old, ids_of(self.ids)[0], **spaces[0])]
+            rows, paired_by = read_anchors((old, new), ids, spaces)
         for side, one in zip(sides, rows, strict=False):
-            side[modality or one.space.modality or self._unknown(others)] = one
-        first = {} if old is None else {next(iter(sides[0])): (old, new)}
-        for name, files in others.items():
-            for side, spec, column, model in zip(sides, files, ids_of(self.ids), self.models, strict=False):
-                ids = "none" if by_position else column or find_ids(spec)[1]
-                side[name] = read(spec, ids, model=model, modality=name)
-        return self.place(sides, {**first, **others})
-
-    @staticmethod
-    def _unknown(others: Mapping[str, object]) -> str:
-        if others:
-            raise ModalityError("The files do not say which modality OLD and NEW are of.", "Pass --modality image.")
-        return "other"
+            if others and not (modality or one.space.modality):
+                raise ModalityError("The files do not say which modality OLD and NEW are of.", "Pass --modality image.")
+            side[modality or one.space.modality or "other"] = one
+        typed[next(iter(sides[0]))] = files
+    for name, two in others.items():
+        typed[name] = two
+        for side, spec, column, model in zip(sides, two, ids_of(ids), models, strict=False):
+            found = "none" if paired_by == "position" else column or find_ids(spec)[1]
+            side[name] = read(spec, found, model=model, modality=name)
+    return sides, typed
 
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
@@ -357,41 +324,23 @@ def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict
     return sides, bundle.classes.get("image")
 
 
-def _labels(spec: str | None, sides: Sides) -> dict[str, str] | None:
-    """Return the label of each item of OLD by id; labels and items have the same order."""
-    from congruence._utils.ids import id_texts
-    from congruence.io import read_column
-
-    if spec is None:
-        return None
-    column = read_column(spec)
-    stored = next(iter(sides[0].values()), None)
-    if stored is None or len(stored) != len(column):
-        raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items of OLD; expected one label for each.",
-            f"Pass a file with as many labels as OLD has rows, not {spec}.",
-        )
-    return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
-
-
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.upgrade.certify import ACTIONS
 
-    verdict, task, controls = certificate.verdict, certificate.task, certificate.controls
-    say(f"Verdict: {verdict.headline}")
-    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
-    if not verdict.settled:
-        print(
-            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more "
-            "items to narrow it down."
-        )
-    facts = certificate.facts
-    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
-    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
+    verdict, task, controls, facts = certificate.verdict, certificate.task, certificate.controls, certificate.facts
+    shares = ", ".join(f"{ACTIONS[action]} {share:.0%}" for action, share in verdict.confidence.items())
+    undecided = "No action has 90% of the draws: encode more items to narrow it down."
+    for line in (
+        f"Verdict: {verdict.headline}",
+        f"{verdict.reason[:1].upper()}{verdict.reason[1:]}",
+        f"Share of draws: {shares}",
+        *([] if verdict.settled else [undecided]),
+        f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}",
+        f"Map: {certificate.choice['name']}; {certificate.how_to_fit}",
+    ):
+        say(line)
     print()
-
     rows = []
     for name, scores in certificate.strategies.items():
         cells = [_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")]
@@ -404,19 +353,19 @@ def print_certificate(certificate: Certificate) -> None:
         rows,
     )
     _print_costs(certificate)
-    rows = [[f"{name.replace('/', ' ÷ ')}, {task}", _cell(e)] for name, e in certificate.retention.items()]
+    shown = {f"{name.replace('/', ' ÷ ')}, {task}": _cell(e) for name, e in certificate.retention.items()}
     for modality, e in certificate.cosines.items():
-        of_cosine = controls.get(f"cosine/{modality}", {})
-        rows += [
-            [f"cosine of mapped {modality} and target {modality}", _cell(e)],
-            [f"  control: every {modality} at the target's mean", number(of_cosine.get("constant"))],
-            ["  control: a random rotation about the correct means", number(of_cosine.get("random_rotation"))],
-        ]
-    rows += [[f"{m} variance in directions the anchors cover", f"{c:.1%}"] for m, c in certificate.covered.items()]
-    rows += [[f"distinct things the {m} anchors show", f"about {n:.0f}"] for m, n in certificate.distinct.items()]
+        shown[f"cosine of mapped {modality} and target {modality}"] = _cell(e)
+        for control, meaning in (
+            ("constant", "every row at the target's mean"),
+            ("random_rotation", "random rotation"),
+        ):
+            shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))
+    shown |= {f"{m} variance in directions the anchors cover": f"{c:.1%}" for m, c in certificate.covered.items()}
+    shown |= {f"distinct things the {m} anchors show": f"about {n:.0f}" for m, n in certificate.distinct.items()}
     ways = {"stored": "map the store", "queries": "map the queries"}
-    rows += [[f"mapped rows of {ways[way]} are read as", role] for way, role in certificate.roles.items()]
-    print_table("", ["", "value"], rows)
+    shown |= {f"mapped rows of {ways[way]} are read as": role for way, role in certificate.roles.items()}
+    print_table("", ["", "value"], [[name, value] for name, value in shown.items()])
     gained = ("score", "score_at_most", "cosine", "cosine_at_most")
     print_table(
         f"More anchors (now {certificate.n_anchors})",
@@ -437,12 +386,11 @@ def _print_costs(certificate: Certificate) -> None:
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
     for cost in certificate.costs:
-        share, items, minutes, price = cost["share"], cost["items"], cost["minutes"], cost["price"]
+        share, items, price = cost["share"], cost["items"], cost["price"]
         name = names.get(cost["strategy"], "re-embed").format(share=share)
         encoded = f"{share:.0%} of the store" if items is None else f"{items:,}"
-        rows.append(
-            [name, _cell(cost["score"]), encoded, number(minutes, 1), "–" if price is None else f"{price:,.2f}"]
-        )
+        paid = "–" if price is None else f"{price:,.2f}"
+        rows.append([name, _cell(cost["score"]), encoded, number(cost["minutes"], 1), paid])
     print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
     if certificate.progressive.get("sentence"):
         say(certificate.progressive["sentence"])

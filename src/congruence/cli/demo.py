@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import print_json, progress, refuse_options, say
+from congruence.cli._input import refuse_options
 from congruence.cli._options import Json, Seed, option
+from congruence.cli._output import print_json, progress, say
 from congruence.errors import ParameterError
 
 
 def demo(
-    sample: str = option(
-        "photos", "photos: move a photo library to a new model. emoji: one map for pictures and texts."
-    ),
-    out: str | None = option(
-        None, "HTML page to write; by default demo.html, or report.html for emoji.", "--out", "-o"
-    ),
-    files: str | None = option(
-        None, "Photos: only write the sample as files into this folder, to try the commands on."
-    ),
+    sample: str = option("photos", "photos: move a library to a new model. emoji: one map for pictures and texts."),
+    out: str | None = option(None, "HTML page to write: demo.html, or report.html for emoji.", "--out", "-o"),
+    files: str | None = option(None, "Photos: only write the sample as files into this folder."),
     share: float | None = option(None, "Photos: share of the library to re-embed; .1 by default."),
     classes: int | None = option(None, "Emoji: number of classes to fit on, by their images; 800 by default."),
     seed: Seed = 0,

@@ -6,17 +6,16 @@ from typing import Any
 
 import typer
 
-from congruence.cli._base import check_not_input, print_facts, print_json, progress, refuse_options, say_error
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
+from congruence.cli._output import check_not_input, print_facts, print_json, progress, say_error
 from congruence.errors import ParameterError
 
 
 def embed(
     encoder: str = argument(..., "Model name or path: hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…."),
-    inputs: str = argument(
-        ..., "Folder of images, .csv, .jsonl, .parquet or .txt file, or a data set.", metavar="INPUT"
-    ),
+    inputs: str = argument(..., "Folder of images, .csv, .jsonl, .parquet, .txt, or a data set.", metavar="INPUT"),
     *,
     out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
     modality: str | None = option(None, "image or text, if INPUT does not determine it."),

@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import (
-    ids_of,
-    print_facts,
-    print_json,
-    read,
-    read_groups,
-    refuse_options,
-    say_error,
-    two_sides,
-)
 from congruence.cli._engines import RAY, Engine, EngineOptions
+from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import print_facts, print_json, say_error
 from congruence.cli._scores import held_out_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
@@ -73,10 +65,8 @@ def fit(
     method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
     modality: str | None = option(None, "Modality of the items: image, text, etc."),
     single_modality: bool = option(False, "Only this modality will be mapped (auto).", "--single-modality"),
-    means: list[str] | None = option(
-        None, "MODALITY=OLD[,NEW]: rows of which only the means are used. May be repeated."
-    ),
-    queries: list[str] | None = option(None, "Modality of queries that will search. May be repeated."),
+    means: list[str] | None = option(None, "MODALITY=OLD[,NEW]: rows of which only the means are used; repeatable."),
+    queries: list[str] | None = option(None, "Modality of queries that will search; repeatable."),
     unpaired: str | None = option(None, "OLD,NEW: unpaired rows in any order, whose matches refine the map."),
     no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
     ids: Ids = None,
@@ -116,9 +106,11 @@ def fit(
         parameters = check_parameters(method, settings)
         of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
         of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
+        del of_pairs["--queries"]
         why = "for data sets that are read once, by fragments"
         refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
+        parameters |= {"queries": queries} if queries else {}
         mapping, how = _fit_fragments((old, new), ids, spaces, zero_rows, runner, method, parameters), "fragments"
     else:
         parameters = check_parameters(method, settings)

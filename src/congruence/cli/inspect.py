@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import load_map, print_facts, print_json
+from congruence.cli._input import load_map
 from congruence.cli._options import Json, argument
+from congruence.cli._output import print_facts, print_json
 from congruence.cli._scores import held_out_facts
 from congruence.errors import CorruptFileError
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_out, load_map, print_json, read, refuse_options, say, two_sides
+from congruence.cli._input import load_map, read, refuse_options, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
+from congruence.cli._output import check_out, print_json, say
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -24,15 +25,9 @@ class PairOptions:
     negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs.")
     groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key).")
     tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key).")
-    texts: str | None = option(
-        None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
-    )
+    texts: str | None = option(None, "Joint-space maps: CAPTION,WRONG, their texts (file:key,file:key).")
     sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files.")
     pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups.")
-
-    def refuse(self, names: str, why: str, fix: str = "Leave it out.") -> None:
-        """Refuse the first of these options that was given."""
-        refuse_options({f"--{name}": getattr(self, name) for name in names.split()}, why, fix)
 
 
 def report(
@@ -43,7 +38,7 @@ def report(
     rows: PairOptions,
     settings: dict[str, Any] = settable(categories=str, note=str),
     held_out: bool | None = option(
-        None, "Only items that the map was not fitted on (default if it records them), or all.", "--held-out/--all"
+        None, "Only items that the map was not fitted on (if recorded), or all.", "--held-out/--all"
     ),
     seed: Seed = 0,
     force: Force = False,
@@ -83,10 +78,10 @@ def report(
     else:
         from congruence.datasets import open_bundle
 
+        given = {f"--{name}": value for name, value in vars(rows).items()}
+        given |= {f"--set {name}": value for name, value in settings.items()}
         why = f"for a map into the new model's space ({mapping.kind})"
-        fix = "Leave it out, and pass DATA after the map."
-        rows.refuse(" ".join(vars(rows)), why, fix)
-        refuse_options({f"--set {name}": value for name, value in settings.items()}, why, fix)
+        refuse_options(given, why, "Leave it out, and pass DATA after the map.")
         if data is None:
             raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
@@ -113,12 +108,6 @@ def summarize_files(
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
         refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
-    else:
-        given.refuse("groups tasks texts", "together with --sugarcrepe, which has its own")
-    if given.negatives is None:
-        given.refuse("tasks texts sugarcrepe pictures", "without --negatives", "Pass the wrong captions.")
-    if given.groups is None and given.sugarcrepe is None:
-        given.refuse("pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
     texts = None
     if given.texts is not None:
         caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_out, print_json, print_table, read, say, two_sides, write_table
+from congruence.cli._input import read, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
+from congruence.cli._output import check_out, print_json, print_table, say, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ def search(
     new: str = option(..., "The rows of the new model; an id in both parts counts as new."),
     k: int = option(10, "Number of hits per query.", "--k", "-k"),
     background: str | None = option(
-        None, "OLD,NEW: the same or similar items in both models, which set the scales; by default random rows."
+        None, "OLD,NEW: similar items in both models, which set the scales; else random rows."
     ),
     settings: dict[str, Any] = settable(merge="standardize"),
     ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),

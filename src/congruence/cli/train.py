@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import (
-    check_out,
-    checkpoint_folder,
-    number,
-    print_facts,
-    print_json,
-    print_table,
-    say_error,
-    split_named,
-    two_sides,
-)
+from congruence.cli._input import split_named, two_sides
 from congruence.cli._options import Force, Json, argument, option
+from congruence.cli._output import check_out, checkpoint_folder, number, print_facts, print_json, print_table, say_error
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
@@ -34,11 +25,10 @@ def train(
     ),
     out: str = option(..., "Folder to write the map to.", "--out", "-o"),
     pairs: str | None = option(None, "FIRST,SECOND: files of the paired rows, paired by id or position."),
-    unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models. May be repeated."),
+    unpaired: list[str] | None = option(None, "FIRST,SECOND: unpaired rows of both models; repeatable."),
     validation: str | None = option(
         None,
-        "Pairs to hold out: a share, a number or FIRST,SECOND; by default none for self_trained, 0.15 for jam, "
-        "0.1 for others.",
+        "Pairs to hold out: a share, number or FIRST,SECOND (self_trained: none, jam: .15, others: .1).",
     ),
     test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
     negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
@@ -52,9 +42,7 @@ def train(
         "--set",
         metavar="NAME=VALUE",
     ),
-    grid: list[str] | None = option(
-        None, "NAME=VALUE,VALUE,…: choose the best on the validation pairs. May be repeated."
-    ),
+    grid: list[str] | None = option(None, "NAME=VALUE,VALUE,…: choose the best on the validation pairs; repeatable."),
     checkpoint: str | None = option(None, "Folder for checkpoints; by default OUT.checkpoint, removed at the end."),
     seed: int | None = option(None, "Random seed of the held-out pairs and of the training."),
     quiet: bool = option(False, "No progress bar.", "--quiet", "-q"),

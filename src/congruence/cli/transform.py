@@ -6,9 +6,10 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import in_python, inverse_of, load_map, print_facts, print_json, progress, unit_rows
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
+from congruence.cli._input import in_python, inverse_of, load_map, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
+from congruence.cli._output import print_facts, print_json, progress
 from congruence.errors import DirectionError
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
-from congruence.embeddings import Space
+from congruence.embeddings import Embeddings, Space
 from congruence.errors import DirectionError, SpaceMismatchError
 
 #: What the vectors of one model are called, and what is known of them; None for a model that has none.
@@ -15,6 +16,15 @@ Side: TypeAlias = tuple[str, Space] | None
 def exchange(word: str, other: str | None) -> str:
     """Return what to do about swapped sides."""
     return f"Pass the other model's vectors instead of {word}, or exchange the old and the new ones."
+
+
+def recorded(name: str, old: object, new: object) -> tuple[Side, Side]:
+    """Return two sides by the models that they record; arrays record none. ``name``: what they are called together."""
+    sides = [
+        (f"{name} of the {side} model", replace(rows.space, dim=None)) if isinstance(rows, Embeddings) else None
+        for side, rows in (("old", old), ("new", new))
+    ]
+    return sides[0], sides[1]
 
 
 def check_sides(*given: tuple[Side, Side], fix: Callable[[str, str | None], str] = exchange) -> None:

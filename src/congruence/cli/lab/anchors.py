@@ -6,8 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import atomic_path, check_output
-from congruence.cli._base import check_out, number, print_facts, print_json, refuse_options, say
+from congruence.cli._input import refuse_options
 from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._output import check_out, number, print_facts, print_json, say
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 def anchors(
     file: str | None = argument(None, "The store, in the old model: a file, file:key, or a folder of parts."),
     n: int = option(..., "Number of anchors.", "--count", "-n"),
-    out: str = option(
-        ..., "File to write. .txt: one id, row number or text per line; else ids and vectors.", "--out", "-o"
-    ),
+    out: str = option(..., "File to write: ids, row numbers or texts (.txt), or ids and vectors.", "--out", "-o"),
     method: str = option("variance", "variance, facility, volume, kmeans++, leverage, random or balanced."),
     labels: str | None = option(None, "file:key with one class per row (balanced)."),
     ids: str | None = option(None, "Key, column or file of the ids; none for row numbers."),

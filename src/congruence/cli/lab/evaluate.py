@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import check_out, print_json, read_groups, refuse_options
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
+from congruence.cli._input import read_groups, read_labels, refuse_options
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import check_out, print_json
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.cli._sides import refuse_same
 from congruence.errors import InputError, ParameterError
@@ -27,11 +28,9 @@ def evaluate(
     labels: str | None = option(None, "file:column with the class of each image; by default its id."),
     prompt_labels: str | None = option(None, "file:column with the class of each text, for several prompts a class."),
     held_out: bool = option(False, "Evaluate only items that the map was not fitted on.", "--held-out"),
-    against: list[str] | None = option(
-        None, "Another map between the same models, to test which is better; may be repeated."
-    ),
+    against: list[str] | None = option(None, "Another map between the same models, to compare; repeatable."),
     engine: Engine = "local",
-    settings: dict[str, Any] = settable(center=False, hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
+    settings: dict[str, Any] = settable(hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,
@@ -64,8 +63,9 @@ def evaluate(
     by_fragments = runner.by_fragments(*(spec for files in specs.values() for spec in files.values()))
     engine_runner = runner if by_fragments else None
     sides = read_sides(specs, ids, {}, runner=engine_runner, random_state=seed, needs_rows=needs_rows)
-    image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
-    text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
+    images, texts = ([side.get(modality) for side in sides.values()] for modality in ("image", "text"))
+    image_labels = read_labels(labels, "--labels", *images)
+    text_labels = read_labels(prompt_labels, "--prompt-labels", *texts)
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
     if held_out:
         for items in sides.values():
@@ -128,20 +128,3 @@ def _held_out(
                 names = id_texts([image_of.get(i, i) for i in names.tolist()])  # a text belongs to its image
             out[modality] = rows.take(split.held_out(names))
     return out
-
-
-def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:
-    """Return the label of each item by id; labels and items have the same order."""
-    from congruence._utils.ids import id_texts
-    from congruence.io import read_column
-
-    if spec is None:
-        return None
-    column = read_column(spec)
-    for rows in items:
-        if rows is not None and len(rows) == len(column):
-            return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
-    raise InputError(
-        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row.",
-        f"Pass {option} with one entry per row, not {spec}.",
-    )

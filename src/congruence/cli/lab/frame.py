@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_facts, print_json, print_table, read
+from congruence.cli._input import read
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
+from congruence.cli._output import number, print_facts, print_json, print_table
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:

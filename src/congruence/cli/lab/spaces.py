@@ -7,18 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import (
-    check_out,
-    ids_of,
-    number,
-    print_json,
-    print_table,
-    progress,
-    read,
-    refuse_options,
-    two_sides,
-)
+from congruence.cli._input import ids_of, read, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
+from congruence.cli._output import check_out, number, print_json, print_table, progress
 from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -36,9 +27,7 @@ def similarity(
     first: str = argument(..., "Items in one model: a file, or file:key."),
     second: str = argument(..., "The same items in another model."),
     *,
-    metric: list[str] | None = option(
-        None, "Name of a metric, or all; may be repeated. By default one of each family."
-    ),
+    metric: list[str] | None = option(None, "Name of a metric, or all; repeatable. By default one of each family."),
     layers: bool = option(False, "Compare every matrix of one file or folder with every one of the other.", "--layers"),
     ids: Ids = None,
     permutations: int = option(200, "Number of random re-pairings."),

@@ -6,21 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._base import (
-    check_out,
-    ids_of,
-    number,
-    print_facts,
-    print_json,
-    print_table,
-    progress,
-    read,
-    say,
-    split_named,
-    write_table,
-)
+from congruence.cli._input import ids_of, read, read_labels, split_named
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.errors import ParameterError, ShapeError
+from congruence.cli._output import check_out, number, print_facts, print_json, print_table, progress, say, write_table
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.compare.origins import OriginReport
@@ -41,12 +30,8 @@ _CHANGED = {
 
 def doctor(
     store: str = argument(..., "Vectors to examine: a file, file:key, or a folder of parts."),
-    known: list[str] | None = option(
-        None, "NAME=FILE: some hundred rows of a known model; may be repeated.", "--known"
-    ),
-    maps: list[str] | None = option(
-        None, "A map from congruence fit, which knows the rows of its two models; may be repeated.", "--map"
-    ),
+    known: list[str] | None = option(None, "NAME=FILE: some hundred rows of a known model; repeatable.", "--known"),
+    maps: list[str] | None = option(None, "A map, which knows the rows of its two models; repeatable.", "--map"),
     ids: str | None = option(None, "Key, column or file of the store's ids."),
     settings: dict[str, Any] = settable(fdr=0.01),
     out: str | None = option(None, "Write each row's model and p-value: .csv or .parquet.", "--out", "-o"),
@@ -187,11 +172,9 @@ def drift(
 def exposure(
     store: str = argument(..., "Stored vectors: a file, or file:key."),
     texts: str = option(..., "Candidate texts in another model, including those of the store."),
-    pairs: list[int] | None = option(
-        None, "Number of vectors whose texts are known; may be repeated. 10 and 100 by default."
-    ),
+    pairs: list[int] | None = option(None, "Number of vectors whose texts are known (10 and 100); repeatable."),
     protections: list[str] | None = option(
-        None, "Protection of the store: none, rotation, noise=0.5, pca=64, int8, binary, joined by +.", "--protect"
+        None, "none, rotation, noise=0.5, pca=64, int8, binary, joined by +; repeatable.", "--protect"
     ),
     ids: Ids = None,
     labels: str | None = option(None, "file:column with the id of each vector's text; by default its own id."),
@@ -204,28 +187,17 @@ def exposure(
 
     Example: congruence lab exposure library/old-photos.parquet --texts library/new-photos.parquet
     """
-    from congruence._utils.ids import id_texts
     from congruence.evaluation.exposure import measure_exposure
-    from congruence.io import read_column
 
     stored_ids, given_ids = ids_of(ids)
     vectors, candidates = read(store, None if labels else stored_ids), read(texts, given_ids)
-    text_ids = None
-    if labels is not None:
-        column = read_column(labels)
-        if len(column) != len(vectors):
-            raise ShapeError(
-                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector.",
-                f"Pass --labels with a column that has one entry for each row of {store}.",
-            )
-        text_ids = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
     applied, draws = protections or ["none"], settings.get("draws", 5)
     with progress("measuring", draws * len(applied), as_json) as callback:
         lines = measure_exposure(
             vectors,
             candidates,
             pairs=pairs or (10, 100),
-            labels=text_ids,
+            labels=read_labels(labels, "--labels", vectors),
             queries=None if queries is None else read(queries),
             protections=applied,
             random_state=seed,

@@ -17,8 +17,9 @@ from zipfile import BadZipFile
 
 import typer
 
-from congruence.cli._base import open_asking, print_json, say, say_error
 from congruence.cli._ending import redact
+from congruence.cli._input import open_asking
+from congruence.cli._output import print_json, say, say_error
 from congruence.errors import CongruenceError, CorruptFileError, FileError, MigrationError, ParameterError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._base import Bars, number, print_facts, print_json, print_table, say, say_error, unit_rows
+from congruence.cli._input import unit_rows
 from congruence.cli._options import Json, option, settable
+from congruence.cli._output import Bars, number, print_facts, print_json, print_table, say, say_error
 from congruence.cli.migrate._step import ENGINE, FINDING, Step, Yes, ask, opened, read_certified, read_ranges
 from congruence.cli.migrate.later import print_verification, stored_recall, verified
 from congruence.errors import DirectionError, MigrationError, ModalityError, ParameterError
@@ -42,7 +43,7 @@ class BeginOptions:
     column: str | None = option(None, "Column of the vectors, or the named vector, if there are several.")
     mixed: bool = option(False, "Migrate only the rows of --set rows=…; the others keep their old vectors.", "--mixed")
     allow_unknown: bool = option(
-        False, "Accept rows that look like neither model's: they are mapped as the old model's.", "--allow-unknown"
+        False, "Map rows that look like neither model's as the old model's.", "--allow-unknown"
     )
     journal: str | None = option(None, "Folder of the journal; by default migration-… here.")
     as_json: Json = False

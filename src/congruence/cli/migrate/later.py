@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from congruence.cli._base import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._options import Json, option, settable
+from congruence.cli._output import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._scores import print_thresholds
-from congruence.cli.migrate._step import ENGINE, Journal, Step, Yes, ask, opened
+from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, opened
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -
 def verify(
     ctx: typer.Context,
     heldout: str | None = option(None, "Rows in the new model, with their ids, that the map was not fitted on."),
-    threshold: list[float] | None = option(
-        None, "Score threshold of the old model to translate to the new one; may be repeated."
-    ),
+    threshold: list[float] | None = option(None, "A threshold of the old model to translate; repeatable."),
     settings: dict[str, Any] = settable(least_recall=0.9, queries=str, queries_old=str, among=str),
     journal: Journal = None,
     as_json: Json = False,
@@ -152,8 +150,7 @@ def rollback(
     ctx: typer.Context,
     new_rows: str = option(
         "refuse",
-        "What to do with rows written since the switch: refuse the rollback, keep them without an old vector, or "
-        "map-back.",
+        "Rows written since: refuse, keep (without an old vector) or map-back.",
         metavar="[refuse|keep|map-back]",
     ),
     settings: dict[str, Any] = settable(**ENGINE),
@@ -175,35 +172,19 @@ def rollback(
         step.report("rollback", result, lines, as_json)
 
 
-@dataclass(frozen=True)
-class ReembedOptions:
-    """Which rows are re-embedded, and how; what is left out is as in the last call."""
-
-    encode: str | None = option(
-        None,
-        "How to encode: a command with {ids} and {out}, a file of vectors with ids, or an encoder with --items.",
-    )
-    items: str | None = option(None, "With an encoder: table or folder of the items, as for embed, with the rows' ids.")
-    texts: str | None = option(
-        None, "Texts in the old model (a vocabulary, tags, queries), to choose what needs re-embedding most."
-    )
-    new_texts: str | None = option(None, "The same texts in the new model.")
-    modality: str | None = option(None, "Modality of the rows to re-embed, if a column states it.")
-    share: float | None = option(None, "Share of the rows to re-embed in total, e.g. .1; by default the certificate's.")
-    budget: int | None = option(None, "Number of rows to re-embed in total, instead of --share.")
-    until: float | None = option(
-        None, "Stop when the whole 95 % interval of the agreement is above this value, e.g. .99."
-    )
-
-
-#: Options that later calls need not repeat.
-_KEPT = ("encode", "items", "texts", "new_texts", "modality")
-
-
 def reembed(
     ctx: typer.Context,
     *,
-    options: ReembedOptions,
+    encode: str | None = option(
+        None, "A command with {ids} and {out}, a file of vectors, or an encoder with --items; by default as before."
+    ),
+    items: str | None = option(None, "With an encoder: table or folder of the items, with their ids."),
+    texts: str | None = option(None, "Texts in the old model (tags, queries), to choose what to re-embed."),
+    new_texts: str | None = option(None, "The same texts in the new model."),
+    modality: str | None = option(None, "Modality of the rows to re-embed, if a column states it."),
+    share: float | None = option(None, "Share of the rows to re-embed in total, by default the certificate's."),
+    budget: int | None = option(None, "Number of rows to re-embed in total, instead of --share."),
+    until: float | None = option(None, "Stop when the 95 % interval of the agreement is above this value."),
     settings: dict[str, Any] = settable(batch=1000, plot=str, encode_rate=float, price=float),
     journal: Journal = None,
     as_json: Json = False,
@@ -215,53 +196,75 @@ def reembed(
     Call it again to continue; rows that are encoded stay so. Settings: batch is the number of rows between two refits,
     plot a picture to write, and encode_rate (items per second) and price (of an item) compare the costs.
     """
+    from congruence.upgrade.migrate import stages
+
+    typed = {"encode": encode, "items": items, "texts": texts, "new_texts": new_texts, "modality": modality}
     with opened(ctx, journal) as step:
-        options = _complete(options, step)
-        _check(options, settings)
-        encode = open_encoder(options, step.migration)
-        step.keep(**{f"reembed_{name}": getattr(options, name) for name in _KEPT})
-        result = _reembed(step.migration, options, encode, as_json, **settings)
-        step.report("reembed", result, result["words"], as_json)
+        kept = {name: value or step.kept.get(f"reembed_{name}") for name, value in typed.items()}
+        if share is budget is until is None and "share" in step.kept:
+            share = float(step.kept["share"])
+        amount = {"budget": budget, "share": share, "until": until, "batch": settings.get("batch")}
+        _check_reembed(kept, amount, settings.get("plot"))
+        encoder = open_encoder(str(kept["encode"]), kept["items"], kept["modality"], step.migration)
+        step.keep(**{f"reembed_{name}": value for name, value in kept.items()})
+        native, rows = step.migration.mapper.native, step.migration.info.rows
+        total = budget or round((share or 1) * rows)
+        with progress("encoding", max(total - len(native.ids if native else ()), 0), as_json) as advance:
+            done = stages.reembed(
+                step.migration,
+                encoder,
+                texts=_read(kept["texts"]),
+                new_texts=_read(kept["new_texts"]),
+                among=kept["modality"],
+                size=settings.get("batch", 1000),
+                budget=budget,
+                share=share,
+                until=until,
+                callback=advance,
+                stage=None if as_json else say_error,
+            )
+        result: dict[str, Any] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
+        lines = ["No rows were re-embedded."]
+        if done.history_:
+            rate = settings.get("encode_rate")
+            forecast = done.forecast(rate=rate and 60 * rate, price=settings.get("price"))
+            result["forecast"], lines = forecast.to_dict(), [f"{done.history_[-1]}", *str(forecast).split("\n")]
+        if done.history_ and "plot" in settings:
+            from congruence.report.pictures import write_figure
+
+            write_figure(settings["plot"], done.plot(), "quality by the share re-embedded", force=True)
+            result["plot"] = settings["plot"]
+        step.report("reembed", {**result, "words": lines}, lines, as_json)
 
 
-def _complete(options: ReembedOptions, step: Step) -> ReembedOptions:
-    """Return the options with those of the last call, and the share that the certificate names."""
-    values: dict[str, Any] = {name: getattr(options, name) or step.kept.get(f"reembed_{name}") for name in _KEPT}
-    if options.share is options.budget is options.until is None and "share" in step.kept:
-        values["share"] = float(step.kept["share"])
-    return replace(options, **values)
-
-
-def _check(options: ReembedOptions, settings: dict[str, Any]) -> None:
+def _check_reembed(kept: Mapping[str, str | None], amount: Mapping[str, float | None], plot: str | None) -> None:
     """Check the options before anything is read."""
-    if options.encode is None:
+    if kept["encode"] is None:
         raise ParameterError(
             "Got no --encode, which says how to encode rows with the new model.",
             "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
         )
-    if options.budget is not None and options.share is not None:
-        raise ParameterError(
-            f"Got --budget {options.budget} and --share {options.share}; expected one of the two.", "Leave out one."
-        )
-    limits = {"budget": options.budget, "share": options.share, "until": options.until, "batch": settings.get("batch")}
-    for name, value in limits.items():
+    if amount["budget"] is not None and amount["share"] is not None:
+        got = f"Got --budget {amount['budget']} and --share {amount['share']}"
+        raise ParameterError(f"{got}; expected one of the two.", "Leave out one.")
+    for name, value in amount.items():
         if value is not None and not value > 0:
             raise ParameterError(argument=name, got=value, expected="a number above 0")
         if name in ("share", "until") and value is not None and value > 1:
             raise ParameterError(argument=name, got=value, expected="at most 1", fix=f"Pass --{name} .9.")
-    if options.budget is options.share is options.until is None:
+    if amount["budget"] is amount["share"] is amount["until"] is None:
         raise ParameterError(
             "Got no --budget, --share or --until; expected one of them, which says when to stop.",
             "Pass --share .1, for example.",
         )
-    if (options.texts is None) != (options.new_texts is None):
-        given, missing = ("--texts", "--new-texts") if options.new_texts is None else ("--new-texts", "--texts")
+    if (kept["texts"] is None) != (kept["new_texts"] is None):
+        given, missing = ("--texts", "--new-texts") if kept["texts"] else ("--new-texts", "--texts")
         raise ParameterError(f"Got {given} without {missing}; expected both, or neither.", f"Pass {missing} too.")
-    if "plot" in settings:
-        check_out(settings["plot"], force=False, kind="plot")
+    if plot is not None:
+        check_out(plot, force=False, kind="plot")
 
 
-def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
+def open_encoder(spec: str, items: str | None, modality: str | None, migration: Migration) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``."""
     from congruence.embeddings import Space, check_space
     from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
@@ -270,16 +273,15 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
         mapping = migration.mapper.map
         check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
 
-    spec = options.encode or ""
     if "{" in spec or " " in spec.strip():
         return CommandEncoder(spec)
-    if options.items is None and os.path.exists(spec.partition(":")[0]):
+    if items is None and os.path.exists(spec.partition(":")[0]):
         from congruence.io import read_embeddings
 
         vectors = read_embeddings(spec)
         check(vectors.space)
         return FileEncoder(vectors)
-    if options.items is None:
+    if items is None:
         raise ParameterError(
             f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items.",
             "Pass --items with the table or folder of the items to encode.",
@@ -287,53 +289,10 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
     from congruence.embed import open_items
     from congruence.encoders import load_encoder
 
-    items = open_items(options.items, modality=options.modality)
-    encoder = load_encoder(spec, items.modality)
+    opened_items = open_items(items, modality=modality)
+    encoder = load_encoder(spec, opened_items.modality)
     check(encoder.space)
-    return ItemsEncoder(encoder, items)
-
-
-def _reembed(
-    migration: Migration,
-    options: ReembedOptions,
-    encode: Encode,
-    as_json: bool,
-    *,
-    batch: int = 1000,
-    plot: str | None = None,
-    encode_rate: float | None = None,
-    price: float | None = None,
-) -> dict[str, Any]:
-    """Re-embed, print each stage, and return all stages, the forecast, and lines that describe it."""
-    from congruence.upgrade.migrate.stages import reembed
-
-    n_embedded = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
-    total = options.budget or round((options.share or 1) * migration.info.rows)
-    with progress("encoding", max(total - n_embedded, 0), as_json) as advance:
-        done = reembed(
-            migration,
-            encode,
-            texts=_read(options.texts),
-            new_texts=_read(options.new_texts),
-            among=options.modality,
-            size=batch,
-            budget=options.budget,
-            share=options.share,
-            until=options.until,
-            callback=advance,
-            stage=None if as_json else say_error,
-        )
-    result: dict[str, Any] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
-    if not done.history_:
-        return {**result, "words": ["No rows were re-embedded."]}
-    forecast = done.forecast(rate=encode_rate and 60 * encode_rate, price=price)
-    result |= {"forecast": forecast.to_dict(), "words": [f"{done.history_[-1]}", *str(forecast).split("\n")]}
-    if plot is not None:
-        from congruence.report.pictures import write_figure
-
-        write_figure(plot, done.plot(), "quality by the share re-embedded", force=True)
-        result["plot"] = plot
-    return result
+    return ItemsEncoder(encoder, opened_items)
 
 
 def _remover(action: str, words: str) -> Callable[..., None]:

@@ -1,118 +1,24 @@
-"""Helpers shared by commands: printing reports, progress bars, and reading inputs according to the options."""
+"""How commands read what was typed: files, maps, databases, and options that need more than one word."""
 
 from __future__ import annotations
 
-import json
-import math
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import atomic_path, check_output
-from congruence._utils.display import visible, visible_json
-from congruence._utils.optional import require
-from congruence._utils.progress import progress_bar
-from congruence.cli._ending import knows_unicode
-from congruence.errors import DatabaseError, ParameterError
+from congruence.errors import DatabaseError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Container, Iterable, Mapping
 
     import numpy as np
-    import pyarrow as pa
 
     from congruence.databases import Database
     from congruence.embeddings import Embeddings
-    from congruence.io import Source
     from congruence.maps import Map
     from congruence.upgrade.bridge import Bridge
-
-
-def print_json(data: object) -> None:
-    """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
-    text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
-    print(visible_json(text))
-
-
-def _plain(data: object) -> object:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data
-
-
-def say(text: str) -> None:
-    """Print a line that may contain names and ids; control characters in them are escaped."""
-    print(visible(text))
-
-
-def say_error(text: str) -> None:
-    """Print a line on standard error; control characters in it are escaped."""
-    print(visible(text), file=sys.stderr, flush=True)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Format a number for a table; an unknown value is a dash."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table on standard output; columns of numbers are right-aligned, except the first column.
-
-    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are
-    escaped. In a narrow terminal text wraps, and numbers are never broken.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(visible(title), style="bold") if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_header=any(columns),
-    )
-    for k, column in enumerate(columns):
-        numeric = k > 0 and all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
-        words = [word for row in rows for word in row[k].split()]
-        table.add_column(
-            Text(visible(column)),
-            justify="right" if numeric else "left",
-            no_wrap=not sys.stdout.isatty(),
-            overflow="fold",
-            min_width=max(map(len, words), default=0) if numeric else None,
-        )
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table)
-        return
-    # A pipe has no width: a table written to a file is as wide as its longest row, and nothing is truncated.
-    wide = Console(width=100_000, highlight=False)
-    with wide.capture() as captured:
-        wide.print(table)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-
-
-def print_facts(title: str, facts: Mapping[str, object]) -> None:
-    """Print names and values as a table, without the values that are None; decimals are rounded as by ``number``."""
-    known = {name: value for name, value in facts.items() if value is not None}
-    print_table(title, ["", ""], [[name, number(v) if isinstance(v, float) else str(v)] for name, v in known.items()])
-
-
-@contextmanager
-def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
-    with progress_bar(label, total, quiet=quiet) as bar:
-        yield None if bar is None else bar.advance
 
 
 #: An address on the command line, which may be the value of an option.
@@ -145,7 +51,6 @@ def open_asking(where: str, **options: str | None) -> Database:
     except DatabaseError as error:
         if "no password supplied" not in str(error) or not sys.stdin.isatty():
             raise
-    import os
     from getpass import getpass
 
     os.environ["PGPASSWORD"] = getpass(f"Password for {where}: ")
@@ -230,36 +135,6 @@ def refuse_options(options: Mapping[str, object], why: str, fix: str = "Leave it
             raise ParameterError(f"Got {flag} {why}.", fix)
 
 
-def check_not_input(out: str, path: str) -> None:
-    """Check that an output is not the file that it is made from, not even through a link. Raises ParameterError."""
-    import os
-
-    if os.path.isfile(out) and os.path.isfile(path) and os.path.samefile(out, path):
-        raise ParameterError(
-            f"Got the output {out}, which is also the input; expected two files.", "Pass another --out."
-        )
-
-
-def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> None:
-    """Check before the work starts that an output can be written, and that it is none of the inputs.
-
-    ``kind``: a file; a table (.csv or .parquet), a plot or a page, which matplotlib draws.
-    """
-    from congruence.io import check_output_place
-
-    if kind == "table" and not out.lower().endswith((".csv", ".parquet")):
-        raise ParameterError(f"Got --out {out}; expected a .csv or .parquet file.", "Pass --out rows.csv, for example.")
-    if kind == "plot":
-        from congruence.report.pictures import check_suffix
-
-        check_suffix(out)
-    check_output(out, force=force)
-    if kind == "page":
-        require("matplotlib", extra="plot")
-    for source in inputs:
-        check_output_place(source, out)
-
-
 def split_named(entry: str, flag: str, form: str, example: str) -> tuple[str, str]:
     """Split ``NAME=VALUE``; ``form`` and ``example`` say what is expected instead of another form."""
     name, equals, value = entry.partition("=")
@@ -277,21 +152,23 @@ def read_groups(spec: str | None) -> str | np.ndarray | None:
     return "identical" if spec is None else None if spec == "none" else read_column(spec)
 
 
-@contextmanager
-def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
-    """Yield the folder given by ``--checkpoint``, or by default one next to the output that is removed on success."""
-    from pathlib import Path
+def read_labels(spec: str | None, flag: str, *items: Embeddings | None) -> dict[str, str] | None:
+    """Return the label of each item by id: one entry per row, in the order of the first items that have as many."""
+    from congruence._utils.ids import id_texts
+    from congruence.io import read_column
 
-    from congruence.train.checkpoint import named_folder, own_folder
-
-    if checkpoint is not None:
-        with named_folder(Path(checkpoint)) as folder:
-            yield folder
-        return
-    with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as folder:
-        yield folder
-    if folder.is_dir() and any(folder.iterdir()):
-        print(f"note: {folder} contains files that are not checkpoints, so it was not removed.", file=sys.stderr)
+    if spec is None:
+        return None
+    labels = read_column(spec)
+    known = [rows for rows in items if rows is not None]
+    for rows in known:
+        if len(rows) == len(labels):
+            return dict(zip(id_texts(rows.ids).tolist(), map(str, labels.tolist()), strict=True))
+    counts = " or ".join(dict.fromkeys(str(len(rows)) for rows in known)) or "no"
+    raise ShapeError(
+        f"Got {len(labels)} entries of {flag} for {counts} rows; expected one entry for each row.",
+        f"Pass {flag} with one entry per row, not {spec}.",
+    )
 
 
 #: Arguments of the library whose options have other names.
@@ -333,36 +210,3 @@ def spelling(
         return f"{on[0]} {'none' if unquoted == 'None' else unquoted}".rstrip()
 
     return spell, lambda name: find(name) is not None or name in settable
-
-
-def write_table(table: pa.Table, out: str, *, force: bool) -> None:
-    """Write a table atomically, in the format that its name specifies."""
-    import pyarrow.csv
-
-    from congruence.io.parquet import write_parquet
-
-    # Opened here, so that errors of the operating system are reported in its own words and not in Arrow's.
-    with atomic_path(out, force=force) as temporary, open(temporary, "wb") as file:
-        if out.lower().endswith(".csv"):
-            pyarrow.csv.write_csv(table, file)
-        else:
-            write_parquet(file, table.schema, table.to_batches())
-
-
-class Bars(ExitStack):
-    """Shows one progress bar at a time; as a context manager, it removes the last one."""
-
-    def __init__(self, quiet: bool) -> None:
-        super().__init__()
-        self._quiet = quiet
-        self._advance: Callable[[int], None] | None = None
-
-    def begin(self, label: str, total: int) -> None:
-        """Show a new bar instead of the current one."""
-        self.close()
-        self._advance = self.enter_context(progress(label, total, self._quiet))
-
-    def advance(self, count: int) -> None:
-        """Advance the current bar."""
-        if self._advance is not None:
-            self._advance(count)
