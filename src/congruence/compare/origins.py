@@ -28,6 +28,9 @@ JUDGED = 2048
 #: Share of the distinct rows judged, and their number, from which rows of another kind count.
 _SHARE, _COUNT = 0.02, 3
 
+#: The share where it is not sure that they are of the other kind.
+_UNSURE = 0.1
+
 
 class OriginDetector:
     """Determine which of several known models made the rows of a store, and which rows were made by none of them.
@@ -441,7 +444,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
         return Judgement("ask", shares, None, found, f"Pass {options}.")
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
     good &= len(rows) >= _COUNT and wrong + len(odd) <= _SHARE * len(rows)  # one of few rows is a large share
-    if not good and counted(wrong + len(odd)):
+    if counted(len(odd)) or wrong >= max(_COUNT, _UNSURE * len(rows)):
         return Judgement("unlike", shares, said, found, _OTHERS)
     return Judgement("good" if good else "unknown", shares, said, found)
 
