@@ -108,6 +108,12 @@ def summarize_files(
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given.sugarcrepe is None:
         refuse_options({"--set categories": settings.get("categories")}, "without --sugarcrepe")
+    else:
+        own = {f"--{name}": getattr(given, name) for name in ("groups", "tasks", "texts")}
+        refuse_options(own, "together with --sugarcrepe, which has its own")
+    if given.groups is None and given.sugarcrepe is None:
+        fix = "Pass one of them, for the names of the images."
+        refuse_options({"--pictures": given.pictures}, "without --groups or --sugarcrepe", fix)
     texts = None
     if given.texts is not None:
         caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")

@@ -311,19 +311,28 @@ def _logits(
     own = logits[torch.arange(len(rows), device=rows.device), torch.arange(part.start, part.stop, device=rows.device)]
     if labels is None:
         labels = torch.arange(n, device=rows.device)[:, None]
-    same = (labels[part, None] == labels).any(2)  # each row itself among them
-    return own, logits.masked_fill(same[:, :, None], -torch.inf).flatten(1).logsumexp(1)
+    same = _share_a_label(labels, part)[:, :, None]
+    return own, logits.masked_fill(same, -torch.inf).flatten(1).logsumexp(1)
+
+
+def _share_a_label(labels: Tensor, part: slice) -> Tensor:
+    """Return whether each row of a part has a label in common with each row (b, n); it has with itself."""
+    return (labels[part, None] == labels).any(2)
 
 
 def _find_partners(X: Tensor, Y: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
     """Return the mean cross-entropy of finding each row's partner among those of all rows."""
+    import torch
+
     from congruence.train._strips import in_strips
 
     def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
-        if labels is None:  # own and others together
-            logits = (rows * scale) @ Y.T
-            return (logits.logsumexp(1) - logits.diagonal(part.start)).sum()
-        own, others = _logits(part, rows, Y, len(Y), scale, labels)
-        return (own[:, 0].logaddexp(others) - own[:, 0]).sum()
+        logits = (rows * scale) @ Y.T
+        own = logits.diagonal(part.start)
+        if labels is not None:
+            same = _share_a_label(labels, part)
+            same.diagonal(part.start).fill_(False)
+            logits = logits.masked_fill(same, -torch.inf)
+        return (logits.logsumexp(1) - own).sum()
 
     return in_strips(strip, X, Y, scale) / len(X)
