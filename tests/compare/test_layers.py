@@ -11,6 +11,8 @@ from congruence import errors
 from congruence.compare.layers import compare_layers
 from congruence.compare.spaces import compare_spaces
 from congruence.metrics import BETWEEN_SPACES, METRICS
+from congruence.plotting import MIDDLE, STRONG
+from congruence.plotting.look import COLORS
 from congruence.report import write_layers
 
 
@@ -53,6 +55,16 @@ def test_every_cell_is_what_similarity_says(metric):
             assert found.values[i, j] == pytest.approx(METRICS[metric].fn(A, B), abs=1e-7)
 
 
+def test_kernels_and_features_may_meet():
+    """With n ≤ 4d linear CKA keeps the kernel, beyond it the features: wide and narrow layers in one comparison."""
+    rng = np.random.default_rng(0)
+    layers = [rng.standard_normal((60, d)) for d in (5, 20, 90)]
+    layers += [layers[0] @ rng.standard_normal((5, d)) for d in (4, 30, 70)]
+    found = compare_layers(layers, layers, permutations=2)
+    np.testing.assert_allclose(found.values, found.values.T, atol=1e-13)
+    np.testing.assert_allclose(np.diag(found.values), 1, atol=1e-12)
+
+
 @pytest.mark.long
 def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
     """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more
@@ -81,6 +93,14 @@ def test_the_null_of_the_best_is_above_that_of_any_pair():
     nearest = compare_layers(*stacks(40, ((5,) * 4, (5,) * 4)), "procrustes_distance", permutations=30)
     assert nearest.best_null_mean < nearest.null_mean.min()
     assert nearest.best_value == nearest.values.min()
+
+
+def test_a_score_that_cannot_vary_stands_nowhere():
+    X, Y = stacks(20, ((40,), (40,)))
+    found = compare_layers(X, Y, "pwcca", permutations=9)
+    assert found.values[0, 0] == pytest.approx(1)
+    assert found.z_scores[0, 0] == 0
+    assert found.best_adjusted_p_value == 1
 
 
 def test_rows_are_drawn_repeats_are_exact_and_arrays_are_left_alone():
@@ -126,6 +146,13 @@ def test_bad_input_names_the_layer():
             compare_layers(X, Y, **options)
 
 
+@pytest.mark.parametrize("metric", BETWEEN_SPACES)
+def test_a_constant_layer_is_named_by_every_metric(metric):
+    X, Y = stacks()
+    with pytest.raises(errors.InputError, match="layer '0' of Y"):
+        compare_layers(X, [np.ones((80, 3)), Y[1]], metric, permutations=1)
+
+
 def drawn(path, **change):
     found = replace(compare_layers(*planted(), permutations=20), **change)
     write_layers(path / "map.svg", found, "a <b> & c", force=True)
@@ -154,6 +181,41 @@ def test_the_file_says_every_value(tmp_path):
     assert "prefers-color-scheme:dark" in text
     assert text.count("http") == 1  # the name space: nothing outside the file is needed
     assert "<script" not in text
+
+
+def test_the_suffix_is_the_format(tmp_path):
+    found, text = drawn(tmp_path)
+    for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("SVG", b"<svg")):
+        for name in ("a", "b"):
+            write_layers(tmp_path / f"{name}.{suffix}", found, "a <b> & c")
+        assert (tmp_path / f"a.{suffix}").read_bytes() == (
+            tmp_path / f"b.{suffix}"
+        ).read_bytes()  # no date or random id
+        assert (tmp_path / f"a.{suffix}").read_bytes().startswith(start)
+    write_layers(tmp_path / "bare", found, "a <b> & c")
+    assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == (tmp_path / "bare").read_text(encoding="utf-8") == text
+    with pytest.raises(errors.ParameterError, match=r"\.svg, \.png or \.pdf"):
+        write_layers(tmp_path / "x.jpg", found, "t")
+    with pytest.raises(errors.OutputExistsError):
+        write_layers(tmp_path / "a.png", found, "t")
+
+
+def test_words_stay_readable_on_every_shade():
+    """WCAG contrast of at least 4.5 in light and dark, by the definition of relative luminance."""
+
+    def luminance(colour):
+        part = np.asarray(colour) / 255
+        return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+    def hexed(word):
+        return np.array([int(word[k : k + 2], 16) for k in (1, 3, 5)])
+
+    for scheme in (0, 1):
+        colour = {name: hexed(values[scheme]) for name, values in COLORS.items()}
+        for shade in np.linspace(0, 1, 101):
+            ground = luminance(colour["paper"] + shade * (colour["after"] - colour["paper"]))
+            words = luminance(colour["on-strong" if shade > STRONG else "on-middle" if shade > MIDDLE else "on-weak"])
+            assert (max(ground, words) + 0.05) / (min(ground, words) + 0.05) >= 4.49, shade
 
 
 @pytest.fixture

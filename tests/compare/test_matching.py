@@ -1,6 +1,7 @@
 """Matching pairs beside non-matches: what separates is said to, what does not is not, and p-values keep their word."""
 
 import json
+from shlex import split
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import mannwhitneyu
 
 from congruence import errors
-from congruence.compare.matching import DEFAULT, match_test
+from congruence.compare.matching import DEFAULT, Separation, match_test
 from congruence.metrics import BETWEEN_SPACES, METRICS, cca, cknna, linear_cka, svcca
 
 FEW = {"draws": 8, "permutations": 19, "definition": "congruence"}
@@ -116,6 +117,12 @@ def test_a_hard_text_that_says_less_is_told_apart():
     assert swapped.effect_size < 0
 
 
+def test_a_hard_text_that_is_the_right_one_ties():
+    images, texts = pairs()
+    one = match_test(images, texts, texts.copy(), metrics=["mutual_knn"], **FEW)[2]
+    assert (one.auc, one.effect_size, one.p_value, one.other) == (0.5, 0.0, 1.0, one.match)
+
+
 def test_nearest_texts_change_places():
     images, texts = pairs(40)
     unit = texts / np.linalg.norm(texts, axis=1, keepdims=True)
@@ -129,6 +136,29 @@ def test_nearest_texts_change_places():
     hard = next(one for one in made if one.against == "hard" and one.metric == "linear_cka")
     shuffled = next(one for one in made if one.against == "shuffled" and one.metric == "linear_cka")
     assert shuffled.other < hard.other < hard.match
+
+
+def test_given_unrelated_texts_are_used():
+    images, texts = pairs()
+    novel = np.random.default_rng(9).standard_normal((200, 11))
+    found = match_test(images, texts, unrelated=novel, metrics=["linear_cka"], **FEW)
+    assert [one.against for one in found] == ["noise", "unrelated"]
+    assert found[1].auc == 1
+
+
+def test_the_same_seed_repeats_and_arrays_are_left_alone():
+    images, texts = pairs()
+    kept = images.copy(), texts.copy()
+    ticks = []
+    found = match_test(images, texts, "nearest", random_state=3, callback=ticks.append, **FEW)
+    assert found == match_test(images, texts, "nearest", random_state=3, **FEW)
+    assert found != match_test(images, texts, "nearest", random_state=4, **FEW)
+    assert sum(ticks) == FEW["draws"] + FEW["permutations"]
+    np.testing.assert_array_equal(images, kept[0])
+    np.testing.assert_array_equal(texts, kept[1])
+    half = match_test(images.astype(np.float16), texts.astype(np.float16), "nearest", random_state=3, **FEW)
+    assert half[0].match == pytest.approx(found[0].match, abs=0.01)
+    assert Separation(**found[0].to_dict()) == found[0]
 
 
 def test_bad_input():
@@ -180,43 +210,24 @@ def test_the_command(here, tmp_path):
     assert {"noise", "unrelated", "hard"} <= set(table.out.split())
     for words in ("linear_cka, biased (paper)", "linear_cka, debiased (ours)", "paper: Yoon et al. (JAM)"):
         assert words in table.out
-    whole = here(
-        "lab match",
-        "images.npz:v",
-        "texts.npz:v",
-        *few,
-        "--set",
-        "components=0",
-        "--set",
-        "definition=congruence",
-        "--json",
-    )
+    plain = split("lab match images.npz:v texts.npz:v --set components=0 --json")
+    whole = here(*plain, *few, "--set", "definition=congruence")
     assert json.loads(whole.out)["results"][0]["match"] == pytest.approx(linear_cka(images[:80], texts[:80]))
-    few = (
-        "--set",
-        "draws=1",
-        "--set",
-        "permutations=1",
-        "--metric",
-        "cknna",
-        "--metric",
-        "svcca",
-        "--set",
-        "definition=jam",
-        "--json",
-    )
-    scaled = here(
-        "lab match",
-        "images.npz:v",
-        "texts.npz:v",
-        "--set",
-        "normalize=true",
-        "--set",
-        "standardize=true",
-        "--set",
-        "components=0",
-        *few,
-    )
+    few = split("--set draws=1 --set permutations=1 --metric cknna --metric svcca --set definition=jam")
+    scaled = here(*plain, *few, *split("--set normalize=true --set standardize=true"))
     found = [one["match"] for one in json.loads(scaled.out)["results"][::2]]
     cknna_scaled = cknna(images[:80], texts[:80], definition="jam", normalize=True)
     assert found == pytest.approx([cknna_scaled, svcca(images[:80], texts[:80], standardize=True)])
+
+
+def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
+    images, texts = pairs()
+    wrong = texts + np.random.default_rng(1).standard_normal(texts.shape)
+    names = np.array([f"i{k}" for k in range(90)])
+    np.savez(tmp_path / "images.npz", v=images[::-1], ids=names[::-1])
+    np.savez(tmp_path / "texts.npz", v=texts, ids=names)
+    np.save(tmp_path / "wrong.npy", wrong)
+    few = split("--set draws=2 --set permutations=9 --metric linear_cka --set definition=congruence --json")
+    result = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
+    hard = json.loads(result.out)["results"][2]
+    assert hard["other"] == pytest.approx(match_test(images, wrong, metrics=["linear_cka"], **FEW)[0].match)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("PIL.Image")
 
-from layouts import LAYOUTS, cifar100, colour, dtd, gradient, pets, picture, stl10
+from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, picture, stl10
 
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
 from congruence.metrics import ensemble_prompts
@@ -375,6 +376,11 @@ def test_prompts_in_their_order_average_to_prototypes(root):
     np.testing.assert_allclose(by_shape, by_class)
 
 
+def test_names_with_braces_stay_as_they_are():
+    data = ImageDataset("x", "all", ["{0}", "{}"], ["a {}."], ["1", "2"], [0, 1], np.zeros((2, 1, 1, 3), np.uint8))
+    assert [text for _, _, text in data.prompts()] == ["a {0}.", "a {}."]
+
+
 def test_labels_and_ids_are_checked(tmp_path):
     def make(ids, labels, templates=("{}",), classes=("x", "y")):
         return ImageDataset("x", "all", classes, templates, ids, labels, np.zeros((len(ids), 1, 1, 3), np.uint8))
@@ -393,3 +399,15 @@ def test_labels_and_ids_are_checked(tmp_path):
             make(["a"], [0], templates=(template,))
     with pytest.raises(FileError, match="1 of 1"):
         ImageDataset("x", "all", ["x"], ["{}"], ["a.png"], [0], tmp_path)
+
+
+def test_coops_layout_as_its_instructions_draw_it(tmp_path):
+    """All of CoOp's folders below one ``$DATA``, without annotations and labels, which it does not need."""
+    for build, folder in ((pets, "oxford_pets"), (caltech101, "caltech-101"), (dtd, "dtd")):
+        build(tmp_path / folder)
+    shutil.rmtree(tmp_path / "oxford_pets" / "annotations")
+    shutil.rmtree(tmp_path / "dtd" / "labels")
+    for name in ("pets", "caltech101", "dtd"):
+        assert len(part(name, tmp_path, "val")) > 0
+    with pytest.raises(FileError, match=r"trainval\.txt"):
+        part("pets", tmp_path, "trainval")

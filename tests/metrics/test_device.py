@@ -124,6 +124,16 @@ def test_a_gallery_is_searched_on_its_device(metric, exact):
             assert gpu.fetched <= A.nbytes + B.nbytes + 2 * len(A) * (4 * 5 * 16 + 16)
 
 
+@pytest.mark.parametrize("metric", KINDS)
+def test_grouped_maxima_of_long_rows(metric):
+    A = np.repeat(np.random.default_rng(1).standard_normal((700, 20)), 2, axis=0).astype(np.float32)
+    with PretendGPU() as gpu:
+        T, U = gpu.put(torch.tensor(A).T.contiguous().T), gpu.put(A[::-1].copy())
+        np.testing.assert_array_equal(nearest(T, 9, metric=metric), nearest(A, 9, metric=metric))
+        for definition in ("huh", "jam"):
+            assert cknna(T, U, definition=definition) == cknna(A, A[::-1], definition=definition)
+
+
 @pytest.fixture
 def matmul_precision():
     before = torch.get_float32_matmul_precision()
@@ -188,3 +198,9 @@ def test_tensors_are_refused_where_they_live(fn):
         whole = (10 * A).round()
         assert float(fn(gpu.put(whole.astype(int)), gpu.put(B))) == pytest.approx(fn(whole, B), abs=1e-9)
         assert float(fn(gpu.put(whole > 3), gpu.put(B))) == pytest.approx(fn((whole > 3) * 1.0, B), abs=1e-9)
+
+
+def test_two_devices_are_refused():
+    A, B = sample(n=30, d=4)
+    with PretendGPU() as gpu, pytest.raises(DtypeError, match="on cuda:0 and Y on cpu"):
+        linear_cka(gpu.put(A), torch.tensor(B))

@@ -106,6 +106,11 @@ def test_precision_tensors_and_extreme_scales(dtype):
             assert scaled == pytest.approx(rsa(X, Y, rdm=rdm, compare="pearson"), abs=1e-10)
 
 
+def test_constant_columns_are_no_matter_to_a_distance():
+    wide = np.column_stack([X, np.full(40, 0.1)])
+    assert rsa(wide, Y, rdm="euclidean") == pytest.approx(rsa(X, Y, rdm="euclidean"), abs=1e-12)
+
+
 def test_many_rows_are_sampled_only_when_asked(monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 30)
     with pytest.raises(errors.ShapeError, match="max_rows=30"):

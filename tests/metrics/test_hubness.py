@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import congruence.metrics.hubness as hubness
 from arrays import unit
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics import CSLS, QBNorm, class_retrieval, recall_at_k, top1_scores
+from congruence.metrics import CSLS, QBNorm, class_retrieval, recall_at_k, top1_scores, zero_shot_accuracy
 
 
 def dense_csls(queries, gallery, bank, k):
@@ -68,6 +68,18 @@ def test_inner_products_with_one_more_column_are_the_corrected_cosines(correctio
         assert {0.0, 1.0} == set(Q[:, -1])
 
 
+def test_the_names_are_the_published_settings():
+    queries, gallery, _ = problem(0, m=60)
+    wanted, names = np.arange(60) % 25, np.arange(25)
+    for name, dense in (
+        ("csls", dense_csls(queries, gallery, queries, 10)),
+        ("qb_norm", dense_inverted_softmax(queries, gallery, queries, 20)),
+    ):
+        expected = np.mean(dense.argmax(axis=1) == wanted)
+        assert class_retrieval(queries, gallery, wanted, names, hubness=name) == pytest.approx(expected)
+        assert zero_shot_accuracy(queries, gallery, wanted, hubness=name) == pytest.approx(expected)
+
+
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 10**6),
@@ -122,6 +134,16 @@ def test_a_row_left_out_is_left_out_of_the_bank_too():
     shift = np.sort(near, axis=0)[-10:].mean(axis=0) / 2
     expected = labels[(near - shift).argmax(axis=1)] == labels
     np.testing.assert_array_equal(top1_scores(X, X, labels, labels, hubness="csls", exclude_self=True), expected)
+
+
+@pytest.mark.parametrize("name", [None, "csls", "qb_norm"])
+def test_copies_tie_under_a_correction_too(name):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200, 128)).astype(np.float32)
+    gallery = np.concatenate([rows, rows[:50] * 3])
+    names = np.concatenate([np.zeros(200, int), np.ones(50, int)])
+    scores = top1_scores(rows[:50], gallery, np.ones(50, int), names, hubness=name)
+    np.testing.assert_array_equal(scores, np.full(50, 0.5))
 
 
 def test_memory_is_a_block(monkeypatch):

@@ -1,4 +1,5 @@
 import tracemalloc
+from contextlib import nullcontext
 from functools import cache
 from itertools import permutations
 
@@ -78,6 +79,13 @@ def testequal_rows_come_lowest_number_first():
         assert table.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
 
 
+@pytest.mark.parametrize("scale", [np.float32(1e30), np.float32(1e-30), 1e200, 1e-200])
+@pytest.mark.parametrize("metric", METRICS)
+def test_extreme_scales_change_nothing(scale, metric):
+    A = RNG.standard_normal((50, 6)).astype(np.asarray(scale).dtype)
+    np.testing.assert_array_equal(nearest(A * scale, 5, metric=metric), nearest(A, 5, metric=metric))
+
+
 def test_a_chance_equal_shadow_is_no_copy(monkeypatch):
     class Flat:
         @staticmethod
@@ -92,9 +100,15 @@ def test_a_chance_equal_shadow_is_no_copy(monkeypatch):
 def test_no_square_array_is_built():
     n = 6000
     big = RNG.standard_normal((n, 4)).astype(np.float32)
-    for call, limit in ((lambda: nearest(big, 5), 55), (lambda: mutual_knn(big, big), 55)):
+    calls = (
+        (64, lambda: nearest(big, 5), 10),
+        (None, lambda: nearest(big, 5), 55),
+        (None, lambda: mutual_knn(big, big), 55),
+    )
+    for block_rows, call, limit in calls:
         tracemalloc.start()
-        call()
+        with in_blocks(block_rows) if block_rows else nullcontext():
+            call()
         peak = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
         assert peak < limit < n * n * 4 / 2**20  # the square array has 137 MB
@@ -144,6 +158,17 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
         got = measure(A, B, k, metric=neighbors)
         assert type(got) is float
         assert got == pytest.approx(value, abs=1e-12)
+
+
+def test_a_small_case_by_hand():
+    # On a line, by distance: neighbors of 0, 1, 3, 7 and of the same points with the last brought near the first.
+    A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
+    assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
+    assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
+    assert mutual_knn(A, B, 2, metric="euclidean") == 0.5
+    assert lcs_knn(A, B, 2, metric="euclidean") == 1.0
+    assert edit_knn(A, B, 2, metric="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
+    assert cycle_knn(A, B, 2, metric="euclidean") == 0.75
 
 
 @pytest.mark.parametrize("measure", MEASURES)

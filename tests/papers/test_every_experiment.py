@@ -85,6 +85,15 @@ def test_every_experiment_runs_on_its_stand_in(name, tmp_path):
     assert "[" not in results["title"] or results["stand_in"] in " ".join(figure.itertext())
 
 
+def test_a_random_rotation_finds_no_class_and_keeps_what_rotations_keep():
+    rows = run("fig11", models="sample", quick=True, seeds=1).results["rows"]
+    value = {(row["metric"], row["quantity"]): row["mean"] for row in rows}
+    for metric in ("image_retrieval", "text_retrieval", "aligned_image_text", "image_aligned_text"):
+        assert value[metric, "random_rotation"] < 0.1 < 0.4 < value[metric, "after"]
+    kept = "aligned_image_aligned_text"
+    assert value[kept, "random_rotation"] == pytest.approx(value[kept, "after"], abs=0.03)
+
+
 @pytest.mark.parametrize("name", ["fig5", "sotalign-table1", "jam-fig1"])
 def test_runs_repeat_to_the_bit(name):
     assert quick(name).results["rows"] == run(name, quick=True).results["rows"]

@@ -44,3 +44,12 @@ def test_words_are_escaped(made):
     page = render_experiment({**results, "title": "<script>alert(1)</script>"}, "<svg/>")
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_the_command_writes_the_page_and_replaces_it_only_by_force(here, tmp_path):
+    first = here("lab reproduce", "table1", "--html", "-o", "out").ends(0)
+    assert "figure.svg, report.html" in first.out
+    assert (tmp_path / "out" / "report.html").exists()
+    assert here("lab reproduce", "table1", "-o", "out").code != 0
+    assert here("lab reproduce", "table1", "-o", "out", "--force").code == 0
+    assert not (tmp_path / "out" / "report.html").exists()

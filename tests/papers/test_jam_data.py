@@ -160,6 +160,20 @@ def test_measures_of_rotated_and_of_unrelated_rows():
     assert set(measure_statistics(X, X, ["svcca"])) == {"svcca"}
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "message"),
+    [
+        ("coco", None, "'synthetic', 'sugarcrepe'"),
+        ("synthetic", "sources", "variant"),
+        ("imagenet1000", "context", "variant 'context'"),
+        ("caltech101", "layers", "one layer of each encoder"),
+    ],
+)
+def test_openers_refuse_what_is_not_there(tmp_path, name, variant, message):
+    with pytest.raises(ParameterError, match=message):
+        open_sample(name, tmp_path, variant)
+
+
 def test_real_photos_with_class_names(shared):
     for name, count, tested in (("imagenet1000", 1000, 150), ("caltech101", 8242, 1237)):
         data = open_sample(name, shared(f"{name}_unimodal.npz"))
@@ -171,6 +185,17 @@ def test_real_photos_with_class_names(shared):
         right, wrong = (side["MPNet"]["late"] for side in (data.captions, data.negatives))
         assert not (right == wrong).all(1).any()
         assert len(open_sample(name, shared(f"{name}_unimodal.npz"), "sizes").encoders) == 4
+
+
+def test_the_nearest_classes_are_those_of_the_largest_cosine(shared):
+    path = shared("imagenet1000_unimodal.npz")
+    data = open_sample("imagenet1000", path)
+    T, N = (side["MPNet"]["late"].astype(np.float64) for side in (data.captions, data.negatives))
+    T, N = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (T, N))
+    for row in (0, 17, 500, 999):
+        likeness = T @ T[row]
+        likeness[data.items.captions == data.items.captions[row]] = -1
+        assert N[row] @ T[row] >= np.sort(likeness)[-3] - 1e-9
 
 
 def test_sugarcrepe_without_minilm_says_what_to_install(monkeypatch, tmp_path):

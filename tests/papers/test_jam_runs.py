@@ -97,6 +97,20 @@ def test_training_learns_and_knows_its_runs(table2):
         assert line["steps"] <= 60
 
 
+def test_the_losses_are_compared_item_by_item(table2):
+    """The means of the items' differences are those of the table, and what is told apart is said."""
+    means = {(r["pair"], r["series"], r["metric"]): r["mean"] for r in table2["rows"]}
+    tests = table2["extra"]["item_tests"]
+    assert len(tests) == 3 * 2 * 2
+    for one in tests:
+        gap = means[one["pair"], one["first"], one["metric"]] - means[one["pair"], one["second"], one["metric"]]
+        assert one["difference"] == pytest.approx(gap)
+        assert one["low"] <= one["difference"] <= one["high"]
+        assert one["p_value"] <= one["adjusted_p_value"] <= 1
+        assert one["draws"] == 1
+    assert sum(note.startswith("Item by item") for note in table2["notes"]) == 2
+
+
 def test_the_order_of_the_losses_is_counted(table2):
     means = {(r["pair"], r["metric"], r["series"]): r["mean"] for r in table2["rows"]}
     lines = table2["extra"]["order"]
@@ -193,6 +207,41 @@ def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path
     assert "contains its own data" in data.err
     other = here("lab reproduce", "jam-fig4", "--models", "caltech101", *where[:2], "-o", tmp_path / "four")
     assert "runs on synthetic, sugarcrepe" in other.err
+
+
+@pytest.mark.heavy
+def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
+    """The documented commands, with tiny models of random weights in place of DINOv2 and of a language model."""
+    transformers = pytest.importorskip("transformers")
+    image = pytest.importorskip("PIL.Image")
+    from tiny_models import VISION, make, make_tokenizer, text_config
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+    items = write_sugarcrepe(tmp_path / "sugarcrepe", 30)
+    (tmp_path / "val2017").mkdir()
+    rng = np.random.default_rng(2)
+    for name in items.images.tolist():
+        image.fromarray(rng.integers(0, 255, (20, 20, 3)).astype(np.uint8)).save(tmp_path / "val2017" / name)
+    processor = BitImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    make(tmp_path / "dino", transformers.Dinov2Model(transformers.Dinov2Config(**VISION, mlp_ratio=2)), processor)
+    words = text_config(max_position_embeddings=32, num_key_value_heads=2)
+    make(tmp_path / "llama", transformers.LlamaModel(transformers.LlamaConfig(**words)), tokenizer=make_tokenizer())
+    quiet = ["--layer", "all", "--device", "cpu"]
+    for command in (
+        [f"hf:{tmp_path / 'dino'}", "val2017", "--set", "pooling=cls", "-o", "features/dino/images"],
+        [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "captions", "-o", "features/llama/captions"],
+        [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "negatives", "-o", "features/llama/negatives"],
+    ):
+        (tmp_path / command[-1]).parent.mkdir(parents=True, exist_ok=True)
+        here("embed", *command, *quiet).ends(0)
+    where = ["--models", "dino/llama", "--file", "features", "--root", "sugarcrepe"]
+    where += ["--quick", "--seeds", 1, "--device", "cpu"]
+    for name in ("jam-table2", "jam-fig5"):
+        here("lab reproduce", name, *where, "-o", name).ends(0)
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        assert {row["pair"].partition(": ")[2] for row in results["rows"]} == {"llama"}
+        assert results["data"][0]["stand_in"] is None
+        assert {line["training"]["device"] for line in results["extra"]["runs"]} == {"cpu"}
 
 
 def test_sugarcrepe_s_captions_are_items_to_embed(tmp_path):

@@ -193,6 +193,11 @@ def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
     assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
 
 
+def test_a_composition_needs_three_models():
+    with pytest.raises(InputError, match="three models, not 2"):
+        run("fig40", collections=[tiny()])
+
+
 def test_figures_that_need_images_of_both_models_say_so():
     blind = without_images(tiny(), "b")
     for name in ("fig3", "fig53", "fig55"):
@@ -201,6 +206,13 @@ def test_figures_that_need_images_of_both_models_say_so():
     results = run("fig11", collections=[blind]).results
     assert any("fitted on texts" in note for note in results["notes"])
     assert "image_cosine" not in {row["metric"] for row in results["rows"]}
+
+
+def test_a_metric_nobody_can_measure_is_an_error():
+    mute, config = without_images(tiny(), "a", "b"), EXPERIMENTS["fig11"]
+    assert run(config, collections=[mute]).results["rows"]
+    with pytest.raises(InputError, match="none of image_cosine"):
+        run(replace(config, metrics=("image_cosine",)), collections=[mute])
 
 
 def test_collections_refuse_what_does_not_fit():

@@ -206,6 +206,21 @@ def test_all_pairs_are_those_of_the_unpaired_items_too(overlap):
     assert not held & set(mine)
 
 
+def test_variants_that_data_do_not_have_are_refused(shared):
+    with pytest.raises(ParameterError, match="variant"):
+        open_sample("synthetic", variant="huge")
+    with pytest.raises(ParameterError, match="one photo per class"):
+        open_sample("imagenet1000", shared("imagenet1000_unimodal.npz"), "classes")
+
+
+def test_all_pairs_of_classes_are_as_many_as_unpaired_images():
+    data = of_classes()
+    images, texts = data.split(20, unpaired=35, validation=30, test=50, seed=0).all_pairs()
+    assert len(images) == len(texts) == 55
+    mine, theirs = labelled(data, images, texts)
+    assert mine == theirs
+
+
 def test_the_upper_bound_learns_from_all_pairs():
     data = open_sample("synthetic")
     parts = data.split(15, unpaired=250, validation=60, test=100, seed=0)

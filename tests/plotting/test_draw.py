@@ -116,6 +116,12 @@ def test_a_history_draws_its_score_and_its_terms():
         History().plot()
 
 
+def test_a_teacher_is_beside_the_validation_score():
+    data = plotting.validation_curve(RECORD, 0.5)
+    ax = plotting.draw_validation(data, axes())
+    assert lines(ax)["their linear teacher"].tolist() == [[0, 0.5], [30, 0.5]]
+
+
 def test_recalls_stand_beside_chance():
     rows = [
         {"task": "swap $a$ & $b$", "n": 1200, "binary": 0.75, "choice": None},

@@ -142,6 +142,14 @@ def test_spanning_draws_its_singular_values(n):
     assert found.to_dict()["singular_values"] == found.singular_values.tolist()
 
 
+def test_spanning_that_was_estimated_draws_both_ends(monkeypatch):
+    monkeypatch.setattr("congruence.theory.spanning.DENSE", 5)
+    found = sym_spanning(X[:30, :4])
+    assert found.singular_values is None
+    (values,) = (line for line in found.plot(axes()).lines if line.get_label() == "singular values")
+    assert values.get_xydata().tolist() == [[1, found.sigma_max], [10, found.sigma_min]]
+
+
 def test_a_subspace_and_canonical_correlations_draw_their_spectra():
     covered = covered_subspace(X[:5])
     (values,) = (line for line in covered.plot(axes()).lines if line.get_label() == "singular values")

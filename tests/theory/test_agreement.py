@@ -100,6 +100,12 @@ def test_against_the_whole_kernels(relation):
     assert plain["quantiles"].keys() == {"0.5", "0.9", "0.99"}
 
 
+def test_each_relation_is_wider_than_the_one_before():
+    p = dual_problem(50, 50, 5, noise=0.3, shear=0.3, random_state=2)
+    raw, constant, affine = (kernel_agreement(*models(p), r).epsilon for r in ("raw", "constant", "affine"))
+    assert raw > constant > affine
+
+
 def test_a_hidden_line_is_found():
     # Two more dimensions turn a kernel K into a K + b on the sphere: f̃ = (√a f, √b, rest), g̃ = (√a g, √b, rest).
     p = dual_problem(30, 40, 5, random_state=3)
@@ -182,3 +188,12 @@ def test_what_is_refused():
         kernel_agreement(F, G, F, np.eye(2)[[0, 1, 0, 1, 0, 1]])
     with pytest.raises(TooFewAnchorsError):
         gram_agreement(F[:1], F[:1])
+
+
+def test_half_precision_and_the_callers_arrays():
+    p = dual_problem(20, 20, 8, random_state=10)
+    half = [Z.astype(np.float16) for Z in models(p)]
+    kept = [Z.copy() for Z in half]
+    assert 0 < kernel_agreement(*half).epsilon < 2e-3
+    for before, after in zip(kept, half, strict=True):
+        np.testing.assert_array_equal(before, after)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import congruence.theory.margins as module
 from arrays import unit
+from congruence import OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 from congruence.theory import class_margins
 
@@ -129,6 +130,14 @@ def test_large_residuals_break_retrieval():
     assert (data["holds"], data["confusion"], data["breaking"]) == (False, found.confusion(), found.breaking())
 
 
+def test_equal_prompts_are_not_safe():
+    rng = np.random.default_rng(3)
+    G = unit(rng.standard_normal((5, 4)))[[0, 1, 2, 3, 4, 2]]
+    found = class_margins(np.eye(4), G, G, np.eye(4))
+    assert found.breaking() == ["2", "5"] or found.breaking() == ["5", "2"]
+    assert found.confusion()["safe & right"] == 4
+
+
 @given(st.integers(0, 10**6))
 def test_turning_either_model_changes_nothing(seed):
     rng = np.random.default_rng(seed)
@@ -150,6 +159,16 @@ def test_blocks_do_not_matter(monkeypatch):
     assert parts.retrieved.tolist() == whole.retrieved.tolist()
     for name in ("margins", "residuals", "errors", "offsets"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), atol=1e-14)
+
+
+def test_with_a_fitted_rotation_in_single_precision():
+    rng = np.random.default_rng(5)
+    F, G, G_target, Q = exact_models(rng, K=30, d=6, d_target=8, r=6, outside=0)
+    fitted = OrthogonalMap(center=False, shrinkage="full").fit(G.astype(np.float32), G_target.astype(np.float32))
+    found = class_margins(F, G, G_target, fitted.rotation_)
+    assert found.rho < 1e-5
+    assert found.certified.any()
+    np.testing.assert_allclose(found.margins, class_margins(F, G, G_target, Q).margins, atol=1e-6)
 
 
 def test_the_span_can_be_cut():

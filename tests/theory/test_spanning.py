@@ -1,5 +1,7 @@
 """Definition 5.4 and κ_S against closed forms, and κ_S against all vertices of the polytope it is a maximum over."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -199,6 +201,11 @@ def test_the_plane_is_exact(spread):
         assert abs(found.direction @ found.witness @ found.direction) == pytest.approx(found.upper)
 
 
+def test_many_anchors_in_the_plane():
+    angle = np.random.default_rng(0).uniform(0, np.pi, 100_000)
+    assert kappa(np.c_[np.cos(angle), np.sin(angle)]).upper == pytest.approx(1, abs=1e-6)
+
+
 def test_the_upper_bound_is_never_above_that_of_the_least_singular_value_and_often_below():
     ratios = []
     for n, d, seed in ((6, 3, 1), (60, 3, 1), (18, 5, 1), (72, 8, 1)):
@@ -263,6 +270,15 @@ def test_the_theorem_it_stands_in():
     assert np.linalg.norm(A.T @ A - np.eye(5), 2) == pytest.approx(found.lower * worst)
 
 
+def test_more_anchors_and_a_rotation():
+    S = sphere(12, 3)
+    R = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
+    found = kappa(S, starts=15).lower
+    assert kappa(S @ R, starts=15).lower == pytest.approx(found)
+    assert by_vertices(S) <= by_vertices(S[:8])
+    assert found <= kappa(S[:8], starts=1).upper
+
+
 def test_infinite_where_the_anchors_do_not_span():
     for S in (sphere(5, 3), np.vstack([sphere(5, 3)] * 3)):
         found = kappa(S)
@@ -289,3 +305,12 @@ def test_bad_rows_are_refused(measure):
     for d in (0, 2.5, -3):
         with pytest.raises(ParameterError):
             anchors_needed(d)
+
+
+def test_plain_data_and_one_dimension():
+    data = json.loads(json.dumps(sym_spanning(sphere(5, 2)).to_dict()))
+    assert (data["spans"], np.shape(data["witness"])) == (True, (2, 2))
+    data = json.loads(json.dumps(kappa(sphere(8, 3)).to_dict()))
+    assert (data["exact"], data["certified"]) == (False, True)
+    found = kappa([[1.0], [-1.0]])
+    assert (found.lower, found.upper, found.exact) == (1, 1, True)

@@ -148,6 +148,16 @@ def test_a_row_that_shares_something_with_every_other(strip):
         con_loss(v, pos, labels=distinct[:3])
 
 
+def test_gradients_are_finite_differences(batch):
+    v, pos, neg, _ = batch
+    tau = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(con_loss, (v, pos, tau))
+    assert torch.autograd.gradcheck(negcon_loss, (v, pos, neg, tau))
+    for labels in (None, LABELS):
+        loss = lambda *rows, labels=labels: spread_loss(*rows[:3], 0.3, rows[3], labels=labels)  # noqa: E731
+        assert torch.autograd.gradcheck(loss, (v, pos, neg, tau))
+
+
 def test_the_printed_forms_are_other_losses(batch):
     v, pos, neg, tau = batch
     ours = con_loss(v, pos, tau)
@@ -163,6 +173,13 @@ def test_the_printed_forms_are_other_losses(batch):
     # away.
     assert equation_18(rows, rows, rows[:, None], 0.01, one_denominator=True) == pytest.approx(math.log(2))
     assert spread_loss(rows, rows, rows, 0.0, 0.01) == pytest.approx(0, abs=1e-12)
+
+
+def test_one_wrong_caption_may_be_given_without_its_axis(batch):
+    v, pos, neg, tau = batch
+    flat = neg[:, 0]
+    assert torch.equal(spread_loss(v, pos, flat, 0.5, tau), spread_loss(v, pos, neg[:, :1], 0.5, tau))
+    assert torch.equal(negcon_loss(v, pos, flat, tau), negcon_loss(v, pos, neg[:, :1], tau))
 
 
 def test_a_batch_of_one(batch):

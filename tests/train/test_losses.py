@@ -74,6 +74,13 @@ def test_cka_is_the_cosine_of_the_centered_kernels():
     agree(slopes(cka_divergence(X, Y, TX, TY), X, Y), slopes(expected, X, Y))
 
 
+def test_finite_differences_of_scale_bias_and_temperature():
+    X, Y = unit(12, 4, 0).detach(), unit(12, 4, 1).detach()
+    scale, bias, tau = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (20.0, -10.0, 0.07))
+    assert torch.autograd.gradcheck(lambda s, b: siglip_loss(X, Y, s, b), (scale, bias))
+    assert torch.autograd.gradcheck(lambda t: infonce_loss(X, Y, t), (tau,))
+
+
 def test_far_logits_neither_overflow_nor_lose_the_loss():
     X = torch.eye(3, dtype=torch.float32).requires_grad_()
     value = siglip_loss(X, -X, 1e4, 0.0)  # every pair is called a non-pair by 10,000

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -114,6 +116,31 @@ def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name
     assert "history_" not in vars(method)  # it is read from facts_, and stored there only
     (curve,) = (line for line in loaded.history_.plot().lines if line.get_label() == "heads")
     assert curve.get_xydata().tolist() == [list(pair) for pair in method.history_.validation]
+
+
+def test_heads_trained_elsewhere_have_no_history(tmp_path):
+    layers = [{"kind": "linear", "weight": np.eye(3)}]
+    assert not hasattr(HeadsMap.from_layers(layers, layers), "history_")
+    damaged = HeadsMap.from_layers(layers, layers, facts={"history": {"steps": -1}})
+    with pytest.raises(errors.CorruptFileError, match=r"cannot be read \(steps \[-1\] that are not counts\)"):
+        _ = damaged.history_
+
+
+def test_a_score_of_one_side_asks_for_the_other(latent, fits):
+    method, _ = fits("cca")
+    with pytest.raises(errors.InputError, match=r"Got rows of the source alone.* Pass y="):
+        method.score(latent.X_test)
+
+
+@pytest.mark.parametrize("name", ["sail", "cca", "jam"])
+def test_a_method_fits_into_a_pipeline(latent, name):
+    short = {"sail": {"max_steps": 2}, "jam": {"loss": "con", "max_epochs": 1}}
+    method = quick(name).set_params(**short.get(name, {}))
+    pipeline = make_pipeline(Normalizer(), method).fit(latent.X, latent.Y)
+    assert pipeline[-1] is method
+    rows = Normalizer().transform(latent.X_test)
+    np.testing.assert_array_equal(pipeline.transform(latent.X_test), method.transform(rows))
+    assert pipeline.score(latent.X_test, latent.Y_test) == method.score(rows, latent.Y_test)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from congruence import CCAMap, Embeddings, ProcrustesHeads, errors
 from congruence.train import SAIL, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
-from congruence.train.tuning import tune
+from congruence.train.tuning import grid_points, tune
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 
@@ -28,6 +28,14 @@ def paper(**parameters):
 
 def recall(mapping, heldout, k=1):
     return recalls(mapping.transform(heldout[0]), mapping.transform_target(heldout[1]))[f"mean@{k}"]
+
+
+@pytest.mark.parametrize(("head", "pair_loss"), [("linear", "siglip"), ("mlp", "infonce")])
+def test_sail_learns_from_pairs(world, head, pair_loss):
+    mapping = SAIL(head=head, pair_loss=pair_loss, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
+    assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
+    losses = mapping.facts_["history"]["losses"]["loss"]
+    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.long
@@ -191,6 +199,14 @@ def test_bfloat16_trains_near_float32(world):
     assert not np.array_equal(ends[0].transform(world.heldout[0]), ends[1].transform(world.heldout[0]))
 
 
+def test_several_captions_an_image_any_of_which_is_a_hit():
+    X = np.eye(3)
+    Y = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0, 0, 1.0], [0, 0.2, 1]])
+    assert mean_recall(X, Y, ["a", "b", "c"], ["a", "a", "b", "c", "c"]) == 1.0
+    other = mean_recall(X, Y[:, [1, 0, 2]], ["a", "b", "c"], ["a", "a", "b", "c", "c"])
+    assert other == pytest.approx((1 / 3 + 2 / 5) / 2)
+
+
 def test_pairs_that_are_listed_as_unpaired_too(world):
     names = [f"item {i}" for i in range(40)]
     X, Y = (Embeddings(side, ids=names) for side in world.pairs)
@@ -228,10 +244,27 @@ def test_what_is_refused(world):
     for name, value, words in (("teacher_n_components", 30, "n_components"), ("epsilon_teacher", 1e-6, "epsilon")):
         with pytest.raises(errors.ParameterError, match=words):
             paper(**{**QUICK, name: value}).fit(X, Y, **loose, verbose=False)
+    with pytest.raises(errors.ParameterError, match="rho_teacher=0.1 with divergence='cka'"):
+        paper(rho_teacher=0.1, divergence="cka", **QUICK).fit(X, Y, **loose, verbose=False)
     wrongs = [("teacher", "ridge"), ("ridge", -1.0), ("ridge", "best"), ("divergence", "kl"), ("head", "tree")]
+    wrongs += [("rho_teacher", 0), ("rho_teacher", float("nan"))]
     for name, value in [*wrongs, ("divergence_weight", -1.0), ("n_components", 0), ("preprocess", "pca")]:
         with pytest.raises(errors.ParameterError, match=name):
             paper(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
+
+
+def test_a_step_that_overflows_stops_the_run(world, tmp_path):
+    method = SAIL(**{**SAIL_QUICK, "learning_rate": 1e37, "preprocess": "none"}, checkpoint_every=1)
+    with pytest.raises(errors.TrainingError, match=r"at step \d+; .*is kept at"):
+        method.fit(*world.pairs, verbose=False, checkpoint=tmp_path / "c")
+
+
+def test_a_batch_larger_than_the_data_is_the_data(world):
+    a, b = (
+        paper(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        for size in (340, 10_000)
+    )
+    assert np.array_equal(a.transform(world.heldout[0]), b.transform(world.heldout[0]))
 
 
 @pytest.mark.long
@@ -251,6 +284,22 @@ def test_tuning_keeps_the_best(world):
     assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.heldout))
     assert done.parameters == next(point for point, score in seen if score == done.score)
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
+
+
+def test_tuning_keeps_the_grids_order_and_refuses_what_it_cannot_try(world, tmp_path):
+    points = grid_points({"teacher": ["procrustes", "cca"], "ridge": [1.0, 0.1]})
+    assert [tuple(point.values()) for point in points] == [(t, r) for t in ("procrustes", "cca") for r in (1.0, 0.1)]
+    (tmp_path / "file").touch()
+    data = {"unpaired": world.unpaired, "validation": world.heldout}
+    for error, words, grid, folder in (
+        (errors.FileError, "No folder", {"divergence_weight": [0.1]}, tmp_path / "none" / "points"),
+        (errors.OutputExistsError, "Got a file", {"divergence_weight": [0.1]}, tmp_path / "file"),
+        (errors.ParameterError, "beta", {"beta": [1]}, None),
+        (errors.ParameterError, "list of values", {"divergence_weight": 0.1}, None),
+        (errors.ParameterError, "list of values", {"divergence_weight": []}, None),
+    ):
+        with pytest.raises(error, match=words):
+            tune(paper(**QUICK), grid, *world.pairs, **data, checkpoint=folder)
 
 
 def test_the_teacher_is_the_map_it_names(world):

@@ -46,8 +46,19 @@ def test_relative_entropy_does_not_depend_on_the_rows_scale():
     np.testing.assert_allclose(plans[2], plans[0], atol=1e-12)
 
 
+def test_distributions_have_one_length_whatever_the_rows():
+    assert local_distributions(X, 16).shape == (30, 16)
+    assert np.all(np.diff(local_distributions(Y, 100), axis=1) >= 0)
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ShapeError, match=r"\(24, 30\) for 30 and 24 rows"):
         gromov_wasserstein(X, Y, 0.1, start=np.ones((24, 30)))
     with pytest.raises(ParameterError, match="epsilon"):
         gromov_wasserstein(X, Y, 0)
+
+
+def test_rows_that_are_all_alike_are_coupled_evenly():
+    found = gromov_wasserstein(np.zeros((5, 2)), Y, 0.1, relative=True)
+    np.testing.assert_allclose(found.plan, 1 / (5 * 24))
+    assert found.converged

@@ -122,6 +122,19 @@ def test_the_gradient_goes_on_into_what_made_the_affinities():
     assert dense.abs().max() > 1e-3
 
 
+def test_only_what_asks_for_a_gradient_gets_one():
+    X, Y, TX, TY = problem(20, 20)
+    TX.requires_grad_()
+    klot_features(X, Y.detach(), TX, TY).backward()
+    assert X.grad is not None
+    assert TX.grad is None
+    T = (TX @ TY.T).detach().requires_grad_()
+    A = (X @ Y.T).detach().requires_grad_()
+    klot(A, T).backward()
+    assert T.grad is None
+    assert not klot(A.detach(), T).requires_grad
+
+
 def test_backward_twice_through_a_kept_graph():
     A = unit(10, 10, 0).requires_grad_()
     value = klot(A, torch.eye(10, dtype=torch.float64))
@@ -215,6 +228,13 @@ def test_half_precision_is_computed_in_float32(dtype):
     B = A.detach().float().requires_grad_()
     (expected,) = torch.autograd.grad(klot(B, T.float()), B)
     torch.testing.assert_close(found, expected.to(dtype))
+
+
+def test_arrays_and_a_mask_of_pairs_are_taken_too():
+    A, T = np.random.default_rng(0).random((2, 9, 9))
+    assert klot(A, T).item() == pytest.approx(klot(torch.tensor(A), torch.tensor(T)).item())
+    A = unit(9, 9, 0).float()
+    assert klot(A, torch.eye(9, dtype=torch.bool)).item() == pytest.approx(klot(A, torch.eye(9)).item(), rel=1e-5)
 
 
 E3 = torch.eye(3)

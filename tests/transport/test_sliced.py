@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
+from congruence.errors import CongruenceError, DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport import distribution_shift, random_frames, sliced_wasserstein_sphere
-from congruence.transport.sliced import circular_cost, linear_cost
+from congruence.transport.sliced import circle_costs, circular_cost, linear_cost
 
 
 def cloud(n, d, seed=0, lean=0.0):
@@ -83,6 +83,13 @@ def test_linear_on_a_grid_against_pot(n, m, d, monkeypatch):
     assert found == pytest.approx(corrected, abs=1e-9)
 
 
+def test_the_grid_tends_to_the_integral():
+    X, Y = cloud(30, 4), cloud(20, 4, 1, lean=0.5)
+    exact = sliced_wasserstein_sphere(X, Y, variant="linear")
+    errors = [abs(sliced_wasserstein_sphere(X, Y, variant="linear", grid=grid) - exact) for grid in (100, 100_000)]
+    assert errors[1] < 1e-6 < errors[0] < 1e-2
+
+
 @pytest.mark.parametrize("options", [{}, {"p": 1}, {"p": 3}, {"variant": "linear"}, {"variant": "linear", "grid": 100}])
 def test_two_points_of_a_circle(options):
     for angle in (0.1, 1.0, 3.0, 4.0, 6.0):
@@ -109,6 +116,15 @@ def test_it_is_a_distance(options):
         moved = side.copy()
         moved[0] = -moved[0]
         assert distance(side, moved) > 0.01
+
+
+@pytest.mark.parametrize("variant", ["circular", "linear"])
+def test_rotating_everything_changes_nothing(variant):
+    X, Y, U = cloud(40, 5), cloud(30, 5, 1, lean=0.4), random_frames(10, 5)
+    Q = np.linalg.qr(np.random.default_rng(4).standard_normal((5, 5)))[0]
+    before = sliced_wasserstein_sphere(X, Y, variant=variant, projections=U)
+    after = sliced_wasserstein_sphere(X @ Q, Y @ Q, variant=variant, projections=Q.T @ U)
+    assert after == pytest.approx(before, abs=1e-12)
 
 
 def test_rotating_by_an_angle_in_the_plane_moves_every_point_by_it():
@@ -215,6 +231,15 @@ def test_two_samples_of_one_collection_are_at_the_floor():
     assert far.value > 3 * far.floor
 
 
+def test_the_floor_is_the_distance_after_exchanging_rows():
+    X, Y, U = cloud(30, 5), cloud(20, 5, 1, 0.4), random_frames(10, 5)
+    order = np.random.default_rng(0).permutation(50)
+    pool = np.concatenate([X, Y])[order]
+    both = circle_costs(X, Y, U, linear_cost, order=order)
+    np.testing.assert_allclose(both[0], circle_costs(X, Y, U, linear_cost)[0])
+    np.testing.assert_allclose(both[1], circle_costs(pool[:30], pool[30:], U, linear_cost)[0], atol=1e-12)
+
+
 def test_rows_are_drawn_only_from_larger_collections():
     X, A = cloud(500, 4), cloud(30, 4, 1, 0.3)
     few = distribution_shift(X, A, n_projections=20, repeats=3, max_rows=30)
@@ -223,6 +248,15 @@ def test_rows_are_drawn_only_from_larger_collections():
     steps = []
     distribution_shift(X, A, n_projections=2, repeats=3, callback=steps.append)
     assert steps == [1, 1, 1]
+
+
+def test_the_shift_refuses():
+    X, A = cloud(9, 4), cloud(8, 4)
+    for options in ({"Y": X}, {"B": X}, {"repeats": 0}, {"max_rows": 0}, {"n_projections": 0}, {"variant": "x"}):
+        with pytest.raises(ParameterError):
+            distribution_shift(X, A, **options)
+    with pytest.raises(CongruenceError, match="of Y and 4 of B"):
+        distribution_shift(X, A, cloud(9, 5), A)
 
 
 def test_the_command(here, tmp_path):

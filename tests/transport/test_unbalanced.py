@@ -160,6 +160,20 @@ def test_potentials_that_leap(dtype, rho, monkeypatch):
     np.testing.assert_allclose(found.plan(), P, atol=(1e-3 if dtype == np.float32 else 1e-9) * P.max())
 
 
+def test_a_strong_preference_takes_no_more_iterations_than_a_fixed_marginal():
+    """The plain iteration needs some ρ/ε for the balance between the two potentials."""
+    X, Y = clouds(40, 40)
+    balanced = sinkhorn(X @ Y.T, 0.1, 5000, 1e-10)
+    assert sinkhorn_unbalanced(X @ Y.T, 1000.0, 0.1, 5000, 1e-10).n_iter <= balanced.n_iter + 2
+
+
+def test_rows_without_a_partner_have_little_of_the_plan():
+    X, Y = clouds(40, 40, d=32)
+    Y[:20] = X[:20]
+    r = sinkhorn_unbalanced(X @ Y.T, 0.05, 0.05).row_marginal
+    assert r[:20].min() > 10 * r[20:].max()
+
+
 def test_threads_share_strips(monkeypatch):
     monkeypatch.setattr(_strip_pool, "LEAST", 0)
     X, Y = (torch.tensor(side) for side in clouds(200, 150))
@@ -245,3 +259,15 @@ def test_rows_that_hardly_count_in_float32():
     value, info = klot_features(TX, TY, TX, TY, 0.05, 0.01, rho_teacher=0.002, return_info=True)
     assert torch.isfinite(value)
     assert info.student.marginal_error < 1e-3
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.nan])
+def test_bad_strength_of_a_teacher(bad):
+    X, Y, TX, TY = problem()
+    for call in (
+        lambda: klot(X @ Y.T, TX @ TY.T, rho_teacher=bad),
+        lambda: klot_features(X, Y, TX, TY, rho_teacher=bad),
+        lambda: solve_teacher(TX, TY, rho_teacher=bad),
+    ):
+        with pytest.raises(ParameterError, match="rho_teacher"):
+            call()
