@@ -231,3 +231,29 @@ def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
     result = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
     hard = json.loads(result.out)["results"][2]
     assert hard["other"] == pytest.approx(match_test(images, wrong, metrics=["linear_cka"], **FEW)[0].match)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("lab match a.npy c.npy", "89"),
+        ("lab match a.npy b.npy --hard c.npy", "89"),
+        ("lab match a.npy b.npy --hard none.npy", "No file"),
+        ("lab match a.npy b.npy --unrelated a.npy", "widths"),
+        ("lab match a.npy b.npy --metric magic", "magic"),
+        ("lab match a.npy b.npy --set rows=1000", "rows"),
+        ("lab similarity a.npy c.npy", "89"),
+        ("lab similarity a.npy none.npy", "No file"),
+        ("lab similarity a.npy a.npy --metric magic", "magic"),
+        ("lab similarity a.npy a.npy --permutations 0", "permutations"),
+        ("lab shift a.npy a.npy", "--normalize"),
+        ("lab shift a.npy b.npy --normalize", "widths"),
+        ("lab shift a.npy a.npy --normalize --texts b.npy", "expected FIRST,SECOND"),
+        ("lab shift a.npy a.npy --normalize --set variant=round", "round"),
+    ],
+)
+def test_the_commands_refuse_in_one_sentence(here, tmp_path, arguments, said):
+    images, texts = pairs()
+    for name, rows in (("a", images), ("b", texts), ("c", texts[:-1])):
+        np.save(tmp_path / f"{name}.npy", rows)
+    here(*split(arguments)).refused(said)

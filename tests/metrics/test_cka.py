@@ -158,6 +158,9 @@ def test_bad_parameters():
     X, Y = pair(20, 3, 4)
     with pytest.raises(errors.ParameterError, match="4 rows"):
         linear_cka(X, Y, estimator="minibatch", batch_size=3)
+    for metric in (linear_cka, rbf_cka):
+        with pytest.raises(errors.ParameterError):
+            metric(X, Y, estimator="exact")
     for options in ({"bandwidth": -1}, {"fraction": 0}, {"bandwidth": "mean"}):
         with pytest.raises(errors.CongruenceError):
             rbf_cka(X, Y, **options)

@@ -157,3 +157,6 @@ def test_rows_without_a_dissimilarity_are_refused(side):
     assert 0 < call(np.eye(40), rdm="euclidean", compare="cosine") < 1
     with pytest.raises(errors.TooFewAnchorsError):
         rsa(X[:2], Y[:2])
+    for options in ({"rdm": "crossnobis"}, {"compare": "tau-a"}, {"max_rows": 2}, {"max_rows": 3.5}):
+        with pytest.raises(errors.ParameterError):
+            rsa(X, Y, **options)

@@ -197,6 +197,14 @@ def test_the_limits_of_epsilon():
     np.testing.assert_allclose(P[rows, columns], 1, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    X, Y = (torch.tensor(side).to(dtype) for side in clouds(30, 20))
+    found = sinkhorn(X=X, Y=Y, epsilon=0.05)
+    assert found.plan().dtype == torch.float32
+    np.testing.assert_allclose(found.plan(), sinkhorn(X=X.double(), Y=Y.double(), epsilon=0.05).plan(), atol=1e-6)
+
+
 def test_not_converged_is_said():
     X, Y = clouds(50, 50)
     found = sinkhorn(X @ Y.T, 0.005, max_iter=3, tolerance=1e-9)
