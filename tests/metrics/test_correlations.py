@@ -258,6 +258,14 @@ def test_a_bandwidth_of_zero_is_refused():
         cca(np.r_[X[:2], np.repeat(X[2:3], 38, axis=0)], Y, reduce="kernel")
 
 
+@pytest.mark.parametrize("name", [*MEASURES, "fit_cca"])
+def test_equal_rows_are_refused_whatever_the_rounding(name):
+    flat = np.tile([0.1, 0.2, 3e8], (40, 1))
+    for sides in ((flat, Y), (X, flat)):
+        with pytest.raises(InputError):
+            {**MEASURES, "fit_cca": fit_cca}[name](*sides)
+
+
 def test_bad_options_are_refused():
     for options in (
         {"components": "some"},
