@@ -48,9 +48,10 @@ def measure(matrix, text, image, target, train, means, test):
     gap_mapped = zero_shot_accuracy((image[test] - a) @ matrix + b, target[test], own)
     corrected = [zero_shot_accuracy(mapped, target[test] - b, own, hubness=name) for name in ("csls", "qb_norm")]
     moved = (text[test] - a) @ matrix + b
+    both = moved - moved.mean(0), target[test] - target[test].mean(0)
     texts = [
-        class_retrieval(moved, target[test], own, **how)
-        for how in ({}, {"center": True}, {"center": True, "hubness": "csls"})
+        class_retrieval(moved, target[test], own),
+        *(class_retrieval(*both, own, hubness=name) for name in (None, "csls")),
     ]
     return centered, gap_mapped, texts[0], *corrected, *texts[1:]
 

@@ -17,13 +17,13 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from congruence import Embeddings
-from congruence.evaluation import rankings
+from congruence.metrics.hubness import as_hubness
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Criteria, certify
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import Folds, Sheet, read_unmapped, score_heldout
+from congruence.upgrade.certify.scoring import Sheet, read_unmapped, score_heldout
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -148,26 +148,26 @@ def distorted(rng):
     return Case(arrays, kind, labels, prompts or None), n, facts
 
 
-def galleries(case, population, size, ranking):
+def galleries(case, population, size, hubness):
     """Yield disjoint galleries of the population."""
     for start in range(0, len(population) - size + 1, size):
-        yield EvaluationSet(case.tables(population[start : start + size]), ranking=ranking)
+        yield EvaluationSet(case.tables(population[start : start + size]), hubness=hubness)
 
 
-def true_scores(case, mapping, population, size, ranking):
+def true_scores(case, mapping, population, size, hubness):
     """Return the mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
-    for items in galleries(case, population, size, ranking):
+    for items in galleries(case, population, size, hubness):
         for name, values in score_heldout(mapping, items).scores.items():
             out[name].append(values.mean())
     return {name: float(np.mean(values)) for name, values in out.items()}
 
 
-def true_stored(case, mapping, population, size, ranking):
+def true_stored(case, mapping, population, size, hubness):
     """Return the mean score of the mapped store by the deciding measure, over disjoint galleries of the population."""
     values = []
-    for items in galleries(case, population, size, ranking):
-        sheet = Sheet(items, Folds.none(items), only_task=True)
+    for items in galleries(case, population, size, hubness):
+        sheet = Sheet(items, only_task=True)
         sheet.add(mapping)
         values.append(sheet.read(read_unmapped(items)[0])[f"{items.task}/stored"].score.mean())
     return float(np.mean(values))
@@ -176,11 +176,11 @@ def true_stored(case, mapping, population, size, ranking):
 def examine(case, n, rows, pool, population, thresholds, seed, way):
     source, target, labels = case.part(rows)
     said = certify(source, target, labels=labels, thresholds=thresholds, random_state=seed, **way)
-    ranking = rankings(**way)[-1]
+    hubness = as_hubness(way["hubness"])
     tables = case.tables(rows, "anchors")
     recipe = MapRecipe(said.fitted, random_state=seed)
     mapping = recipe.fit(tables, np.arange(n))
-    truth = true_scores(case, mapping, population, min(n, len(population)), ranking)
+    truth = true_scores(case, mapping, population, min(n, len(population)), hubness)
     covered = defaultdict(list)
     for name, ways in said.strategies.items():
         for strategy, e in ways.items():
@@ -203,7 +203,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
             full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
             grown = recipe.fit(full, np.arange(n + more))
             part = population[: max(CURVE_POPULATION, n)]
-            curve[more] = true_stored(case, grown, part, min(n, len(part)), ranking)
+            curve[more] = true_stored(case, grown, part, min(n, len(part)), hubness)
         return curve[more]
 
     def gained(more):
@@ -242,7 +242,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
-    parser.add_argument("--center", action="store_true", help="search with both sides centered")
     parser.add_argument("--hubness", help="correction for hubs: csls or qb_norm")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
@@ -250,7 +249,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
-    way = {"center": options.center, "hubness": options.hubness}
+    way = {"hubness": options.hubness}
     covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
     jobs = (
         real_cases(options.data, rng, options.pairs)

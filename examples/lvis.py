@@ -32,7 +32,7 @@ def measure(data: str, key: str, holdout: int, seed: int) -> dict[str, dict[str,
     )
     unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
     scores = evaluate(mapping, {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)})
-    images = scores.get("zero_shot_centered", "aligned image", "target text")
+    images = scores.get("zero_shot", "aligned image", "target text")
     texts = scores.get("cosine", "aligned text", "target text")
     retrieval = scores.get("retrieval", "aligned text", "target text")
     return {

@@ -31,23 +31,9 @@ MODALITIES = ("image", "text", "audio", "video", "other")
 @dataclass(frozen=True)
 class Space:
     """Identity of an embedding space: its model and version, and its vectors' modality, width, norm and prompt.
-
-    Parameters
-    ----------
-    model : str, optional
-        Name of the model, e.g. ``"open_clip:ViT-B-32/openai"``. ``None`` if unknown.
-    revision : str, optional
-        Version of the weights.
-    modality : str, optional
-        One of ``MODALITIES``.
-    dim : int, optional
-        Width of the vectors.
-    normalized : bool, optional
-        Whether all rows have unit norm.
-    prompt : str, optional
-        Text that the encoder puts before each text.
-    role : str, optional
-        "store" or "query", of mapped rows: what they were mapped for.
+    ``model`` is a name such as ``"open_clip:ViT-B-32/openai"``, ``revision`` the version of the weights, ``modality``
+    one of ``MODALITIES``, ``dim`` the width, ``normalized`` whether all rows have unit norm, ``prompt`` the text that
+    the encoder puts before each text, ``role`` what mapped rows were mapped for, "store" or "query". None is unknown.
     """
 
     model: str | None = None
@@ -92,28 +78,26 @@ class Space:
 
 
 def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
-    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end.
-
-    Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
+    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end. Only
+    facts known for both spaces are compared. Revisions are compared only when the model names are equal.
     """
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
             raise DirectionError(
-                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of {expected.model!r}.",
-                "Use the inverse map.",
+                f"Got vectors of {data.model!r}, this map's target, not {expected.model!r}.", "Use the inverse map."
             )
         raise SpaceMismatchError(
             f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
         )
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision {expected.revision!r}.",
+            f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}.",
             "Fit a map for this revision.",
         )
     if data.dim and expected.dim and data.dim != expected.dim:
         if data.dim == other.dim:
             raise DirectionError(
-                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d.",
+                f"Got {data.dim}-d vectors, the width of this map's output, not {expected.dim}-d.",
                 "Use the inverse map.",
             )
         raise SpaceMismatchError(
@@ -128,7 +112,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
             f"Got {data.modality} vectors; expected {expected.modality}.",
-            f"Pass `modality={data.modality!r}` to use the map's {data.modality} means, or add them with recenter.",
+            f"Pass `modality={data.modality!r}`, or add its means with recenter.",
         )
 
 
@@ -137,31 +121,23 @@ class Embeddings:
     """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
     Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a
-    list of ids return ``Embeddings``. An integer is always a row number and a string is always an id: ``e["7"]``
-    is the item whose id is 7. ``np.asarray(e)`` returns the vectors.
+    list of ids return ``Embeddings``. An integer is always a row number and a string is always an id. ``np.asarray(e)``
+    returns the vectors.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never
-        modified. A list of arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns
-        are accepted too; a column of ids beside the vectors gives the ids.
+        float16, float32 or float64; integers become float64, bfloat16 tensors float32. Also lists of arrays or tensors,
+        a pandas, polars or Arrow column of lists, and tables of numeric columns; a column of ids beside the vectors
+        gives the ids. Never modified.
     ids : sequence of str or int, optional
-        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of
-        strings. Two ids are equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas
-        object is used as its ids, unless it is the default index 0, 1, 2, …. Without ids, rows are identified by their
-        row number and paired by position.
+        One unique id per row, at most 65,536 bytes long in UTF-8. Two ids are equal when their text is equal: 7 equals
+        ``"7"`` but not ``"07"``. The index of a pandas object is used, unless it is the default 0, 1, 2, …. Without
+        ids, rows are identified by their row number and paired by position.
     space : Space, optional
-        The model and modality the vectors come from. Width and normalization are read from the data if they are not
-        given.
+        The model and modality the vectors come from; width and normalization are read from the data.
     allow_zero_rows : bool, default=False
         Accept rows that consist of zeros.
-
-    Raises
-    ------
-    InputError
-        A ``ShapeError``, ``DtypeError``, ``NotFiniteError`` or ``ZeroRowError`` if the vectors
-        cannot be used, an ``IdError`` if the ids are not one per row, repeated or missing.
 
     Examples
     --------
@@ -200,8 +176,7 @@ class Embeddings:
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); expected the same width.",
-                f"Pass `space=Space(`…, `dim={X.shape[1]}`), or leave out dim.",
+                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}).", "Leave out `dim=…`."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -262,8 +237,7 @@ class Embeddings:
     ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
             raise ParameterError(
-                f"Got {len(which)} indices; expected one, which selects rows.",
-                "Index the matrix instead: vectors[…, …].",
+                f"Got {len(which)} indices; expected one, of rows.", "Index the matrix: vectors[…, …]."
             )
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
@@ -274,17 +248,8 @@ class Embeddings:
         return self.take(np.asarray(which) if isinstance(which, bool) else which)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the vectors as a DataFrame with one row per item (needs the extra ``pandas``).
-
-        Returns
-        -------
-        pandas.DataFrame, shape (n, d)
-            A copy. Its index is named ``id`` and holds the ids; without ids it is the default index.
-
-        Raises
-        ------
-        MissingExtraError
-            If pandas is not installed.
+        """Return a copy of the vectors as a DataFrame with one row per item (extra ``pandas``), whose index ``id``
+        holds the ids.
         """
         pd = require("pandas", extra="pandas")
         index = pd.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
@@ -310,17 +275,8 @@ class Embeddings:
         return self.vectors.mean(axis=0, dtype=np.float64)
 
     def take(self, which: Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings:
-        """Return the selected rows, in the order given.
-
-        Parameters
-        ----------
-        which : sequence of str, or boolean or integer array
-            Ids as strings, or a boolean mask or row numbers as for a NumPy array.
-
-        Raises
-        ------
-        IdError
-            If an id is not present.
+        """Return the selected rows, in the order given: ids as strings, or a boolean mask or row numbers as for a NumPy
+        array. Raises IdError.
         """
         values = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
         if not isinstance(which, (list, tuple)):
@@ -332,8 +288,7 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not present "
-                    f"({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
+                    f"{len(missing)} ids are not present ({name_rows(np.arange(len(missing)), missing)}).",
                     "Pass some of .ids.",
                 )
         else:
@@ -372,21 +327,9 @@ class Embeddings:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Two embeddings of the same items, row by row.
-
-    Build it with ``join``, which pairs by id. The constructor ignores the ids and pairs row *i* with row *i*.
-
-    Parameters
-    ----------
-    source, target : Embeddings
-        Equal length. Row *i* of both is the same item.
-    only_source, only_target : ndarray, shape (k,) and (l,)
-        Ids without a partner, which were left out.
-
-    Raises
-    ------
-    ShapeError
-        If the lengths differ.
+    """Two embeddings of the same items, row by row. Build it with ``join``, which pairs by id; the constructor ignores
+    the ids and pairs row *i* with row *i*. ``only_source`` and ``only_target`` are ids without a partner, which were
+    left out.
     """
 
     source: Embeddings
@@ -411,24 +354,10 @@ class Pairs:
 
     @classmethod
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
-        """Pair two embeddings by id, in the order of the source.
-
-        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids,
-        both must have the same number of rows, and rows are paired by position.
-
-        Parameters
-        ----------
-        source, target : Embeddings
-        missing : {"drop", "error"}, default="drop"
-            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in
-            ``only_source`` and ``only_target``.
-
-        Raises
-        ------
-        IdError
-            If no id is common to both, or ``missing="error"`` and an id has no partner.
-        ShapeError
-            If there are no ids to pair by and the numbers of rows differ.
+        """Pair two embeddings by id, in the order of the source; ids are equal when their text is equal. If either has
+        no ids, both must have the same number of rows, which are paired by position. Ids found in only one of the two
+        are left out and recorded in ``only_source`` and ``only_target``, or with ``missing="error"`` refused. Raises
+        IdError or ShapeError.
         """
         check_choice(missing, ("drop", "error"), "missing")
         if not (source.has_ids and target.has_ids):
@@ -481,10 +410,8 @@ UNNAMED = "other"
 
 
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
-    """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them.
-
-    The ids are a table's column of them, else the index of a pandas object, unless it is the default one. Without ids
-    rows are paired by position.
+    """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them. The ids are a table's column of
+    them, else the index of a pandas object, unless it is the default one. Without ids rows are paired by position.
     """
     return _with_ids(data, name, index_ids(data), allow_zero_rows)
 
@@ -494,10 +421,7 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
     if isinstance(data, Embeddings):
         return data
     if isinstance(data, Mapping):
-        raise InputError(
-            f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
-            "Pass one of its values.",
-        )
+        raise InputError(f"Got {name} by modality ({', '.join(map(str, data))}).", "Pass one of its values.")
     rows, column = split_ids(data)
     names, called = (index, "ids") if column is None else (column, f"ids of {name}")
     ids = None if names is None else as_ids(names, name=called)
@@ -509,9 +433,8 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return both arguments as embeddings, ready for ``join``.
-
-    Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
+    """Return both arguments as embeddings, ready for ``join``. Two pandas objects are paired by their indexes, as
+    pandas would do, if either index is not the default one.
     """
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
@@ -529,20 +452,15 @@ def by_modality(
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
-
-    The modality of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the
-    other argument, else that of ``spaces`` (to which source and target should belong), else ``UNNAMED``.
+    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality. The modality
+    of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the other
+    argument, else that of ``spaces`` (to which source and target should belong), else ``UNNAMED``.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
     if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
-            raise ModalityError(
-                f"Got `modality={modality!r}` beside embeddings by modality, whose keys say it; expected one "
-                "of the two.",
-                "Leave modality out.",
-            )
+            raise ModalityError(f"Got `modality={modality!r}` beside embeddings by modality.", "Leave modality out.")
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
         for name in dict.fromkeys([*source, *target]):
             called = f"source[{name!r}]", f"target[{name!r}]"
@@ -555,10 +473,7 @@ def by_modality(
         return sides
     if isinstance(source, Mapping) or isinstance(target, Mapping):
         side = "source" if isinstance(source, Mapping) else "target"
-        raise InputError(
-            f"Got the {side} by modality and the other side not; expected the same form of both.",
-            "Pass two mappings, or two tables of vectors.",
-        )
+        raise InputError(f"Got only the {side} by modality.", "Pass two mappings, or two tables of vectors.")
     pair = as_pair(source, target)
     declared = [items.space.modality for items in pair]
     for kind in declared:
@@ -585,7 +500,7 @@ def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
     )
     if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
-            "Got rows whose ids are not the same in the same order; expected rows paired by position.",
-            "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
+            "Got rows paired by position whose ids are in another order.",
+            "Use congruence.fit or congruence.Pairs.join, which pair by id.",
         )
     return X, Y

@@ -24,15 +24,10 @@ CLASS_RATIO = 3
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that decides for each id, independently of the others, whether the item is held out.
-
-    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend
-    on the order or the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in
-    any file. Items of one group are always on the same side of the split: ids whose own hash would put them on the
-    other side are stored as exceptions.
-
-    - ``threshold``: Ids whose hash is below it are held out.
-    - ``exceptions``: Hashes of ids for which the rule is reversed, ascending.
+    """A rule that decides for each id, independently of the others, whether the item is held out. An id is held out
+    when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends neither on the order nor
+    on the number of items, so a map can store it and ``evaluate`` finds the same items in any file. Items of one group
+    are always on the same side: ids whose own hash would put them on the other are ``exceptions`` (hashes, ascending).
     """
 
     random_state: int
@@ -43,23 +38,10 @@ class Split:
     def choose(
         cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
     ) -> Split:
-        """Choose the rule that holds out a share, or an exact number, of these ids.
-
-        Parameters
-        ----------
-        ids : ndarray of str or int, shape (n,)
-        holdout : float or int
-            Below 1: share of the items. From 1 on: number of items.
-        groups : sequence, shape (n,), optional
-            Items with equal labels (e.g. from ``duplicate_groups``) are held out together or not at all. Groups are
-            added as long as they fit into the requested number; if none fits, the smallest is taken.
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are fewer than two items, or fewer than two items or groups would be left to fit on.
-        ShapeError
-            If ``groups`` does not have one label per item.
+        """Choose the rule that holds out a share (below 1) or an exact number of these ids. Items with equal labels in
+        ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all: groups are added as long
+        as they fit into the requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer
+        than two items or groups would be left to fit on.
         """
         check_seed(random_state)
         n = len(ids)
@@ -109,9 +91,8 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at "
-                "least two groups left.",
-                "Pass a smaller `holdout=…`, or `groups=None` to split row by row.",
+                f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out.",
+                "Pass a smaller `holdout=…`, or `groups=None`.",
             )
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -120,25 +101,15 @@ class Split:
         return cls(random_state, threshold, tuple(exceptions.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
-        """Return a mask of the ids that are held out.
-
-        Parameters
-        ----------
-        ids : ndarray of str or int, shape (m,)
-
-        Returns
-        -------
-        ndarray of bool, shape (m,)
-        """
+        """Return a mask (m,) of the ids that are held out."""
         hashes = _hashes(ids, self.random_state)
         below = hashes < np.uint64(self.threshold)
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
     def to_dict(self) -> dict[str, object]:
-        """Return the rule as plain data.
-
-        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be
-        thousands, are stored as the base64 encoding of their little-endian 64-bit hashes.
+        """Return the rule as plain data. The threshold is stored as text because JSON readers round large integers.
+        Exceptions, of which there may be thousands, are stored as the base64 encoding of their little-endian 64-bit
+        hashes.
         """
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
@@ -159,36 +130,15 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
 
 
 def duplicate_groups(*sides: RowsLike) -> np.ndarray:
-    """Label groups of identical rows, so that copies of a training row do not end up in the held-out part.
+    """Label groups of identical rows (n,), 0, 1, … in their order, so that copies of a training row are not held out.
 
-    Parameters
-    ----------
-    *sides : Embeddings or array_like, each of shape (n, d)
-        The rows of one model, or of several models paired by position. Equal rows of the first side always form a
-        group. Equal rows of a further side do so too, unless that side describes classes rather than items, i.e. unless
-        it has at most a third as many different vectors as the first side. If the embeddings have modalities, a text
-        side is never used as the first side when there is another.
+    Equal rows of the first side always form a group. Equal rows of a further side, paired by position, do so too,
+    unless that side describes classes rather than items, i.e. has at most a third as many different vectors as the
+    first; grouping by a class description would measure generalization to new classes. If the embeddings have
+    modalities, a text side is never the first when there is another. Each connected component has one label: two images
+    belong together if they share a caption. Rows are equal when all their numbers are; copies that differ by rounding
+    are not found. Time and memory are linear.
 
-    Returns
-    -------
-    ndarray of int, shape (n,)
-        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to
-        one group if they share a caption.
-
-    Notes
-    -----
-    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that
-    differ by rounding, e.g. because they were embedded in different batches, are not found.
-
-    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one
-    side of the split, and so measure something else: generalization to new classes. Grouping by an image never does
-    this.
-
-    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are
-    equal. Time and memory are linear in n · d.
-
-    Examples
-    --------
     >>> from congruence.splits import duplicate_groups
     >>> images, texts = [[1, 0], [1, 0], [0, 1], [2, 2]], [[1], [2], [2], [3]]
     >>> duplicate_groups(images, texts)
@@ -223,7 +173,6 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
     """Warn about rows that are kept together because they are identical, and count them; None if there are none.
-
     Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
     rows.
     """
@@ -249,26 +198,10 @@ def unpaired_pools(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose rows for two unpaired pools such that a given share of their items is in both.
 
-    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner.
-    How much unpaired rows help depends on this share.
+    How much unpaired rows help depends on this share: rows whose partner is in the other pool are not representative.
+    ``source`` and ``target`` name the item of each row; ``size`` is the largest number of items in a pool. Returns row
+    numbers in both, each in its own random order: of s items per pool, round(overlap · s) are in both.
 
-    Parameters
-    ----------
-    source, target : sequence, shape (n,) and (m,)
-        The item of each row. Rows with equal labels are the same item.
-    overlap : float, default=0.0
-        Share of each pool's items that are also in the other pool: 0 for disjoint pools, 1 for the same items.
-    size : int, optional
-        Largest number of items in a pool; by default as many as possible. Both pools have the same number of items.
-
-    Returns
-    -------
-    tuple of (ndarray of int, ndarray of int)
-        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap ·
-        s) are in both.
-
-    Examples
-    --------
     >>> from congruence.splits import unpaired_pools
     >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)
     >>> len(source_rows), len(target_rows), len(set(source_rows) & set(target_rows))
@@ -294,8 +227,7 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with "
-            f"`overlap={overlap!r}`; expected at least one item for each pool.",
+            f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools.",
             "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])

@@ -13,9 +13,8 @@ from congruence.errors import ParameterError
 
 @dataclass(frozen=True)
 class RigidProblem:
-    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise.
-
-    Y is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
+    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise. Y
+    is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
     rotation (d_source, d_target) are orthonormal.
     """
 
@@ -27,10 +26,9 @@ class RigidProblem:
 
 
 def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
-    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure).
-
-    Its rows are orthonormal if d_source ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See
-    Mezzadri (2007), "How to generate random matrices from the classical compact groups", §5.
+    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure). Its rows are orthonormal if d_source
+    ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See Mezzadri (2007), "How to generate random
+    matrices from the classical compact groups", §5.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -51,22 +49,9 @@ def rigid_problem(
     offset: float = 1.0,
     random_state: int | None = None,
 ) -> RigidProblem:
-    """Generate paired rows related by a rotation, two means and Gaussian noise.
-
-    Parameters
-    ----------
-    n, d_source : int
-    d_target : int, optional
-        Defaults to ``d_source``.
-    noise : float, default=0
-        Standard deviation of the noise on each target coordinate.
-    decay : float, default=0
-        Column k of the source has standard deviation (k + 1)^-decay, so the spectrum falls as a power law.
-    rank : int, optional
-        Number of source directions with any variance; all by default.
-    offset : float, default=1
-        Scale of the two means.
-    random_state : int, optional
+    """Generate paired rows related by a rotation, two means and Gaussian noise of standard deviation ``noise`` on the
+    target. Column k of the source has standard deviation (k + 1)^-decay; ``rank`` is the number of source directions
+    with any variance, ``offset`` the scale of the two means.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -86,10 +71,9 @@ def rigid_problem(
 
 @dataclass(frozen=True)
 class DualProblem:
-    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances.
-
-    Images F (n, d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows.
-    Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
+    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances. Images F (n,
+    d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows. Without noise and
+    shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
     """
 
     F: np.ndarray
@@ -110,23 +94,11 @@ def dual_problem(
     rank: int | None = None,
     random_state: int | None = None,
 ) -> DualProblem:
-    """Generate two dual encoders on the sphere, related by one rotation and then disturbed.
-
-    Parameters
-    ----------
-    n, m : int
-        Number of images and of texts.
-    d_source : int
-    d_target : int, optional
-        At least ``d_source``, which is the default.
-    noise : float, default=0
-        Length of the random vector added to each target row before it is normalized again.
-    shear : float, default=0
-        Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
-    rank : int, optional
-        Dimension of the span of the images; all by default. The texts of both models then agree within that span only:
-        the component of each text outside of it is drawn independently in the target, and does not affect the kernels.
-    random_state : int, optional
+    """Generate two dual encoders on the sphere, of n images and m texts, related by one rotation and then disturbed.
+    ``noise`` is the length of the random vector added to each target row, ``shear`` the spectral norm of S in I + S,
+    through which target rows pass; both before they are normalized again. ``rank`` is the dimension of the span of the
+    images: the texts of both models then agree within that span only; the part outside is drawn independently in the
+    target, and does not affect the kernels. ``d_target`` is at least ``d_source``.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -196,42 +168,27 @@ def unimodal_problem(
     """Generate two unimodal encoders of one shared latent, each with additional variation of its own.
 
     A row is the sum of the latent and noise in the encoder's frame, a random nuisance and a non-linear function of the
-    latent outside of the frame, and a constant offset; it is then scaled to unit norm.
+    latent outside of the frame, and a constant offset; it is then scaled to unit norm. Both widths must be larger than
+    ``latent``.
 
     Parameters
     ----------
-    n, d_source : int
-        Number of items, and width of the image encoder.
-    d_target : int, optional
-        Width of the text encoder; ``d_source`` by default. Both widths must be larger than ``latent``.
-    latent : int, default=16
-        Dimension k of the latent.
-    decay : float, default=0.5
-        Latent coordinate j has standard deviation proportional to (j + 1)^-decay; the variances add up to 1.
-    noise : float, default=0.3
-        Norm of each row's noise on the latent, relative to that of the latent; the noise has the same spectrum.
-    nuisance : float, default=1
-        Norm of the variation that only one encoder has, relative to that of the latent. Its spectrum has the same
-        decay, over all directions outside the frame.
-    bend : float, default=0
-        Norm of a random non-linear function of the latent, different for each encoder, relative to that of the latent;
-        it lies outside the frame.
-    offset : float, default=0.5
+    latent, decay
+        Dimension k of the latent; coordinate j has standard deviation proportional to (j + 1)^-decay, their variances
+        add up to 1.
+    noise, nuisance, bend
+        Norms, relative to that of the latent, of each row's noise on it; of the variation that only one encoder has,
+        over all directions outside the frame; of the non-linear function there.
+    offset
         Norm of the mean that is added to all rows of a side.
-    captions : int, default=1
+    captions
         Number of texts per item.
-    classes : int, optional
-        Draw the latent around the centers of this number of classes, and label rows by class.
-    spread : float, default=0.5
-        Share of the latent's variance within classes.
-    sources : int, default=1
-        Number of collections. In each but the first, the latent and the nuisance are shifted in a random direction.
-    shift : float, default=1
-        Norm of these shifts.
-    random_state : int, optional
+    classes, spread
+        Draw the latent around the centers of so many classes, and label rows by class; share of the variance within
+        them.
+    sources, shift
+        Number of collections, and the norm by which latent and nuisance of each but the first are shifted.
 
-    Examples
-    --------
     >>> from congruence.synthetic import unimodal_problem
     >>> problem = unimodal_problem(100, 24, 20, latent=6, noise=0, nuisance=0, offset=0, random_state=0)
     >>> seen = problem.images @ problem.image_frame.T  # the latent, up to the length of each row
@@ -291,7 +248,6 @@ def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> 
 @dataclass(frozen=True)
 class UpgradeProblem:
     """Images and texts of the same items in two dual encoders related by a rotation, up to chosen disturbances.
-
     ``source_images`` and ``source_texts`` (n, d_source), ``target_images`` and ``target_texts`` (n, d_target) are unit
     rows; row i of each is item i, whose class is ``labels[i]``. ``rotation`` (d_source, d_target) acts on rows.
     """
@@ -323,33 +279,24 @@ def upgrade_problem(
 ) -> UpgradeProblem:
     """Generate two dual encoders of the same items.
 
-    An item is a concept: a Gaussian vector around the center of its class, with a power-law spectrum. For images and
-    texts separately, each encoder adds noise and an offset, and scales rows to unit norm; the second encoder also
-    stretches its axes and rotates.
+    An item is a concept: a Gaussian vector around the center of its class, with standard deviations proportional to (k
+    + 1)^-decay. For images and texts separately, each encoder adds noise and an offset, and scales rows to unit norm;
+    the second encoder also stretches its axes and rotates.
 
     Parameters
     ----------
-    n, d_source : int
-    d_target : int, optional
-        Defaults to ``d_source``.
-    decay : float, default=0.5
-        Concept coordinate k has standard deviation proportional to (k + 1)^-decay; their squares sum to 1.
-    source_noise, target_noise : float, default=0.5
-        Norm of an encoder's noise, relative to that of the concept: the less noise, the better the model.
-    shared : float, default=0.5
-        Correlation of the two encoders' noise on the same image or text.
-    shear : float, default=0
+    source_noise, target_noise, shared
+        Norm of an encoder's noise, relative to that of the concept, and correlation of the two encoders' noise.
+    shear
         The second encoder stretches its axes by exp(shear · N(0, 1)), which no rotation can undo.
-    lost : float, default=0
+    lost
         Share of the concept's variance, in its weakest coordinates, that the second encoder does not encode.
-    mispaired : float, default=0
+    mispaired
         Share of items whose rows in the second encoder belong to other items.
-    gap : float, default=0.5
+    gap
         Norm of the difference between the modalities' means, before normalization.
-    classes : int, default=20
-    spread : float, default=0.7
-        Share of the concept's variance within classes.
-    random_state : int, optional
+    classes, spread
+        Number of classes, and share of the concept's variance within them.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))

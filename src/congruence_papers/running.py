@@ -46,16 +46,6 @@ class Outcome:
     results: dict[str, Any]
     pictures: dict[str, bytes] = field(default_factory=dict)
 
-    @property
-    def claim(self) -> str:
-        """The paper's claim about the figure."""
-        return str(self.results["claim"])
-
-    @property
-    def held(self) -> dict[str, Any]:
-        """Whether the claim holds for the measured numbers: the ``verdict``, and each of the ``claims``."""
-        return dict(self.results["held"])
-
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
         """Draw one panel of the figure, 0 for (a), on ``ax`` or new axes; ``annotate`` adds title and legend."""
         from congruence_papers.figure import draw_panel, panels
@@ -101,27 +91,21 @@ def run(
     models : str, optional
         Sample data of the experiment, by default the first: ``"sample"``, ``"lvis"`` or ``"caltech101"``; for SOTAlign
         ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``; for JAM these and ``"sugarcrepe"``. Otherwise
-        ``"paper"`` for the paper's models, or names: ``"openai-b32/flava"``, or for SOTAlign and JAM an image and a
-        text encoder, given as their folders joined by ``/``.
+        ``"paper"`` for the paper's models, or names: ``"openai-b32/flava"``, or for SOTAlign and JAM the folders of an
+        image and a text encoder joined by ``/``.
     data : sequence of str, optional
         Data sets for models by name; by default the experiment's.
-    file : path-like, optional
-        File or folder of ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` or ``"sugarcrepe"``; for models of SOTAlign
-        and JAM the folder of their embeddings.
-    root : path-like, optional
-        Folder of the data sets, for models by name; for JAM the folder of SugarCrepe's JSON files.
-    cache : path-like, optional
-        Folder in which embeddings are cached; for models by name by default ``root/embeddings``.
-    seeds : int, optional
-        Number of draws.
-    quick : bool, default=False
-        Use fewer draws, anchors and steps, for a quick test.
+    file, root, cache : path-like, optional
+        File or folder of the sample data, or for models of SOTAlign and JAM the folder of their embeddings; folder of
+        the data sets, for models by name, and of SugarCrepe's files; folder in which embeddings are cached, for models
+        by name by default ``root/embeddings``.
+    seeds, quick : optional
+        Number of draws; fewer draws, anchors and steps, for a quick test.
     parameters : dict, optional
         Parameters of the experiment to change: ``{"methods": ["orthogonal", "mlp"]}``, or for figure 55 ``captions``, a
         file, and ``edits``.
     collections : sequence of Data, optional
-        Your own embeddings, instead of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the
-        paper.
+        Your own embeddings, instead of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, by paper.
     callback, log : callable, optional
         Called with 1 after each draw; called with a description of what is being embedded.
     **options

@@ -152,11 +152,3 @@ def test_the_command_watches_and_compares(here, tmp_path):
     assert (turned.code, "the same cosines" in turned.out) == (1, True)
     assert json.loads(here("lab drift", "old.npy", "old.npy", "--canaries", "--json").out)["kind"] == "none"
     assert here("lab drift", "old.npy", "next.npy", "now.npy", "--canaries").code == 2
-
-
-def test_the_command_names_the_file_and_the_row_that_cannot_be_used(here, tmp_path):
-    rows = np.random.default_rng(0).standard_normal((60, 6))
-    np.save(tmp_path / "before.npy", rows)
-    rows[41] = np.nan
-    np.save(tmp_path / "after.npy", rows)
-    here("lab drift", "before.npy", "after.npy").refused("rows of after.npy (ids 'row 41')")

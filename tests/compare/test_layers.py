@@ -6,15 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
 
 from congruence import errors
 from congruence.compare.layers import compare_layers
 from congruence.compare.spaces import compare_spaces
-from congruence.metrics import BETWEEN_SPACES, METRICS, procrustes_distance
-from congruence.plotting import MIDDLE, STRONG
-from congruence.plotting.look import COLORS
+from congruence.metrics import BETWEEN_SPACES, METRICS
 from congruence.report import write_layers
 
 
@@ -148,38 +144,10 @@ def test_bad_input_names_the_layer():
             compare_layers(X, Y, **options)
 
 
-@pytest.mark.parametrize("metric", BETWEEN_SPACES)
-def test_a_constant_layer_is_named_by_every_metric(metric):
-    X, Y = stacks()
-    with pytest.raises(errors.InputError, match="layer '0' of Y"):
-        compare_layers(X, [np.ones((80, 3)), Y[1]], metric, permutations=1)
-
-
 def drawn(path, **change):
     found = replace(compare_layers(*planted(), permutations=20), **change)
     write_layers(path / "map.svg", found, "a <b> & c", force=True)
     return found, (path / "map.svg").read_text(encoding="utf-8")
-
-
-def test_the_heat_map_is_drawn_on_given_axes():
-    found = compare_layers(*planted(), permutations=20)
-    ax = Figure().add_subplot()
-    assert found.plot(ax, title="a <b> $c$ & $d$") is ax
-    (mesh,) = (artist for artist in ax.collections if isinstance(artist, QuadMesh))
-    strength = np.maximum(found.z_scores, 0) / found.z_scores.max()
-    np.testing.assert_allclose(mesh.get_array(), strength)
-    np.testing.assert_allclose(found.strength, strength)
-    mesh.update_scalarmappable()
-    np.testing.assert_allclose(mesh.get_facecolor()[:, 3], strength.ravel(), atol=3e-3)
-    cells = {text.get_position(): text.get_text() for text in ax.texts if text.get_position() != (0, 0)}
-    for (i, j), value in np.ndenumerate(found.values):
-        assert cells[j + 0.5, i + 0.5] == f"{value:.2f}".replace("-", "−")
-    (frame,) = ax.patches
-    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((1, 2), 1, 1)
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["0", "1", "2"]
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "1"]
-    assert (ax.yaxis_inverted(), ax.get_title(loc="left")) == (True, "a <b> $c$ & $d$")
-    assert not found.plot(Figure().add_subplot(), annotate=False).get_title(loc="left")
 
 
 def test_the_file_says_every_value(tmp_path):
@@ -206,40 +174,6 @@ def test_the_file_says_every_value(tmp_path):
     assert "<script" not in text
 
 
-def test_the_suffix_is_the_format(tmp_path):
-    found, text = drawn(tmp_path)
-    for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("SVG", b"<svg")):
-        for name in ("a", "b"):
-            write_layers(tmp_path / f"{name}.{suffix}", found, "a <b> & c")
-        first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
-        assert first == second  # no date, no random ids
-        assert first.startswith(start)
-    write_layers(tmp_path / "bare", found, "a <b> & c")
-    assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == (tmp_path / "bare").read_text(encoding="utf-8") == text
-    with pytest.raises(errors.ParameterError, match=r"\.svg, \.png or \.pdf"):
-        write_layers(tmp_path / "x.jpg", found, "t")
-    with pytest.raises(errors.OutputExistsError):
-        write_layers(tmp_path / "a.png", found, "t")
-
-
-def test_words_stay_readable_on_every_shade():
-    """WCAG contrast of at least 4.5 in light and dark, by the definition of relative luminance."""
-
-    def luminance(colour):
-        part = np.asarray(colour) / 255
-        return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
-
-    def hexed(word):
-        return np.array([int(word[k : k + 2], 16) for k in (1, 3, 5)])
-
-    for scheme in (0, 1):
-        colour = {name: hexed(values[scheme]) for name, values in COLORS.items()}
-        for shade in np.linspace(0, 1, 101):
-            ground = luminance(colour["paper"] + shade * (colour["after"] - colour["paper"]))
-            words = luminance(colour["on-strong" if shade > STRONG else "on-middle" if shade > MIDDLE else "on-weak"])
-            assert (max(ground, words) + 0.05) / (min(ground, words) + 0.05) >= 4.49, shade
-
-
 @pytest.fixture
 def files(tmp_path):
     X, Y = planted()
@@ -260,17 +194,6 @@ def test_the_command(here, files, tmp_path):
     assert ET.parse(tmp_path / "map.svg").getroot().tag.endswith("svg")
     here(*command, "--permutations", 2).refused("exists")
     assert here(*command, "--permutations", 2, "--force").code == 0
-
-
-def test_the_table_in_a_pipe_is_plain_and_whole(here, files):
-    out = here(
-        "lab similarity", "a.npz", "b.npz", "--layers", "--permutations", 20, "--metric", "procrustes_distance"
-    ).out
-    assert "\x1b" not in out
-    X, Y = files
-    assert f"{procrustes_distance(X[2], Y[1]):.2f}*" in out
-    assert out.index("layer_2 ") < out.index("layer_10")
-    assert "* best of 6: layer_10 and second" in out
 
 
 def test_patterns_folders_and_single_matrices(here, files, tmp_path):

@@ -137,17 +137,6 @@ def test_nearest_texts_change_places():
     assert shuffled.other < hard.other < hard.match
 
 
-def test_given_unrelated_texts_are_used():
-    images, texts = pairs()
-    novel = np.random.default_rng(9).standard_normal((200, 11))
-    found = match_test(images, texts, unrelated=novel, metrics=["linear_cka"], **FEW)
-    assert [one.against for one in found] == ["noise", "unrelated"]
-    assert found[1].auc == 1
-    # All are drawn from: with 90 texts and 90 pairs only their order is left to chance, and the right one is not in it.
-    same = match_test(images, texts, unrelated=texts, metrics=["linear_cka"], **FEW)
-    assert same[1].auc == 1
-
-
 def test_the_same_seed_repeats_and_arrays_are_left_alone():
     images, texts = pairs()
     kept = images.copy(), texts.copy()
@@ -252,42 +241,3 @@ def test_the_command(here, tmp_path):
     found = [one["match"] for one in json.loads(scaled.out)["results"][::2]]
     cknna_scaled = cknna(images[:80], texts[:80], definition="jam", normalize=True)
     assert found == pytest.approx([cknna_scaled, svcca(images[:80], texts[:80], standardize=True)])
-
-
-def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
-    images, texts = pairs()
-    wrong = texts + np.random.default_rng(1).standard_normal(texts.shape)
-    names = np.array([f"i{k}" for k in range(90)])
-    np.savez(tmp_path / "images.npz", v=images[::-1], ids=names[::-1])
-    np.savez(tmp_path / "texts.npz", v=texts, ids=names)
-    np.save(tmp_path / "wrong.npy", wrong)
-    few = (
-        "--set",
-        "draws=2",
-        "--set",
-        "permutations=9",
-        "--metric",
-        "linear_cka",
-        "--set",
-        "definition=congruence",
-        "--json",
-    )
-    result = here("lab match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
-    hard = json.loads(result.out)["results"][2]
-    assert hard["other"] == pytest.approx(match_test(images, wrong, metrics=["linear_cka"], **FEW)[0].match)
-
-
-def test_the_command_refuses(here, tmp_path):
-    images, texts = pairs()
-    np.save(tmp_path / "a.npy", images)
-    np.save(tmp_path / "b.npy", texts)
-    np.save(tmp_path / "c.npy", texts[:-1])
-    for arguments, words in (
-        (("a.npy", "c.npy"), "89"),
-        (("a.npy", "b.npy", "--hard", "c.npy"), "89"),
-        (("a.npy", "b.npy", "--hard", "none.npy"), "No file"),
-        (("a.npy", "b.npy", "--unrelated", "a.npy"), "widths"),
-        (("a.npy", "b.npy", "--metric", "magic"), "magic"),
-        (("a.npy", "b.npy", "--set", "rows=1000"), "rows"),
-    ):
-        here("lab match", *arguments, "--set", "draws=2", "--set", "permutations=2").refused(words)

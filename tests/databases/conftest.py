@@ -7,10 +7,14 @@ import pytest
 #: Tests of the contract that are long for a ``slow`` database: of the fast ones, some of each kind run them always.
 LONG = (
     "test_a_step_that_fails_on_the_way_is_done_or_not",
+    "test_every_element_type",
     "test_no_row_keeps_the_new_models_vector_of_earlier_content",
     "test_old_vectors_stay_while_they_are_the_only_ones",
+    "test_a_partial_run_keeps_the_vectors_of_all_other_rows",
     "test_rows_of_another_model_are_refused",
     "test_the_plan_says_of_each_step_what_then_happens",
+    "test_the_rules_of_a_column_hold_or_the_plan_refuses",
+    "test_what_the_application_writes_after_the_switch_survives_every_step",
 )
 
 #: Tests of the contract that are fast with ids of each type.

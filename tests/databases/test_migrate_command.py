@@ -12,7 +12,6 @@ from test_migrate import D, E, N, bits, mapping, pairs, table, unit  # noqa: F40
 import congruence.databases
 from congruence import OrthogonalMap, fit
 from congruence.cli.migrate import ACTIONS
-from congruence.cli.migrate._step import shell_command
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.io import open_sink
@@ -146,17 +145,6 @@ def test_an_action_in_place_of_the_address_says_what_to_type(here, action):
     assert "Example: congruence migrate library/photos.lance" in here("migrate", action, "--help").ends(0).out
 
 
-def test_two_migrations_of_one_database_are_told_apart(run, made, tmp_path):
-    run("run", "--map", "map", "--table", "a", "--journal", "a", "--yes").ends(0)
-    made.made = None
-    made.new.clear()
-    run("run", "--map", "map", "--table", "b", "--journal", "my b", "--yes").ends(0)
-    run("status").refused("2 migrations", "a, my b", "--journal a")
-    done = run("verify", "--journal", "my b").ends(0)
-    assert made.opened[-1]["table"] == "b"
-    assert next_command(done) == ["switch", "--journal", "my b"]
-
-
 def test_every_printed_command_finds_its_journal_among_others(here, mapping, tmp_path):  # noqa: F811
     """Two columns of one table, each with its own default journal."""
     duckdb = pytest.importorskip("duckdb")
@@ -231,10 +219,6 @@ def test_no_password_is_kept_or_printed(here, made, mapping, tmp_path):  # noqa:
     command = f"{sys.executable} -c 1 --api-key=s3cret {{ids}} {{out}}"
     here("migrate", url, "reembed", "--encode", command, "--share", 0.1, "--modality", "image").refused()
     assert "s3cret" not in kept.read_text()
-
-
-def test_the_next_step_is_quoted():
-    assert shlex.split(shell_command("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
 
 
 def test_json_is_all_that_is_printed(run, made):

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow as pa
@@ -131,12 +130,3 @@ def test_a_sample_of_other_ids_is_said(damaged):
     for step in (Migration.verify, Migration.fit_thresholds):
         with pytest.raises(CorruptFileError, match="sample has other ids"):
             step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
-
-
-def test_the_steps_at_which_the_benchmark_kills_exist():
-    import fault_databases
-
-    names = [name for kind in fault_databases.KINDS.values() for name in kind.inner if name.startswith("congruence.")]
-    assert len(names) >= 4
-    for name in names:
-        assert callable(resolve_name(name)), name

@@ -420,17 +420,6 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
         open_items("dogs", root=tmp_path)
 
 
-def test_a_real_folder_of_classes_by_name(tmp_path):
-    for name, colour in (("cat", (1, 2, 3)), ("dog", (4, 5, 6))):
-        (tmp_path / "pets" / name).mkdir(parents=True)
-        Image.new("RGB", (2, 2), colour).save(tmp_path / "pets" / name / "one.png")
-    items = open_items("folder", root=tmp_path / "pets", split="all")
-    embed(Colours(), items, tmp_path / "o.npz")
-    np.testing.assert_array_equal(read_embeddings(tmp_path / "o.npz").vectors, [[1, 2, 3], [4, 5, 6]])
-    prompts = open_items("folder", root=tmp_path / "pets", split="all", modality="text")
-    assert [prompts.fetch(k) for k in range(len(prompts.ids))] == ["a photo of a cat.", "a photo of a dog."]
-
-
 def test_of_two_runs_to_one_output_one_succeeds(pictures, tmp_path):
     out = tmp_path / "out"
     barrier = threading.Barrier(2)

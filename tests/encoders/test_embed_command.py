@@ -76,7 +76,7 @@ def test_every_layer_can_be_compared(here, bert, tmp_path):
     [
         (["--layer", "first"], "--layer first"),
         (["--layer", "-9"], "--layer -9"),
-        (["--modality", "image"], "one text per line"),
+        (["--modality", "image"], "texts only"),
         (["--set", "dtype=int8"], "--set dtype=int8"),
         (["--set", "on_error=ask"], "--set on_error=ask"),
     ],

@@ -39,6 +39,8 @@ def test_a_fit_by_fragments_is_the_fit_on_all_rows(both, parameters):
         assert got.n_pairs_ == FILES * ROWS
         assert (got.source_space_.modality, got.source_space_.normalized) == ("image", False)
         assert got.scores_["pairing"]["state"] == "paired"
+        assert got.role_ == "store"
+        assert (got.readout_ is None, got.readout_.queries) == (False, ())
 
 
 def test_moments_of_many_fragments_are_merged_in_a_tree(both):
@@ -99,7 +101,7 @@ def test_a_sample_holds_the_same_items_of_every_data_set(both, tmp_path):
 def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     """``--engine local`` reads these folders whole; ``file://`` names a data set, which is read by fragments."""
     old, new = f"file://{both / 'old'}", f"file://{both / 'new'}"
-    by_fragments = here("fit", old, new, "-o", "a", "--method", "orthogonal", "--json")
+    by_fragments = here("fit", old, new, "-o", "a", "--method", "orthogonal", "--queries", "all", "--json")
     assert by_fragments.code == 0, by_fragments.err
     assert json.loads(by_fragments.out)["paired_by"] == "fragments"
     assert here("fit", both / "old", both / "new", "-o", "b", "--method", "orthogonal").code == 0

@@ -142,22 +142,22 @@ def test_a_plan_adds_up():
     assert rates.rows == pytest.approx(1 / (5e-6 + 20e-6 + 10e-6))
     machines = Machines(count=10, cores=8, memory=64, network=100, price=2.0, lost=0.1)
     plan = plan_rows(10**9, 768, 1024, rates=rates, machines=machines, payload=10)
-    assert plan.bytes_read == 10**9 * (768 * 4 + 10)
-    assert plan.bytes_written == 10**9 * (1024 * 4 + 10)
-    assert plan.fragments == math.ceil(plan.bytes_read / 2**28)
-    assert plan.core_hours == pytest.approx(1e9 * 35e-6 / 3600 * 1.1)
-    assert plan.hours == pytest.approx(plan.core_hours / 80)
-    assert plan.bound == "cores"
-    assert plan.cost_machines == pytest.approx(plan.hours * 20)
-    assert plan.gets == math.ceil(plan.fragments * 1.1 * (3 + 16))
-    assert plan.checks[0].name.startswith("memory of the machines for a rebuilt graph index")
-    assert plan.checks[0].share == pytest.approx(1e9 * (4096 + 128) / 640e9)
-    assert [one.share for one in plan.checks] == sorted((one.share for one in plan.checks), reverse=True)
+    assert plan["bytes_read"] == 10**9 * (768 * 4 + 10)
+    assert plan["bytes_written"] == 10**9 * (1024 * 4 + 10)
+    assert plan["fragments"] == math.ceil(plan["bytes_read"] / 2**28)
+    assert plan["core_hours"] == pytest.approx(1e9 * 35e-6 / 3600 * 1.1)
+    assert plan["hours"] == pytest.approx(plan["core_hours"] / 80)
+    assert plan["bound"] == "cores"
+    assert plan["cost_machines"] == pytest.approx(plan["hours"] * 20)
+    assert plan["gets"] == math.ceil(plan["fragments"] * 1.1 * (3 + 16))
+    assert plan["checks"][0]["name"].startswith("memory of the machines for a rebuilt graph index")
+    assert plan["checks"][0]["share"] == pytest.approx(1e9 * (4096 + 128) / 640e9)
+    assert [one["share"] for one in plan["checks"]] == sorted((one["share"] for one in plan["checks"]), reverse=True)
     slow = plan_rows(10**9, 768, 1024, rates=rates, machines=Machines(count=10, cores=64, network=0.1, lost=0.1))
-    assert slow.bound == "network"
-    assert slow.hours == pytest.approx((slow.bytes_read + slow.bytes_written) * 1.1 * 8 / 1e9 / 3600)
+    assert slow["bound"] == "network"
+    assert slow["hours"] == pytest.approx((slow["bytes_read"] + slow["bytes_written"]) * 1.1 * 8 / 1e9 / 3600)
     one = plan_rows(1000, 768, 768, rates=rates, machines=machines)
-    assert (one.fragments, one.hours) == (1, pytest.approx(one.core_hours))  # one fragment keeps one core busy
+    assert (one["fragments"], one["hours"]) == (1, pytest.approx(one["core_hours"]))  # one fragment keeps one core busy
 
 
 def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_path):

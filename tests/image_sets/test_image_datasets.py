@@ -60,6 +60,7 @@ def test_templates_are_those_of_table_2():
         assert " ".join(DATASETS[name].templates).replace("{}", "{class}") == row
 
 
+@pytest.mark.long
 def test_caltechs_classes_and_templates_agree_with_the_embeddings_made_elsewhere(tmp_path):
     path = SHARED / "data" / "caltech101_unimodal.npz"
     if not path.is_file():

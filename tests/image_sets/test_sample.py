@@ -104,6 +104,7 @@ def test_shuffled_anchors_carry_nothing(data):
     assert mean_cosine(mapping.transform(X[800:]), Y[800:]) < 0.3
 
 
+@pytest.mark.long
 def test_paths_meet_and_edits_arrive(data):
     summary = summarize(fitted(data, "image", 0), data, repeats=1)
     commuting = summary["commuting"]
@@ -146,6 +147,7 @@ def test_photos_shapes_ids_and_words(photos):
     assert photos.texts["prompt"]["water lilly#0"] == "a photo of a water lilly."
 
 
+@pytest.mark.long
 def test_a_map_alone_does_not_beat_the_old_model_of_the_photos(photos):
     """What the sample is for: the decision is not an easy one."""
     old, new = photos.source, photos.target

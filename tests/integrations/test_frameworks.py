@@ -93,22 +93,6 @@ def test_langchain_searches_old_vectors(bridge, old_rows, nearest):
     assert store.similarity_search(QUERIES[0], k=1)[0].id == ids[0]
 
 
-def test_langchain_async_and_batches(bridge):
-    from congruence.integrations.langchain import CongruenceEmbeddings
-
-    embeddings = CongruenceEmbeddings(Toy(), bridge, batch_size=2)
-    want = bridge.transform(new_model(QUERIES), "text", "store")
-
-    async def ask():
-        return await asyncio.gather(embeddings.aembed_documents(QUERIES), embeddings.aembed_query(QUERIES[0]))
-
-    many, one = asyncio.run(ask())
-    np.testing.assert_allclose(many, want, atol=1e-6)
-    np.testing.assert_allclose(one, bridge.transform(new_model(QUERIES), "text")[0], atol=1e-6)
-    assert type(one[0]) is float
-    assert embeddings.embed_documents([]) == []
-
-
 # ------------------------------------------------------------------ LlamaIndex
 
 
@@ -183,7 +167,7 @@ def test_chroma_collections_of_another_function_are_asked_by_vectors(chroma, bri
     function = CongruenceEmbeddingFunction(new_model, bridge)  # of objects: Chroma cannot save it, and does not
     made = chroma().create_collection("old", embedding_function=None, metadata={"hnsw:space": "cosine"})
     made.add([str(k) for k in range(len(TEXTS))], embeddings=old_rows)
-    found = made.query(query_embeddings=function(QUERIES), n_results=5)["ids"]
+    found = made.query(query_embeddings=function.embed_query(QUERIES), n_results=5)["ids"]
     assert found == [[str(k) for k in row] for row in nearest(QUERIES)]
     assert function.get_config() is NotImplemented
 
@@ -200,6 +184,23 @@ def test_chroma_builds_from_names_only(folder, toy):
     # A machine without the model can still open the collection, and is told when it asks.
     with pytest.raises(ParameterError, match="nowhere"):
         Function.build_from_config({"encoder": "nowhere:x"})(["a cat"])
+
+
+@pytest.mark.parametrize("library", ["chroma", "lancedb"])
+def test_documents_are_mapped_as_rows_of_the_store_and_queries_as_queries(library, folder, toy, bridge):
+    pytest.importorskip(NEEDS[library])
+    module = importlib.import_module(f"congruence.integrations.{library}")
+    make = getattr(module.CongruenceEmbeddingFunction, "create", module.CongruenceEmbeddingFunction)
+    function = make(encoder=toy, bridge=str(folder))
+    if library == "chroma":
+        documents, query = function(QUERIES), function.embed_query(QUERIES[:1])
+    else:
+        documents = function.compute_source_embeddings_with_retry(QUERIES)
+        query = function.compute_query_embeddings_with_retry(QUERIES[0])
+    want = [bridge.transform(new_model(QUERIES), "text", role) for role in ("store", "query")]
+    assert np.abs(want[0] - want[1]).max() > 1e-3
+    np.testing.assert_allclose(documents, want[0], atol=1e-5)
+    np.testing.assert_allclose(query, want[1][:1], atol=1e-5)
 
 
 # ------------------------------------------------------------------ LanceDB

@@ -484,21 +484,6 @@ def test_a_batcher_ends_what_is_in_line_and_takes_no_more():
     batcher.close()
 
 
-def test_a_window_waits_for_more():
-    sizes = []
-
-    def encode(texts):
-        sizes.append(len(texts))
-        return np.zeros((len(texts), 2), np.float32), [1] * len(texts)
-
-    batcher = Batcher(encode, max_batch=3, window=30.0)
-    results = [batcher.submit([str(k)]) for k in range(3)]  # the third fills it: nobody waits half a minute
-    for result in results:
-        result.result(5)
-    assert sizes == [3]
-    batcher.close()
-
-
 HANGING = """
 import sys, threading, time, urllib.request, json
 import numpy as np

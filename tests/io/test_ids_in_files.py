@@ -158,7 +158,7 @@ def test_missing_ids_are_counted_and_named(suffix, numbers, tmp_path, here):
     spec = save(tmp_path / f"a{suffix}", ids)
     with pytest.raises(IdError, match=r"missing in 3 rows \(3, 5, 5999\)"):
         read_embeddings(spec)
-    done = here("fit", spec, save(tmp_path / f"b{suffix}", ids), "-o", "map")
+    done = here("fit", spec, save(tmp_path / f"other{suffix}", ids), "-o", "map")
     assert done.code == 2
     assert "missing in 3 rows (3, 5, 5999)" in done.err
     with pytest.raises(IdError, match=r"missing in 3 rows \(3, 5, 5999\)"):
@@ -180,7 +180,7 @@ def test_arrays_that_are_no_ids_are_refused(suffix, ids, words, tmp_path, here):
     spec = save(tmp_path / f"a{suffix}", ids)
     with pytest.raises(IdError, match=words):
         read_embeddings(spec)
-    done = here("fit", spec, save(tmp_path / f"b{suffix}", ids), "-o", "map")
+    done = here("fit", spec, save(tmp_path / f"other{suffix}", ids), "-o", "map")
     assert (done.code, done.out) == (2, "")
 
 
@@ -218,7 +218,7 @@ def test_an_endless_id_is_refused_without_the_memory_for_it_in_every_row(suffix,
             read_embeddings(spec)
 
     assert peak_of(read) < limit  # 74.5 GiB as strings of a fixed width
-    done = here("fit", spec, save(tmp_path / f"b{suffix}", ids), "-o", "map")
+    done = here("fit", spec, save(tmp_path / "other.csv", [*ids[:-1], "x"]), "-o", "map")
     assert done.code == 2
     assert "65,536" in done.err
 

@@ -306,7 +306,7 @@ def test_tensors_come_back_as_tensors(name, problem, dtype):
     wide = [side.double() for side in (X, Y)]
     exact = make(name).fit(*wide)
     tolerance = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "int64": 1e-9}[dtype]
-    calls = ["transform", "transform_target"] + ["inverse_transform"] * hasattr(fitted, "inverse_transform")
+    calls = ["transform", "transform_target"]
     for call in calls:
         side = 0 if call == "transform" else 1
         out = getattr(fitted, call)((X, Y)[side])
@@ -328,8 +328,6 @@ def test_gradients_flow_through_every_map(name, problem):
     assert torch.autograd.gradcheck(fitted.transform, (X,))
     Y = torch.tensor(problem.Y[:3], requires_grad=True)
     assert torch.autograd.gradcheck(fitted.transform_target, (Y,))
-    if hasattr(fitted, "inverse_transform"):
-        assert torch.autograd.gradcheck(fitted.inverse_transform, (Y,))
     half = torch.tensor(problem.X, dtype=torch.bfloat16, requires_grad=True)
     fitted.transform(half).sum().backward()
     assert half.grad.dtype == torch.bfloat16
@@ -397,5 +395,5 @@ def test_a_class_loads_maps_of_its_own_kind(fitted, problem, tmp_path):
         assert type(again) is type(fitted)
         assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
     other = MAPS["linear" if fitted.kind != "linear" else "orthogonal"]
-    with pytest.raises(errors.ParameterError, match=rf"kind '{fitted.kind}'.*{type(fitted).__name__}\.from_pretrained"):
+    with pytest.raises(errors.ParameterError, match=f"kind '{fitted.kind}'"):
         other.from_pretrained(path)

@@ -207,7 +207,7 @@ def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
     models = world(23, n=90, widths=(8, 6, 10), inner=6)
     frame = CanonicalFrame().fit(some(models, a=range(30), b=range(30)))
     before = frame.map("a", "b").rotation_
-    with pytest.raises(errors.IdError, match="has; expected some in common"):
+    with pytest.raises(errors.IdError, match="the frame has"):
         frame.add("c", some(models, c=range(60, 90))["c"])
     frame.extend("b", some(models, b=range(20, 90))["b"]).add("c", some(models, c=range(60, 90))["c"])
     np.testing.assert_array_equal(frame.map("a", "b").rotation_, before)
@@ -217,12 +217,6 @@ def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
         frame.extend("x", models["b"])
     with pytest.raises(errors.ShapeError, match="the frame's 'b'"):
         frame.extend("b", some(models, a=range(9))["a"])
-
-
-def test_adding_exact_data_equals_fitting_on_all():
-    models = world(12, n=40, widths=(7, 9, 7), inner=7)
-    added = CanonicalFrame().fit({name: models[name] for name in "ab"}).add("c", models["c"])
-    np.testing.assert_allclose(added.map("b", "c").transform(models["b"]), models["c"], atol=1e-5)  # items are float32
 
 
 def test_inferred_means_stay_when_a_model_brings_the_modality():
@@ -271,7 +265,7 @@ def test_a_frame_is_not_taken_for_a_map_nor_a_map_for_a_frame(saved, tmp_path):
     with pytest.raises(errors.ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
         congruence.load(saved)
     rows = world(n=20)
-    with pytest.raises(errors.CorruptFileError, match=r"expected a frame\. Load it with congruence\.load"):
+    with pytest.raises(errors.CorruptFileError, match=r"not a frame\. Load it with congruence\.load"):
         CanonicalFrame.load(OrthogonalMap().fit(rows["a"], rows["b"]).save(tmp_path / "map"))
 
 
@@ -326,12 +320,12 @@ def test_what_cannot_be_a_frame_is_refused():
         (errors.InputError, "at least two", [a, b]),
         (errors.IdError, r"from 'a' to 'c'", some(models, a=range(6), b=range(6), c=range(6, 12))),
         (errors.TooFewAnchorsError, "1 item of 'c'", some(models, a=range(6), b=range(6), c=range(5, 12))),
-        (errors.InputError, "rows of 'c' that do not vary together", loose),
+        (errors.InputError, "rows of 'c' do not vary together", loose),
         (errors.ZeroRowError, "only rows of zeros of 'b'", {"a": a, "b": zeros}),
-        (errors.IdError, "ids for every model", {"a": numbered, "b": b}),
+        (errors.IdError, "ids to match them by", {"a": numbered, "b": b}),
         (errors.ShapeError, "ids to match them by", {"a": a, "b": b[1:]}),
         (errors.ModalityError, "without a modality", {"a": {"text": a, "image": a}, "b": b}),
-        (errors.ShapeError, "one width per model", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
+        (errors.ShapeError, "as two models", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
         (errors.ParameterError, "named ''", {"": a, "b": b}),
         (errors.NotFiniteError, None, {"a": np.where(a == a[0, 0], np.nan, a), "b": b}),
     ):

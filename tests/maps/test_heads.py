@@ -277,17 +277,21 @@ BAD_LAYERS = {
     "too deep": ([DEEP, UNIT], ParameterError, "nested more than"),
     "axes": ([{"kind": "linear", "weight": np.ones(6)}], ShapeError, "expected 2 axes"),
     "empty": ([{"kind": "linear", "weight": np.ones((6, 0))}], ShapeError, "none empty"),
-    "bias": ([{"kind": "linear", "weight": np.eye(6), "bias": np.ones(4)}], ShapeError, "Transpose it"),
+    "bias": ([{"kind": "linear", "weight": np.eye(6), "bias": np.ones(4)}], ShapeError, "Transpose a weight"),
     "gate": ([{**swiglu(6, 6), "gate_weight": np.ones((6, 4))}], ShapeError, "gate_weight"),
-    "order": ([linear(6, 4), linear(5, 6)], ShapeError, "after one that returns 4"),
-    "residual width": ([{"kind": "residual", "layers": [linear(6, 4)]}, UNIT], ShapeError, "expected equal widths"),
+    "order": ([linear(6, 4), linear(5, 6)], ShapeError, "5 dimensions, after 4"),
+    "residual width": (
+        [{"kind": "residual", "layers": [linear(6, 4)]}, UNIT],
+        ShapeError,
+        "residual block from 6 to 4",
+    ),
     "nan": ([{"kind": "center", "mean": np.full(6, np.nan)}, UNIT], NotFiniteError, "NaN or inf"),
     "dtype": ([{"kind": "center", "mean": np.array(list("abcdef"))}, UNIT], InputError, "dtype"),
     "eps": ([{"kind": "layernorm", "eps": -1.0}, UNIT], ParameterError, "eps=-1.0"),
     "eps flag": ([{"kind": "layernorm", "eps": True}, UNIT], ParameterError, "eps=True"),
     "no width": ([{"kind": "normalize"}], ShapeError, "determine its width"),
     "none": ([], ShapeError, "determine its width"),
-    "joint width": ([linear(6, 4)], ShapeError, "one joint space"),
+    "joint width": ([linear(6, 4)], ShapeError, "one width"),
 }
 
 
@@ -299,7 +303,7 @@ def test_odd_layers_are_refused(case):
 
 
 def test_odd_surroundings_are_refused():
-    with pytest.raises(ShapeError, match="decode_source from 3 to 5 dimensions; expected 3 to 6"):
+    with pytest.raises(ShapeError, match="decode_source from 3 to 5 dimensions"):
         two_heads(decode_source=[linear(3, 5)])
     with pytest.raises(ParameterError, match="facts named layers"):
         two_heads(facts={"layers": 3})

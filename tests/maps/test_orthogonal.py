@@ -21,7 +21,7 @@ def test_exact_data_give_back_the_exact_rotation(shrinkage, d_source, d_target):
     m = OrthogonalMap(shrinkage=shrinkage, shrinkage_strength=1e-13 if shrinkage == "soft" else None).fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_, p.rotation, atol=1e-10)
     np.testing.assert_allclose(m.transform(p.X), p.Y, atol=1e-10)
-    np.testing.assert_allclose(m.inverse_transform(p.Y), p.X, atol=1e-10)
+    np.testing.assert_allclose(m.inverse().transform(p.Y), p.X, atol=1e-10)
     assert m.rank_ == d_source
     assert m.facts_["is_isometry"]
 
@@ -106,26 +106,21 @@ def test_a_proper_map_is_the_best_of_the_proper_ones():
 
 def test_impossible_options_are_refused():
     p = rigid_problem(20, 4, 5, random_state=0)
-    wrongs = {"allow_reflection": (False, "equal widths"), "shrinkage": ("best", "'auto', 'full'")}
+    wrongs = {"allow_reflection": (False, "for widths 4 and 5"), "shrinkage": ("best", "'auto', 'full'")}
     for name, (value, words) in (wrongs | {"shrinkage_strength": (-1, "shrinkage_strength")}).items():
         with pytest.raises(errors.ParameterError, match=words):
             OrthogonalMap(**{name: value}).fit(p.X, p.Y)
-    with pytest.raises(errors.ParameterError, match="determinant"):
+    with pytest.raises(errors.ParameterError, match="shrinkage"):
         OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
     moments = {"image": CrossMoments.of(p.X, p.X)}
-    with pytest.raises(errors.ParameterError, match="determinant"):
+    with pytest.raises(errors.ParameterError, match="shrinkage"):
         OrthogonalMap.from_moments(moments, allow_reflection=False, shrinkage="covered")
     with pytest.raises(errors.TooFewAnchorsError, match="no moments"):
         OrthogonalMap.from_moments({})
     with pytest.raises(errors.ParameterError, match="at least 10"):
         OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
-    with pytest.raises(errors.ParameterError, match="second pass"):
+    with pytest.raises(errors.ParameterError, match="needs the rows"):
         OrthogonalMap(shrinkage="cv").partial_fit(p.X, p.Y)
-
-
-def test_constant_anchors_are_refused():
-    with pytest.raises(errors.InputError, match="do not vary together"):
-        OrthogonalMap().fit(np.ones((5, 3)), np.random.default_rng(0).standard_normal((5, 3)))
 
 
 def test_few_anchors_probe_only_what_they_span():
@@ -242,7 +237,7 @@ def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
     for x, y in zip(p.X, p.Y, strict=True):
         m.partial_fit(x[None], y[None])
     np.testing.assert_allclose(m.rotation_, p.rotation, atol=1e-9)
-    with pytest.raises(errors.ShapeError, match="as before"):
+    with pytest.raises(errors.ShapeError, match="not 4"):
         m.partial_fit(p.X, p.Y[:, :3])
     with pytest.raises(errors.InputError):
         _ = OrthogonalMap().partial_fit(p.X[:1], p.Y[:1]).rotation_
@@ -296,7 +291,7 @@ def test_modalities_are_centered_apart_and_their_covariances_add():
     order = np.random.default_rng(0).permutation(80)
     shuffled = OrthogonalMap().fit(X[order], Y[order], modality=np.array(names)[order])
     np.testing.assert_allclose(shuffled.rotation_, joint.rotation_, atol=1e-10)
-    with pytest.raises(errors.InputError, match="one per row"):
+    with pytest.raises(errors.InputError, match="modality of shape"):
         OrthogonalMap().fit(X, Y, modality=names[:-1])
     with pytest.raises(errors.ParameterError, match="'image', 'text'"):
         OrthogonalMap().fit(X, Y, modality="sound")
@@ -308,9 +303,9 @@ def test_merging_unlike_maps_is_refused():
     chosen = OrthogonalMap(shrinkage="cv").fit(p.X, p.Y)
     for words, one, other in (
         ("same", m, OrthogonalMap(center=False).fit(p.X, p.Y)),
-        ("same kind", m, LinearMap().fit(p.X, p.Y)),
+        ("in two steps", m, LinearMap().fit(p.X, p.Y)),
         ("composed", m, m.then(m)),
-        ("second pass", chosen, chosen),
+        ("needs the rows", chosen, chosen),
     ):
         with pytest.raises(errors.ParameterError, match=words):
             one.merge(other)
@@ -331,7 +326,7 @@ def test_recentering_keeps_the_rotation_and_swaps_the_means():
     np.testing.assert_allclose(m.recenter(rows, Embeddings(rows)).source_mean_, rows.mean(0))
     with pytest.raises(errors.ShapeError, match="source_mean of width 5"):
         m.recenter(np.ones(5))
-    with pytest.raises(errors.ModalityError, match=r"means for \(image\).*recenter"):
+    with pytest.raises(errors.ModalityError, match="means for image.*recenter"):
         m.for_modality("text")
 
 
@@ -359,7 +354,8 @@ def test_the_inverse_is_the_fit_the_other_way_round():
     back = m.inverse()
     other = OrthogonalMap().fit(p.Y, p.X)
     np.testing.assert_allclose(back.rotation_, other.rotation_, atol=1e-10)
-    np.testing.assert_allclose(back.transform(p.Y), m.inverse_transform(p.Y), atol=1e-12)
+    expected = (p.Y - m.target_mean_) @ m.rotation_.T + m.source_mean_
+    np.testing.assert_allclose(back.transform(p.Y), expected, atol=1e-12)
     assert (back.source_space_.model, back.target_space_.model) == ("b", "a")
     np.testing.assert_allclose(back.inverse().transform(p.X), m.transform(p.X), atol=1e-12)
     np.testing.assert_allclose(back.merge(back).rotation_, back.rotation_, atol=1e-10)
@@ -400,11 +396,3 @@ def test_saved_maps_keep_all_means(tmp_path):
         np.testing.assert_array_equal(again.for_modality(name).transform(p.X), m.for_modality(name).transform(p.X))
     composed = load(m.then(m).save(tmp_path / "c"))
     np.testing.assert_array_equal(composed.transform(p.X), m.then(m).transform(p.X))
-
-
-def test_transposed_arrays_survive_saving(tmp_path):
-    """safetensors scrambles arrays that are not contiguous; the inverse's rotation is a transposed view."""
-    p = rigid_problem(100, 5, 7, random_state=6)
-    back = OrthogonalMap().fit(p.X, p.Y).inverse()
-    back.rotation_ = np.asfortranarray(back.rotation_)
-    np.testing.assert_array_equal(load(back.save(tmp_path / "b")).rotation_, back.rotation_)

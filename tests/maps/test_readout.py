@@ -192,3 +192,41 @@ def test_the_map_of_a_role_has_this_role_by_default():
     for role in ("plain", "store", "query"):
         np.testing.assert_array_equal(mapping.for_role(role).transform(X), mapping.transform(X, role=role))
     assert mapping.role_ == "store"
+
+
+def split(X, Y):
+    return [(X[rows], Y[rows]) for rows in (slice(0, 30), slice(30, None))]
+
+
+def test_more_pairs_measure_the_read_out_again_on_pairs_not_yet_seen():
+    (A, B), (C, E) = split(OLD["text"], NEW["text"])
+    mapping = congruence.fit(A, B, modality="text", check=False, holdout=5)
+    before, first = mapping.for_modality("text"), mapping.readout_
+    x, y = C - before.source_mean_, E - before.target_mean_
+    mapped = x @ before.rotation_
+    cosine = np.einsum("ij,ij->i", unit(mapped), unit(y)).mean()
+    length = np.linalg.norm(mapped) / np.linalg.norm(y)
+    above = mapped @ before.target_mean_
+    slope = np.clip(above @ (y @ before.target_mean_) / (above @ above), 0, 1)
+    share = len(C) / (len(C) + before.n_pairs_)
+    mapping.partial_fit(C, E, modality="text")
+    for name, new in (("height", cosine * slope), ("share", min(1, cosine * length))):
+        old = getattr(first, name)["text"]
+        assert getattr(mapping.readout_, name)["text"] == pytest.approx((1 - share) * old + share * new)
+    assert mapping.scores_ == {}  # what was held out, and how well it was found, is of another map
+    assert (mapping.role_, mapping.n_pairs_) == ("store", before.n_pairs_ + len(C))
+
+
+def test_a_merged_map_has_the_read_out_of_both():
+    one, two = (congruence.fit(*part, modality="text", check=False) for part in split(OLD["text"], NEW["text"]))
+    merged = one.merge(two)
+    share = two.n_pairs_ / (one.n_pairs_ + two.n_pairs_)
+    for name in ("height", "share", "back"):
+        a, b = (getattr(each.readout_, name)["text"] for each in (one, two))
+        assert getattr(merged.readout_, name)["text"] == pytest.approx((1 - share) * a + share * b)
+    assert (merged.role_, merged.scores_) == ("store", {})
+    with pytest.raises(errors.ParameterError, match="Only one of the two"):
+        one.merge(OrthogonalMap().fit(OLD["text"], NEW["text"], modality="text"))
+    other = congruence.fit(OLD["text"], NEW["text"], modality="text", queries="text", check=False)
+    with pytest.raises(errors.ParameterError, match="two ways"):
+        one.merge(other)

@@ -58,7 +58,7 @@ def test_numbers_edited_by_hand_are_refused(saved, where, value):
     *way, last = where.split(".")
     functools.reduce(dict.__getitem__, way, config)[last] = value
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CorruptFileError, match=r"edited.*expected"):
+    with pytest.raises(CorruptFileError, match=r"edited"):
         congruence.load(saved)
 
 

@@ -252,7 +252,7 @@ def test_a_side_that_is_named_wrongly_is_refused(joined):
         joined.transform_embeddings(texts, side="source")
     with pytest.raises(DirectionError, match='side="source"'):
         joined.transform_embeddings(Embeddings(X), side="target")
-    with pytest.raises(SpaceMismatchError, match="source .* or target"):
+    with pytest.raises(SpaceMismatchError, match="neither of"):
         joined.transform_embeddings(Embeddings(X, space=Space("clip")))
     with pytest.raises(SpaceMismatchError):
         joined.transform_embeddings(Embeddings(X, space=Space("clip")), side="source")

@@ -1,8 +1,20 @@
 """Data shared by the tests of metrics: recorded values' rows, and rows full of ties, copies or odd layouts."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 
 KINDS = ["smooth", "single", "half", "integers", "copies", "near copies", "constant columns", "offset", "strided"]
+
+
+@contextmanager
+def in_blocks(rows):
+    """Search in blocks of this many rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        slices = lambda n, *_, **__: (slice(a, min(a + rows, n)) for a in range(0, n, rows))  # noqa: E731
+        patch.setattr("congruence.metrics.search.blocks", slices)
+        yield
 
 
 def recipe():

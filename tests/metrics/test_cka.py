@@ -134,17 +134,6 @@ def test_torch_gives_the_same_and_differentiates(metric):
         assert torch.autograd.gradcheck(metric, (A, B))
 
 
-def test_torch_differentiates_every_form():
-    torch = pytest.importorskip("torch")
-    A, B = (torch.tensor(side, requires_grad=True) for side in pair(10, 4, 3))
-    fixed = lambda a, b: rbf_cka(a, b, bandwidth=2.0)  # noqa: E731 - the median's own gradient is not followed
-    assert torch.autograd.gradcheck(fixed, (A, B))
-    assert torch.autograd.gradcheck(lambda a, b: linear_cka(a, b, estimator="minibatch", batch_size=5), (A, B))
-    assert torch.autograd.gradcheck(lambda a, b: cross_kernel_cka(a, a.flip(0) ** 2, b, b.flip(0) ** 2), (A, B))
-    wide = torch.tensor(pair(6, 9, 8)[0], requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a: linear_cka(a, B[:6]), (wide,))
-
-
 def test_far_rows_constant_columns_and_copies():
     X, Y = pair(60, 6, 5)
     X[:, 2] = 7
@@ -152,18 +141,6 @@ def test_far_rows_constant_columns_and_copies():
     assert linear_cka(X + 1e6, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
     twice = linear_cka(np.vstack([X, X]), np.vstack([Y, Y]), estimator="biased")
     assert twice == pytest.approx(linear_cka(X, Y, estimator="biased"), abs=1e-12)
-
-
-@pytest.mark.parametrize("metric", [linear_cka, rbf_cka])
-def test_bad_input(metric):
-    X, Y = pair(20, 3, 4)
-    with pytest.raises(errors.TooFewAnchorsError):
-        metric(X[:3], Y[:3])
-    for bad in ((np.full_like(X, 2.0), Y), (X[:0], Y[:0])):
-        with pytest.raises(errors.InputError):
-            metric(*bad)
-    with pytest.raises(errors.ParameterError):
-        metric(X, Y, estimator="exact")
 
 
 def test_bad_parameters():

@@ -21,6 +21,7 @@ from congruence.metrics import (
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch
+from samples import in_blocks  # noqa: E402
 
 N, D, K = 400, 120, 10
 KINDS = ["inner", "cosine", "euclidean"]
@@ -104,8 +105,8 @@ def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, block_rows):
         k = 1 + seed % (n - 1)
         expected = nearest(host, k, metric=metric)
         np.testing.assert_array_equal(nearest(T, k, metric=metric), expected)
-        with PretendGPU() as gpu:
-            np.testing.assert_array_equal(nearest(gpu.put(T), k, metric=metric, block_rows=block_rows), expected)
+        with PretendGPU() as gpu, in_blocks(block_rows):
+            np.testing.assert_array_equal(nearest(gpu.put(T), k, metric=metric), expected)
 
 
 @pytest.mark.parametrize("exact", [True, False])

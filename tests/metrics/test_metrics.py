@@ -38,11 +38,6 @@ def test_paired_measures_are_scipys_and_numpys():
     assert paired_distance(X, Y) == pytest.approx(np.mean(np.linalg.norm(X - Y, axis=1)))
 
 
-def test_extreme_scales_lose_nothing():
-    for scale in (1e-170, 1e160):
-        assert paired_cosine(X * scale, Y) == pytest.approx(paired_cosine(X, Y), abs=1e-12)
-
-
 def test_a_row_without_direction_has_no_cosine():
     Z = X.copy()
     Z[3] = 0

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from congruence.datasets import load_sugarcrepe
@@ -33,6 +33,7 @@ def words(text):
     return [{"an": "a"}.get(word, one.get(word, word)) for word in Sentence.parse(text).lower]
 
 
+@settings(settings.get_profile("costly"))
 @given(captions, st.integers(0, 5), st.integers(1, 4))
 def test_what_each_kind_may_change(caption, seed, per_caption):
     made = generate([caption], per_caption=per_caption, random_state=seed)
@@ -74,6 +75,7 @@ def test_common_words_come_in_more_often():
     assert abs(counts["rabbit"] - 500 * 21 / 85) < 4 * np.sqrt(500 * 21 * 64) / 85
 
 
+@settings(settings.get_profile("costly"))
 @given(st.lists(captions, min_size=2, max_size=6), st.integers(0, 3))
 def test_no_negative_is_another_caption_of_its_item(texts, seed):
     for one in generate(texts, per_caption=3, random_state=seed, groups=[0] * len(texts)):

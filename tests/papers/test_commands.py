@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.long
 def test_a_command_of_another_package_is_listed_and_runs(tmp_path):
     shout = 'def shout(word: str) -> None:\n    """Say it loudly."""\n    print(word.upper())\n'
     (tmp_path / "shout.py").write_text(shout)

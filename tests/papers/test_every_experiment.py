@@ -22,6 +22,11 @@ pytest.importorskip("torch")
 #: The fewest steps that run: whether KLOT's plans converge is the subject of another test.
 pytestmark = [pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning"), pytest.mark.long]
 
+#: Kinds of figures without a map: gaps and kernels within each model, and tables of the data.
+WITHOUT_A_MAP = {"gap", "kernels", "statistics", "templates"}
+
+QUANTITIES = ("after", "constant", "random_rotation")
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -56,14 +61,17 @@ def test_every_experiment_runs_on_its_stand_in(name, tmp_path):
         assert row["n"] == len(row["values"])
         assert row["mean"] == pytest.approx(np.mean(row["values"]))
         assert (row["sd"] is None) == (row["n"] == 1)
+    config, rows = results["config"], results["rows"]
     # Every rule speaks of something measured, but for what a quick run leaves out or the stand-in has not.
-    metrics = {row["metric"] for row in results["rows"]}
-    elsewhere = {"few_anchors", "statistics", "templates"}
-    if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
-        for claim in (
-            claim for one in SAME[name] for claim in judge(EXPERIMENTS[one].claims, results["rows"])["claims"]
-        ):
+    if config["kind"] not in ("few_anchors", "statistics", "templates") and config["variant"] != "same_data":
+        for claim in judge([claim for one in SAME[name] for claim in EXPERIMENTS[one].claims], rows)["claims"]:
             assert claim["of"] or "correlation" in claim["claim"], claim
+    # Beside every metric of a map stand its controls.
+    metrics = {row["metric"] for row in rows}
+    if paper == "canonical" and config["kind"] not in WITHOUT_A_MAP:
+        found = {quantity: {row["metric"] for row in rows if row["quantity"] == quantity} for quantity in QUANTITIES}
+        assert found["after"] <= found["random_rotation"] | {row["metric"] for row in rows if row["series"] == "random"}
+        assert {metric for metric in found["after"] if "cosine" in metric} <= found["constant"]
     if paper != "canonical":
         assert {*EXPERIMENTS[name].metrics} - metrics <= {"correlation"}  # which needs three points
     if paper == "jam" and name != "jam-table12":

@@ -97,20 +97,6 @@ def test_training_learns_and_knows_its_runs(table2):
         assert line["steps"] <= 60
 
 
-def test_the_losses_are_compared_item_by_item(table2):
-    """The means of the items' differences are those of the table, and what is told apart is said."""
-    means = {(r["pair"], r["series"], r["metric"]): r["mean"] for r in table2["rows"]}
-    tests = table2["extra"]["item_tests"]
-    assert len(tests) == 3 * 2 * 2
-    for one in tests:
-        gap = means[one["pair"], one["first"], one["metric"]] - means[one["pair"], one["second"], one["metric"]]
-        assert one["difference"] == pytest.approx(gap)
-        assert one["low"] <= one["difference"] <= one["high"]
-        assert one["p_value"] <= one["adjusted_p_value"] <= 1
-        assert one["draws"] == 1
-    assert sum(note.startswith("Item by item") for note in table2["notes"]) == 2
-
-
 def test_the_order_of_the_losses_is_counted(table2):
     means = {(r["pair"], r["metric"], r["series"]): r["mean"] for r in table2["rows"]}
     lines = table2["extra"]["order"]

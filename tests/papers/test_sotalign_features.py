@@ -51,6 +51,7 @@ def test_texts_are_those_of_their_images(folder):
     assert (data.sizes["pairs"], data.sizes["validation"], data.sizes["test"]) == (15, 15, 30)
 
 
+@pytest.mark.long
 def test_a_table_is_run_on_a_folder(folder, here, tmp_path):
     place, _ = folder
     quick = ["--models", "eye/pen", "--file", place, "--quick", "--seeds", 1]

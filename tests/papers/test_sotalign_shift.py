@@ -2,7 +2,6 @@
 
 import csv
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,14 +92,3 @@ def test_rows_of_another_collection_are_further_than_the_floor_and_those_of_the_
         )
         assert home < 1.3 * floor
         assert away > 2 * base
-
-
-def test_it_does_not_see_whether_unpaired_rows_have_partners():
-    data = replace(world(1), sizes={**SIZES, "unpaired": 200})
-    found = []
-    for overlap in (0.0, 1.0):
-        config = own("sotalign_methods", overlap=overlap, methods=["procrustes"])
-        rows = shifts(run(config, collections=[data]).results)
-        found.append([np.mean(rows[None, "60 pairs", None, quantity]["shift"]) for quantity in ("after", "floor")])
-    for after, floor in found:
-        assert after < 1.3 * floor

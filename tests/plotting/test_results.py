@@ -1,6 +1,7 @@
 """What results draw of themselves: each number read off the artists."""
 
 import json
+from shlex import split
 
 import numpy as np
 import pytest
@@ -58,19 +59,7 @@ def test_similarities_stand_beside_their_null():
 def test_a_command_writes_the_picture_of_similarities(here, tmp_path):
     np.savez(tmp_path / "a.npz", X)
     np.savez(tmp_path / "b.npz", Y)
-    command = (
-        "lab",
-        "similarity",
-        "a.npz",
-        "b.npz",
-        "--permutations",
-        5,
-        "--set",
-        "halves=2",
-        "--metric",
-        "linear_cka",
-        "--plot",
-    )
+    command = split("lab similarity a.npz b.npz --permutations 5 --set halves=2 --metric linear_cka --plot")
     done = here(*command, "s.svg", "--json").ends(0)
     score = json.loads(done.out)["scores"][0]["value"]
     page = (tmp_path / "s.svg").read_text(encoding="utf-8")

@@ -48,26 +48,6 @@ def test_state_checks_walks_and_events_are_named(journal, tmp_path):
     assert "The same searches" not in page
 
 
-def test_searches_stand_in_pictures_or_words(journal, tmp_path):
-    journal.write(tmp_path)
-    found = [
-        {"text": "a <cat>", "picture": "data:image/png;base64,AAAA", "wanted": True},
-        {"text": "a dog", "picture": None, "wanted": False},
-    ]
-    searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
-    searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]
-    searches["examples"] = [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}]
-    page = render_migration(read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
-    for words in (
-        "40 text queries over 200 rows. Chance of rank 1: 0.5%",
-        '<li class="tile wanted"><img src="data:image/png;base64,AAAA" alt="a &lt;cat&gt;"',
-        '<li class="tile "><span>a dog</span></li>',
-        "0.250",
-        "Pictures: CC0.",
-    ):
-        assert words in page
-
-
 def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
     folder = tmp_path / "migration-shop"
     folder.mkdir()

@@ -287,31 +287,6 @@ def test_curves_are_thinned_to_means(summary):
         assert words in page, words
 
 
-def test_a_page_cites_its_method_and_shows_its_teacher(data):
-    history = {"losses": {}, "validation": [[0, 0.1], [10, 0.3]], "best_step": 10, "steps": 10}
-    mapping = heads(history=history, n_unpaired_source=7)
-    mapping.facts_["method"] = "sotalign"
-    ids = np.arange(40).astype(str)
-    rule = congruence.splits.Split.choose(ids, 12, 0, congruence.splits.duplicate_groups(data.X, data.Y))
-    mapping.scores_ |= {"holdout": rule.to_dict(), "notes": [f"Below {NASTY}."]}
-    mapping.scores_["teacher_validation_mean_recall_at_1"] = 0.4375
-    mapping.scores_ |= {f"teacher_test_{way}@1": 0.625 for way in ("source_to_target", "target_to_source")}
-    got = summarize_training(mapping, data.X, data.Y)
-    page = render_training(got)
-    assert "Roschmann" in page
-    assert "Yoon" not in page
-    assert "their linear teacher, 0.438" in page
-    assert got["teacher"] == {1: {"source_to_target": 0.625, "target_to_source": 0.625}}
-    assert page.count(">0.625<") == 2
-    assert NASTY not in page
-    assert "Below &lt;script" in page
-    everything = summarize_training(mapping, data.X, data.Y, held_out=False)
-    assert everything["teacher"] == {}  # its rows are others than those shown
-    jam = render_training(summarize_training(heads(), data.X, data.Y))
-    assert "Yoon" in jam
-    assert "Roschmann" not in jam
-
-
 def test_worked_examples_are_the_widest_narrowest_and_worst(data):
     got = summarize(data, groups=data.groups, examples=3)["examples"]
     margin = margins_of(data)

@@ -286,7 +286,7 @@ def test_infinite_where_the_anchors_do_not_span():
         assert found.exact
         assert np.abs(quadratic_forms(S, found.witness)).max() < 1e-12
         assert np.linalg.norm(found.witness) == pytest.approx(1)
-    
+
 
 @pytest.mark.parametrize("measure", [sym_spanning, kappa])
 def test_bad_rows_are_refused(measure):

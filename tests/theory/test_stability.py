@@ -1,14 +1,11 @@
 """From a linear map to a rotation and on to texts: every promise is kept, and no constant can be smaller."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence import OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 from congruence.linalg.procrustes import procrustes
 from congruence.synthetic import dual_problem, random_rotation
@@ -205,15 +202,6 @@ def test_without_kappa_the_image_bound_would_be_false():
     assert bound.vacuous
     assert kept(orthogonal_bound(F, F_target, A, INF))
     assert not orthogonal_bound(F, F @ np.eye(2), np.eye(2), INF).value < INF  # even with Δ = 0
-
-
-def test_the_rotation_of_a_fitted_map():
-    p = dual_problem(100, 30, 5, 8, noise=0.05, random_state=7)
-    Q = OrthogonalMap(center=False, shrinkage="full").fit(p.F, p.F_target).rotation_
-    bound = text_bound(*models(p), Q)
-    assert kept(bound)
-    assert not bound.vacuous
-    json.dumps(bound.to_dict())
 
 
 def test_half_precision_keeps_the_promise():

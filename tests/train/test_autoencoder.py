@@ -31,14 +31,6 @@ def test_what_is_served_is_what_is_trained_in_the_rows_own_units(hidden, dropout
     np.testing.assert_allclose(served.reconstruct(rows), again, rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_acts_while_training_only():
-    encode, _ = heads(20, hidden=(16,), latent=8)
-    rows = torch.ones(4, 20)
-    assert torch.equal(encode(rows), encode(rows))
-    encode.train()
-    assert not torch.equal(encode(rows), encode(rows))
-
-
 @pytest.mark.parametrize("p", [0.1, 0.5])
 @pytest.mark.parametrize("shape", [(300, 333), (1, 1), (7, 3)])
 def test_dropout_leaves_out_its_share_and_keeps_the_mean(p, shape):

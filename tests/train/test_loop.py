@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError, TrainingError
-from congruence.train.loop import Schedule, _seed, autocast, clip_gradient, run, used_precision
+from congruence.train.loop import Schedule, _seed, autocast, run, used_precision
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
@@ -85,22 +85,6 @@ def test_adamw_steps_as_with_gradients_that_torch_clipped(clip):
         other.step()
     for name, value in weights(plain).items():
         torch.testing.assert_close(weights(task)[name], value, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("clip", [None, 0.01, 1e6])
-def test_lion_is_given_gradients_as_torch_clips_them(clip):
-    ends = []
-    for ours in (True, False):
-        task = Toy()
-        torch.manual_seed(0)
-        task.training_step(0)["loss"].backward()
-        parameters = list(task.module.parameters())
-        lion = make_optimizer("lion", task.module, 0.01, 0.0)
-        theirs = torch.nn.utils.clip_grad_norm_
-        norm = clip_gradient(parameters, clip, lion) if ours else theirs(parameters, clip or math.inf)
-        ends.append([float(norm), *(p.grad for p in parameters)])
-    for mine, theirs in zip(*ends, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)
 
 
 def test_the_rate_rises_and_falls_as_a_cosine():

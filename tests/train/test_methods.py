@@ -118,20 +118,6 @@ def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name
     assert curve.get_xydata().tolist() == [list(pair) for pair in method.history_.validation]
 
 
-def test_heads_trained_elsewhere_have_no_history(tmp_path):
-    layers = [{"kind": "linear", "weight": np.eye(3)}]
-    assert not hasattr(HeadsMap.from_layers(layers, layers), "history_")
-    damaged = HeadsMap.from_layers(layers, layers, facts={"history": {"steps": -1}})
-    with pytest.raises(errors.CorruptFileError, match=r"cannot be read \(steps \[-1\] that are not counts\)"):
-        _ = damaged.history_
-
-
-def test_a_score_of_one_side_asks_for_the_other(latent, fits):
-    method, _ = fits("cca")
-    with pytest.raises(errors.InputError, match=r"Got rows of the source alone.* Pass y="):
-        method.score(latent.X_test)
-
-
 @pytest.mark.parametrize("name", ["sail", "cca", "jam"])
 def test_a_method_fits_into_a_pipeline(latent, name):
     short = {"sail": {"max_steps": 2}, "jam": {"loss": "con", "max_epochs": 1}}

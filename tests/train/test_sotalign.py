@@ -10,7 +10,7 @@ from congruence import CCAMap, Embeddings, ProcrustesHeads, errors
 from congruence.train import SAIL, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
-from congruence.train.tuning import grid_points, tune
+from congruence.train.tuning import tune
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 
@@ -28,15 +28,6 @@ def paper(**parameters):
 
 def recall(mapping, heldout, k=1):
     return recalls(mapping.transform(heldout[0]), mapping.transform_target(heldout[1]))[f"mean@{k}"]
-
-
-@pytest.mark.parametrize("head", ["linear", "mlp"])
-@pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
-def test_sail_learns_from_pairs(world, head, pair_loss):
-    mapping = SAIL(head=head, pair_loss=pair_loss, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
-    assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
-    losses = mapping.facts_["history"]["losses"]["loss"]
-    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.long
@@ -251,20 +242,6 @@ def test_what_is_refused(world):
             paper(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
 
 
-def test_a_step_that_overflows_stops_the_run(world, tmp_path):
-    method = SAIL(**{**SAIL_QUICK, "learning_rate": 1e37, "preprocess": "none"}, checkpoint_every=1)
-    with pytest.raises(errors.TrainingError, match=r"at step \d+; .*is kept at"):
-        method.fit(*world.pairs, verbose=False, checkpoint=tmp_path / "c")
-
-
-def test_a_batch_larger_than_the_data_is_the_data(world):
-    a, b = (
-        paper(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
-        for size in (340, 10_000)
-    )
-    assert np.array_equal(a.transform(world.heldout[0]), b.transform(world.heldout[0]))
-
-
 @pytest.mark.long
 def test_tuning_keeps_the_best(world):
     seen = []
@@ -282,29 +259,6 @@ def test_tuning_keeps_the_best(world):
     assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.heldout))
     assert done.parameters == next(point for point, score in seen if score == done.score)
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
-
-
-def test_tuning_refuses_a_folder_for_checkpoints_that_cannot_be_made(world, tmp_path):
-    grid, data = {"divergence_weight": [0.1]}, {"unpaired": world.unpaired, "validation": world.heldout}
-    with pytest.raises(errors.FileError, match="No folder"):
-        tune(paper(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "none" / "points")
-    (tmp_path / "file").touch()
-    with pytest.raises(errors.OutputExistsError, match="Got a file"):
-        tune(paper(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "file")
-
-
-def test_tuning_what_is_not_there(world):
-    with pytest.raises(errors.ParameterError, match="beta"):
-        tune(paper(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.heldout)
-    with pytest.raises(errors.ParameterError, match="list of values"):
-        grid_points({"divergence_weight": 0.1})
-    with pytest.raises(errors.ParameterError, match="list of values"):
-        grid_points({"divergence_weight": []})
-
-
-def test_points_of_a_grid_keep_the_order_they_were_written_in():
-    points = grid_points({"teacher": ["procrustes", "cca"], "ridge": [1.0, 0.1]})
-    assert [tuple(point.values()) for point in points] == [(t, r) for t in ("procrustes", "cca") for r in (1.0, 0.1)]
 
 
 def test_the_teacher_is_the_map_it_names(world):
@@ -361,16 +315,3 @@ def test_a_teacher_whose_plan_is_unbalanced(world, rows):
     assert balanced == endless
     assert some["klot"][0] != balanced["klot"][0]
     assert some["klot"][-1] < some["klot"][0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rho_teacher": 0}, "rho_teacher=0"),
-        ({"rho_teacher": float("nan")}, "rho_teacher=nan"),
-        ({"rho_teacher": 0.1, "divergence": "cka"}, "rho_teacher=0.1 with divergence='cka'"),
-    ],
-)
-def test_a_strength_that_means_nothing(world, options, message):
-    with pytest.raises(errors.ParameterError, match=message):
-        paper(**options, **QUICK).fit(*world.pairs, unpaired=world.unpaired, verbose=False)

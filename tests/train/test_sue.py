@@ -13,8 +13,12 @@ from congruence.train import SUE
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
-from congruence.train.sue import affinities, mmd, spectral_loss  # noqa: E402
-from congruence.train.sue import _Objective  # noqa: E402
+from congruence.train.sue import (  # noqa: E402
+    _Objective,
+    affinities,
+    mmd,
+    spectral_loss,
+)
 
 SPECTRAL = {"n_spectral_components": 12, "spectral_steps": 30, "spectral_learning_rate": 3e-3}
 QUICK = {**SPECTRAL, "spectral_batch_size": 200, "n_components": 6, "max_steps": 5, "batch_size": 128, "log_every": 1}

@@ -230,13 +230,6 @@ def test_half_precision_is_computed_in_float32(dtype):
     torch.testing.assert_close(found, expected.to(dtype))
 
 
-def test_arrays_and_a_mask_of_pairs_are_taken_too():
-    A, T = np.random.default_rng(0).random((2, 9, 9))
-    assert klot(A, T).item() == pytest.approx(klot(torch.tensor(A), torch.tensor(T)).item())
-    A = unit(9, 9, 0).float()
-    assert klot(A, torch.eye(9, dtype=torch.bool)).item() == pytest.approx(klot(A, torch.eye(9)).item(), rel=1e-5)
-
-
 E3 = torch.eye(3)
 
 
@@ -280,12 +273,6 @@ def test_bad_vectors(change, options, error, message):
     sides = {"X": E3, "Y": E3, "TX": E3, "TY": E3} | change
     with pytest.raises(error, match=message):
         klot_features(**sides, **options)
-
-
-def test_without_torch_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(errors.MissingExtraError, match=r"congruence\[train\]"):
-        klot(np.eye(3), np.eye(3))
 
 
 def test_a_teacher_that_was_solved_before():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from congruence.errors import CongruenceError, DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
+from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport import distribution_shift, random_frames, sliced_wasserstein_sphere
-from congruence.transport.sliced import circle_costs, circular_cost, linear_cost
+from congruence.transport.sliced import circular_cost, linear_cost
 
 
 def cloud(n, d, seed=0, lean=0.0):
@@ -53,14 +53,6 @@ def test_the_linear_variant_pairs_through_the_uniform_distribution():
         assert (linear_cost(u, v) >= circular_cost(u, v, 2) - 1e-14).all()
 
 
-def test_both_costs_do_not_know_where_the_circle_was_cut():
-    rng = np.random.default_rng(1)
-    u, v = rng.random((50, 8)), rng.random((50, 12))
-    for cost in (linear_cost, lambda s, t: circular_cost(s, t, 2), lambda s, t: circular_cost(s, t, 1)):
-        whole = cost(np.sort(u), np.sort(v))
-        np.testing.assert_allclose(cost(np.sort((u + 0.37) % 1), np.sort((v + 0.37) % 1)), whole, atol=1e-13)
-
-
 @pytest.mark.parametrize(("n", "m", "d"), [(20, 20, 3), (50, 30, 50), (11, 40, 2), (200, 200, 10), (1, 9, 3)])
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_circular_against_pot(n, m, d, p):
@@ -91,13 +83,6 @@ def test_linear_on_a_grid_against_pot(n, m, d, monkeypatch):
     assert found == pytest.approx(corrected, abs=1e-9)
 
 
-def test_the_grid_tends_to_the_integral():
-    X, Y = cloud(30, 4), cloud(20, 4, 1, lean=0.5)
-    exact = sliced_wasserstein_sphere(X, Y, variant="linear")
-    errors = [abs(sliced_wasserstein_sphere(X, Y, variant="linear", grid=grid) - exact) for grid in (100, 100_000)]
-    assert errors[1] < 1e-6 < errors[0] < 1e-2
-
-
 @pytest.mark.parametrize("options", [{}, {"p": 1}, {"p": 3}, {"variant": "linear"}, {"variant": "linear", "grid": 100}])
 def test_two_points_of_a_circle(options):
     for angle in (0.1, 1.0, 3.0, 4.0, 6.0):
@@ -126,15 +111,6 @@ def test_it_is_a_distance(options):
         assert distance(side, moved) > 0.01
 
 
-@pytest.mark.parametrize("variant", ["circular", "linear"])
-def test_rotating_everything_changes_nothing(variant):
-    X, Y, U = cloud(40, 5), cloud(30, 5, 1, lean=0.4), random_frames(10, 5)
-    Q = np.linalg.qr(np.random.default_rng(4).standard_normal((5, 5)))[0]
-    before = sliced_wasserstein_sphere(X, Y, variant=variant, projections=U)
-    after = sliced_wasserstein_sphere(X @ Q, Y @ Q, variant=variant, projections=Q.T @ U)
-    assert after == pytest.approx(before, abs=1e-12)
-
-
 def test_rotating_by_an_angle_in_the_plane_moves_every_point_by_it():
     """On the circle itself a rotation of any cloud by up to a sixth of a turn can at most move it so far, and a point
     just so far.
@@ -151,8 +127,7 @@ def test_precisions_batches_and_libraries_agree():
     torch = pytest.importorskip("torch")
     X, Y = cloud(300, 20), cloud(170, 20, 1, lean=0.3)
     exact = sliced_wasserstein_sphere(X, Y, n_projections=33)
-    for batch in (1, 5, 33, 1000):
-        assert sliced_wasserstein_sphere(X, Y, n_projections=33, batch=batch) == pytest.approx(exact, abs=1e-12)
+
     for dtype, tolerance in ((np.float32, 1e-6), (np.float16, 1e-3)):
         found = sliced_wasserstein_sphere(X.astype(dtype), Y.astype(dtype), n_projections=33)
         assert found == pytest.approx(exact, abs=tolerance)
@@ -197,7 +172,6 @@ def test_frames_are_orthonormal_and_prefer_no_direction():
         ({"p": 0.5}, ParameterError, "at least 1"),
         ({"p": np.inf}, ParameterError, "p=inf"),
         ({"n_projections": 0}, ParameterError, "n_projections"),
-        ({"batch": 0}, ParameterError, "batch"),
         ({"variant": "round"}, ParameterError, "'circular', 'linear'"),
         ({"variant": "linear", "p": 1}, ParameterError, "p=2"),
         ({"variant": "linear", "grid": 0}, ParameterError, "grid"),
@@ -241,15 +215,6 @@ def test_two_samples_of_one_collection_are_at_the_floor():
     assert far.value > 3 * far.floor
 
 
-def test_the_floor_is_the_distance_after_exchanging_rows():
-    X, Y, U = cloud(30, 5), cloud(20, 5, 1, 0.4), random_frames(10, 5)
-    order = np.random.default_rng(0).permutation(50)
-    pool = np.concatenate([X, Y])[order]
-    both = circle_costs(X, Y, U, linear_cost, order=order)
-    np.testing.assert_allclose(both[0], circle_costs(X, Y, U, linear_cost)[0])
-    np.testing.assert_allclose(both[1], circle_costs(pool[:30], pool[30:], U, linear_cost)[0], atol=1e-12)
-
-
 def test_rows_are_drawn_only_from_larger_collections():
     X, A = cloud(500, 4), cloud(30, 4, 1, 0.3)
     few = distribution_shift(X, A, n_projections=20, repeats=3, max_rows=30)
@@ -258,15 +223,6 @@ def test_rows_are_drawn_only_from_larger_collections():
     steps = []
     distribution_shift(X, A, n_projections=2, repeats=3, callback=steps.append)
     assert steps == [1, 1, 1]
-
-
-def test_the_shift_refuses():
-    X, A = cloud(9, 4), cloud(8, 4)
-    for options in ({"Y": X}, {"B": X}, {"repeats": 0}, {"max_rows": 0}, {"n_projections": 0}, {"variant": "x"}):
-        with pytest.raises(ParameterError):
-            distribution_shift(X, A, **options)
-    with pytest.raises(CongruenceError, match="of Y and 4 of B"):
-        distribution_shift(X, A, cloud(9, 5), A)
 
 
 def test_the_command(here, tmp_path):
@@ -285,21 +241,3 @@ def test_the_command(here, tmp_path):
     alone = here("lab shift", "a.npz:image", "b.npz:image", *few, "--set", "variant=linear").out
     assert "vectors" in alone
     assert "texts" not in alone
-
-
-def test_the_command_refuses(here, tmp_path):
-    np.savez(tmp_path / "a.npz", unit=cloud(9, 4), long=2 * cloud(9, 4), wide=cloud(9, 5))
-    for arguments, words in (
-        (("a.npz:unit", "a.npz:long"), "--normalize"),
-        (("a.npz:unit", "a.npz:wide"), "widths 4 of"),
-        (("a.npz:unit", "a.npz:unit", "--texts", "a.npz:wide"), "expected FIRST,SECOND"),
-        (("a.npz:unit", "a.npz:unit", "--set", "variant=round"), "round"),
-        (("a.npz:unit", "none.npy"), "No file"),
-    ):
-        here("lab shift", *arguments).refused(words)
-    assert (
-        here(
-            "lab shift", "a.npz:unit", "a.npz:long", "--normalize", "--set", "n_projections=9", "--set", "repeats=2"
-        ).code
-        == 0
-    )

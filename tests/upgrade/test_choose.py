@@ -201,7 +201,7 @@ def test_given_parameters_are_not_chosen():
         assert mapping.get_params() | parameters == mapping.get_params()
         assert not mapping.scores_["choice"]["tried"]
     assert "choice" not in congruence.fit(X, Y, "orthogonal").scores_
-    with pytest.raises(ParameterError, match="Pass method='linear'"):
+    with pytest.raises(ParameterError, match="for method='auto'"):
         congruence.fit(X, Y, ridge=1.0)
     with pytest.raises(ParameterError, match="single_modality"):
         congruence.fit(X, Y, "linear", single_modality=True)

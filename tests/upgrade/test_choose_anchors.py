@@ -157,16 +157,6 @@ def test_the_command_writes_what_the_function_chooses(files, store, here):
     assert pq.read_table(files / "b.parquet")["id"].to_pylist() == rows.tolist()
 
 
-def test_the_command_that_is_printed_next_runs(files, store, here):
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0].astype(np.float32)
-    np.savez(files / "NEW.npz", v=store.vectors @ turn, id=np.array(store.ids.tolist()))
-    done = here("lab anchors", "s.npz:v", "--ids", "name", "-n", 50, "-o", "a.parquet", "--json")
-    words = json.loads(done.out)["next"].replace("NEW", "NEW.npz:v").split()
-    done = here(*words[1:])
-    assert done.code == 0, done.err
-    np.testing.assert_allclose(congruence.load(files / "map").rotation_, turn, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from congruence import Embeddings, persist
+from congruence import persist
 from congruence.errors import CorruptFileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
 from congruence.io import open_source
 from congruence.upgrade.progressive import Progressive, progressive, state
@@ -150,14 +150,6 @@ def test_vectors_given_again_replace_the_former_ones(problem, mapping, on_disk, 
     plan.save(folder, force=True)
     loaded = Progressive.load(folder, mapping, on_disk, **given(problem))
     np.testing.assert_array_equal(loaded.new_vectors.take(again), plan.new_vectors.take(again))
-
-
-def test_an_opened_store_keeps_its_ids(problem, mapping, on_disk, tmp_path):
-    np.savez(tmp_path / "old.npz", vectors=on_disk, ids=np.arange(400, 800))
-    both = open_source(tmp_path / "old.npz"), Embeddings(np.array(on_disk), ids=np.arange(400, 800))
-    plan, memory = (Progressive(mapping, old, **given(problem)) for old in both)
-    assert plan.ids.tolist() == memory.ids.tolist()
-    assert next(plan.batches(30)).tolist() == next(memory.batches(30)).tolist()
 
 
 def test_bad_rows_of_a_store_are_found_before_the_first_batch(problem, mapping, on_disk):

@@ -1,7 +1,5 @@
 """What a progressive map does with rows whose own text is not among the known ones."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,7 @@ from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.progressive import read_texts
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Known, Refit
-from congruence.upgrade.progressive.state import LEARN
+from congruence.upgrade.progressive.refit import Refit
 from congruence.upgrade.progressive.texts import Gate
 
 CLASSES, D = 40, 24
@@ -66,22 +63,6 @@ def test_rows_of_unknown_texts_are_not_drawn_to_known_ones(photos):
     assert plan.correction_.gate.share == pytest.approx((~other).mean(), abs=0.05)
 
 
-def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(photos):
-    """Far from all texts, the refitted map is the one of a plan without texts, from the same rows."""
-    plan = go(photos.plan(KNOWN), photos, 0.15)
-    rows, native = np.vstack([photos.old, -photos.texts]), plan.new_vectors.rows[plan.shown()]
-    rows = rows[plan.correction_.gate(plan.texts.scores(normalize_rows(rows)))[:, 0] < 1e-4]
-    assert len(rows) >= 5
-    states = plan.states
-    random = states.role[native] == LEARN
-    weights = np.where(random, min(3.0, (len(plan) - states.due.sum()) / random.sum()), 1.0)
-    refit = Refit(plan.refit.mapping, None, plan.refit.size)
-    last = replace(refit.first(), ridge=plan.correction_.ridge)
-    known = Known(plan._rows(native), plan.new_vectors.take(native).astype(float), weights, random)
-    one = refit.fit([known], len(native), last, choose=False)
-    np.testing.assert_allclose(plan.transform(rows), refit.transform(rows, one), atol=1e-3)
-
-
 def test_with_all_texts_known_the_gate_is_open(photos):
     every = photos.plan(np.ones(CLASSES, bool))
     refit = every.refit
@@ -134,16 +115,3 @@ def test_auto_begins_with_random_rows_where_texts_say_little(photos):
     assert photos.plan(KNOWN, texts=None, new_texts=None).order_ == "random"
     assert photos.plan(KNOWN).order_ == "random"
     assert photos.plan(np.ones(CLASSES, bool)).order_ == "entropy"
-
-
-def test_the_map_is_chosen_as_soon_as_there_are_enough_random_rows(photos):
-    """A first update of rows that were not drawn puts off no choice."""
-    plan = photos.plan(KNOWN)
-    plan.update(np.arange(200), photos.new[:200])
-    for ids in plan.batches(40):
-        plan.update(ids, photos.new[ids])
-        random = np.count_nonzero(plan.states.role[plan.embedded] == LEARN)
-        if "random rows" in plan.correction_.evidence or plan.embedded.sum() > 420:
-            break
-    assert plan.embedded.sum() < 1.5 * 300
-    assert random >= FEWEST_CHOOSING

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time,
-#: for a second or more.
+#: NumPy, to pass as ``xp``.
 NUMPY: ModuleType = np
 
 #: Maximum bytes of a temporary block: large enough for BLAS to run at full speed, small enough that a

@@ -134,10 +134,8 @@ def _check_parent(path: Path) -> None:
     if not exists:
         raise FileError(f"No folder {parent}.", "Create it, or pass a path in a folder that exists.")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise StorageError(
-            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there.",
-            "Change its permissions, or pass a path in another folder.",
-        )
+        problem = f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there."
+        raise StorageError(problem, "Change its permissions, or pass a path in another folder.")
 
 
 def why_foreign(
@@ -238,10 +236,8 @@ def _swap(temporary: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             raise
-        raise OutputExistsError(
-            f"Got {path}, which another process is replacing; expected only one writer.",
-            "Run this again when the other has finished.",
-        ) from error
+        problem = f"Got {path}, which another process is replacing; expected only one writer."
+        raise OutputExistsError(problem, "Run this again when the other has finished.") from error
     _sync_names(path)
     os.rename(backup, temporary)  # renamed first, so that a partly removed folder is never taken for a backup
     _remove(temporary)

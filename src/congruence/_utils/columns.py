@@ -141,10 +141,8 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
     if np.ma.is_masked(A):
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
-        raise DtypeError(
-            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}.",
-            f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value).",
-        )
+        problem = f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}."
+        raise DtypeError(problem, f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value).")
     A = np.asarray(A)
     if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
         return _stack(A.tolist(), name)  # as returned by df["embedding"].to_numpy()

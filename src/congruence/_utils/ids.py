@@ -47,10 +47,8 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     ordered = None if array.dtype == object else np.sort(array)
     if len(set(array)) < len(array) if ordered is None else (ordered[1:] == ordered[:-1]).any():
         repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
-        raise IdError(
-            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}).",
-            "Remove the duplicates, or give each row its own id.",
-        )
+        problem = f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)})."
+        raise IdError(problem, "Remove the duplicates, or give each row its own id.")
     return array
 
 
@@ -213,10 +211,8 @@ def _plain(value: object, row: int, name: str) -> str | int:
 
 def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
-    return IdError(
-        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}.",
-        "Convert the column to integers or to text, or pass another column.",
-    )
+    problem = f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}."
+    return IdError(problem, "Convert the column to integers or to text, or pass another column.")
 
 
 def _whole(values: list[Any]) -> np.ndarray:

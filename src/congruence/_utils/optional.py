@@ -15,9 +15,8 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise MissingExtraError(
-            f"Got no module {module!r}; expected it for this operation.", f"Run pip install 'congruence[{extra}]'."
-        ) from error
+        problem = f"Got no module {module!r}; expected it for this operation."
+        raise MissingExtraError(problem, f"Run pip install 'congruence[{extra}]'.") from error
 
 
 def choose_device(torch: ModuleType, device: str) -> str:

@@ -81,10 +81,8 @@ def find_bad_rows(X: np.ndarray, *, allow_zero_rows: bool = False) -> dict[type[
 def bad_rows_error(kind: type[InputError], count: int, n: int, name: str, rows: str) -> InputError:
     """Return the error for ``count`` of ``n`` rows, which ``rows`` names."""
     if kind is NotFiniteError:
-        return NotFiniteError(
-            f"Got NaN or inf in {count} of {n} rows of {name} ({rows}); expected finite numbers.",
-            "Remove or re-encode these items.",
-        )
+        problem = f"Got NaN or inf in {count} of {n} rows of {name} ({rows}); expected finite numbers."
+        return NotFiniteError(problem, "Remove or re-encode these items.")
     return ZeroRowError(
         f"Got all zeros in {count} of {n} rows of {name} ({rows}); expected encodings; a zero row usually means that "
         "encoding the item failed.",
@@ -126,10 +124,8 @@ def as_matrix(
                 "Build one numeric array.",
             ) from error
     if A.dtype.kind == "c":
-        raise DtypeError(
-            f"Got complex numbers for {name}. Complex data not supported; expected real vectors.",
-            "Pass the real part or the modulus.",
-        )
+        problem = f"Got complex numbers for {name}. Complex data not supported; expected real vectors."
+        raise DtypeError(problem, "Pass the real part or the modulus.")
     if A.dtype.kind not in "fiub":
         kinds = {
             "O": ("an object array", "Stack the vectors into one numeric array (ragged rows have different widths)."),
@@ -138,16 +134,12 @@ def as_matrix(
         got, fix = kinds.get(A.dtype.kind, (f"dtype {A.dtype}", f"Call {name}.astype(np.float32)."))
         raise DtypeError(f"Got {got} for {name}; expected float16, float32 or float64.", fix)
     if A.ndim != 2:
-        raise ShapeError(
-            f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions).",
-            f"Reshape your data: pass {name}.reshape(1, -1) for a single item.",
-        )
+        problem = f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions)."
+        raise ShapeError(problem, f"Reshape your data: pass {name}.reshape(1, -1) for a single item.")
     n, d = A.shape
     if d == 0:
-        raise ShapeError(
-            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required.",
-            "Expected vectors with at least one dimension. Read another key or column.",
-        )
+        problem = f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required."
+        raise ShapeError(problem, "Expected vectors with at least one dimension. Read another key or column.")
     if n == 0:
         fix = "Pass more rows, or read another key or column."
         raise ShapeError(f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.", fix)
@@ -234,10 +226,8 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
 def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
     """Check that two matrices, shapes (n, d) and (m, d), have the same width, as vectors of one space do."""
     if A.shape[1] != B.shape[1]:
-        raise ShapeError(
-            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space.",
-            "Map one side into the other space first.",
-        )
+        problem = f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space."
+        raise ShapeError(problem, "Map one side into the other space first.")
 
 
 def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:

@@ -44,10 +44,8 @@ def parse_yaml(text: str, where: str) -> object:
         return yaml.load(text, Loader=_loader())
     # PyYAML does not catch the exceptions of int(), float() and date() for invalid numbers and dates.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"Got {where} that is not YAML ({error}); expected key: value lines.",
-            "Correct the line that the parser names.",
-        ) from error
+        problem = f"Got {where} that is not YAML ({error}); expected key: value lines."
+        raise CorruptFileError(problem, "Correct the line that the parser names.") from error
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:

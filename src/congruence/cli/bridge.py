@@ -75,9 +75,7 @@ def evaluate(
     modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
     at: list[int] | None = option(None, "Cutoff k for recall; repeatable. 1 and 10 by default."),
     threshold: list[float] | None = option(None, "A threshold of the old model to translate; repeatable."),
-    settings: dict[str, Any] = settable(
-        mode="any", candidates=100, center=False, hubness=str, bank=str, normalize="auto"
-    ),
+    settings: dict[str, Any] = settable(mode="any", candidates=100, hubness=str, bank=str, normalize="auto"),
     seed: Seed = 0,
     out: str | None = option(None, "Folder to save the bridge to, with thresholds if possible.", "--out", "-o"),
     force: Force = False,
@@ -96,8 +94,7 @@ def evaluate(
     if threshold:
         if old_queries is None:
             raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
-        corrected = {f"--set {name}": settings.get(name) for name in ("center", "hubness")}
-        refuse_options(corrected, "with --threshold, which is for plain cosines")
+        refuse_options({"--set hubness": settings.get("hubness")}, "with --threshold, which is for plain cosines")
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
         check_out(out, force=force, kind="map")  # checked before the work starts
@@ -137,7 +134,7 @@ def evaluate(
         say(note)
     if out is not None:
         say(f"saved: {out}")
-        if bridge.thresholds is not None and (scores.center or scores.hubness):
+        if bridge.thresholds is not None and scores.hubness:
             say("Its thresholds are for plain cosines, without the correction.")
 
 
@@ -146,7 +143,7 @@ def _print_scores(scores: BridgeScores) -> None:
     title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
     if scores.candidates is not None:
         title += f"; two-stage: {scores.candidates} candidates"
-    title += "; centered" * scores.center + (f"; hubness: {scores.hubness}" if scores.hubness else "")
+    title += f"; hubness: {scores.hubness}" if scores.hubness else ""
     rows = []
     for line in scores.systems:
         cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]

@@ -35,7 +35,7 @@ MAP, FACTS, PAGE = "map", "certificate.json", "certificate.html"
 #: When a map is good enough; parameters of ``certify``; what the certificate calls the models.
 CRITERIA = {"retention": 0.95, "worth": 0.01, "tie": 0.03, "most_anchors": 5000, "must_move": False}
 CERTIFY = {
-    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "center": False, "hubness": str},
+    **{"fitted": str, "single_modality": False, "n_neighbors": 10, "hubness": str},
     **{"theory": "brief", "rows": int, "encode_rate": float, "price": float},
 }
 NAMES = {"old_model": str, "new_model": str}

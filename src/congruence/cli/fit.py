@@ -105,9 +105,11 @@ def fit(
         parameters = check_parameters(method, settings)
         of_pairs |= {f"--set {name}": settings.get(name) for name in ("groups", "realign")}
         of_pairs |= {"--set new_modality": named["new_modality"], "--single-modality": single_modality}
+        del of_pairs["--queries"]
         why = "for data sets that are read once, by fragments"
         refuse_options(of_pairs, why, "Leave it out, or fit on local files.")
         parameters |= {name: settings[name] for name in ("check", "strict") if name in settings}
+        parameters |= {"queries": queries} if queries else {}
         mapping, how = _fit_fragments((old, new), ids, spaces, zero_rows, runner, method, parameters), "fragments"
     else:
         parameters = check_parameters(method, settings)

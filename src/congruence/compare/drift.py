@@ -59,14 +59,9 @@ class CanaryReport(PlainData):
 def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
     """Compare two encodings of the same items.
 
-    Parameters
-    ----------
-    reference, current : Embeddings or array_like, shapes (n, d) and (m, e)
-        Paired by id if both have ids, else by position.
-    tolerance : float, default=0.01
-        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by
-        about 0.0003. A service that batches requests or quantizes may move it further; encode the canaries twice in a
-        row to find out by how much.
+    Rows are paired by id if both have ids, else by position. ``tolerance`` is a relative distance that is not exceeded
+    if the encoder has not changed. Rounding to float16 moves a vector by about 0.0003. A service that batches requests
+    or quantizes may move it further; encode the canaries twice in a row to find out by how much.
 
     Notes
     -----
@@ -162,13 +157,9 @@ class DriftMonitor:
         self.random_state = random_state
 
     def fit(self, reference: RowsLike) -> Self:
-        """Fit on vectors of the unchanged encoder, and start a new stream.
+        """Fit on vectors (n, d) of the unchanged encoder, with content like that of the stream, and start a new stream.
 
-        Parameters
-        ----------
-        reference : Embeddings or array_like, shape (n, d)
-            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or
-            more detect a change sooner.
+        At least 40 rows are needed. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(

@@ -32,21 +32,16 @@ class LayerComparison(PlainData):
     """Scores of L × M pairs of layers, and the best score that a search over them finds by chance.
 
     - ``x_layers``, ``y_layers``: Names of the L and of the M layers.
-    - ``values``, shape (L, M)
-    - ``null_mean``, ``null_sd``, shape (L, M): Mean and standard deviation of each score over random re-pairings of
-      the rows.
+    - ``values``, ``null_mean``, ``null_sd``, shape (L, M): The scores, and their mean and standard deviation over
+      random re-pairings of the rows.
     - ``p_values``, shape (L, M): Share of re-pairings, including the actual one, in which this pair of layers scores
       at least as close.
     - ``adjusted_p_values``, shape (L, M): The same share for the closest of *all* pairs of layers in each re-pairing,
-      each pair standardized by its own mean and standard deviation over all re-pairings, including the actual pairing
-      (Westfall and Young 1993). For unrelated models the probability that any of these p-values is at most α is at
-      most α, whatever L, M and the number of re-pairings.
-    - ``best``: The pair of layers that scores closest.
-    - ``best_value``, ``best_p_value``, ``best_adjusted_p_value``: Values of the best pair. Use the adjusted p-value,
-      because the pair was found by a search.
-    - ``best_null_mean``, ``best_null_sd``: Mean and standard deviation, over re-pairings, of the closest of the L × M
-      scores: the best score expected by chance.
-    - ``n``: Number of rows.
+      each pair standardized by its own mean and standard deviation over all pairings (Westfall and Young 1993). For
+      unrelated models the probability that any of these p-values is at most α is at most α.
+    - ``best``, ``best_value``, ``best_p_value``, ``best_adjusted_p_value``: The pair of layers that scores closest. Use
+      the adjusted p-value, because the pair was found by a search.
+    - ``best_null_mean``, ``best_null_sd``: Of the closest of the L × M scores over re-pairings: the best by chance.
     """
 
     _also = ("z_scores",)
@@ -133,11 +128,9 @@ def compare_layers(
     metric : str, default="linear_cka"
         A key of ``congruence.metrics.METRICS`` that compares two spaces.
     permutations : int, default=200
-        Number of random re-pairings, the same ones for every pair of layers.
+        Number of random re-pairings, the same ones for every pair of layers; ``callback`` is called with 1 after each.
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8.
-    callback : callable, optional
-        Called with 1 after every re-pairing.
 
     Notes
     -----

@@ -52,23 +52,17 @@ FORMULAS = {
 class Separation(PlainData):
     """One metric's scores of matching pairs compared with those of one kind of non-match.
 
-    - ``definition``: "jam", "congruence", "both". Source of the definition: the JAM paper,
-      ``congruence.metrics.METRICS``, or both, if they agree.
-    - ``formula``: What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or
-      ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
+    - ``definition``, ``formula``: Source of the definition, "jam", "congruence" or "both", and what distinguishes the
+      two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by
+      ``"eq. 6–9"`` of the paper or ``"Huh et al."``
     - ``against``: "noise", "shuffled", "unrelated", "hard".
-    - ``match``, ``other``: Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over
-      ``permutations`` draws.
-    - ``match_scores``, ``other_scores``: Scores on random subsets of rows; the i-th entries of both use the same
-      images.
+    - ``match``, ``other``: Scores on all rows; except for ``"hard"`` the second is a mean over ``permutations`` draws.
+    - ``match_scores``, ``other_scores``: Scores on random subsets of rows, the i-th entries on the same images.
     - ``effect_size``: Difference of their means divided by their pooled standard deviation (Cohen's d), positive if
-      matches score closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of
-      this size, and is not a test.
-    - ``auc``: Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5
-      means no distinction.
+      matches score closer. Subsets overlap, so this is not a test.
+    - ``auc``: Share of pairs of a match's and a non-match's score in which the match is closer; ties count half.
     - ``p_value``: One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 /
       (permutations + 1).
-    - ``n``, ``rows``, ``permutations``: Total number of rows, rows per subset, and number of randomizations.
     """
 
     metric: str
@@ -126,17 +120,14 @@ def match_test(
     Parameters
     ----------
     images, texts : array_like, shapes (n, d) and (n, e)
-        Row i is the text of row i of ``images``.
+        Paired by row.
     hard : array_like of shape (n, e), or "nearest", optional
-        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions
-        have been embedded: texts are permuted such that each belongs to another image and the old and new texts are as
-        similar as possible (largest sum of cosines). These are captions of *other* images, not captions with one wrong
-        word.
+        A wrong caption for each image. ``"nearest"`` permutes ``texts`` such that each belongs to another image and the
+        old and new texts are as similar as possible (largest sum of cosines): captions of *other* images, not captions
+        with one wrong word.
     unrelated : array_like, shape (m, e), optional
         Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired
         at random.
-    metrics : sequence of str
-        Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
         ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and
         4), CKNNA by equations 6 to 9, and the mean of the canonical correlations for SVCCA. ``"congruence"``: those of
@@ -145,19 +136,13 @@ def match_test(
     components : int or None, default=10
         Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for
         ``cca`` it is 50 there and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
-    normalize : bool, default=False
-        Scale the (reduced) rows to unit norm before CKNNA, as the code of Huh et al. does to all features.
-    standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code
-        does. The JAM paper mentions neither.
-    draws : int, default=100
-        Number of random subsets of rows, the same for every metric and kind of non-match.
-    rows : int, optional
-        Rows per subset; by default half of them.
+    normalize, standardize : bool, default=False
+        Scale the (reduced) rows to unit norm before CKNNA, and divide each column by its standard deviation before the
+        principal components of SVCCA, as the code of Huh et al. does. The JAM paper mentions neither.
+    draws, rows : int, default=100 and half of the rows
+        Number and size of random subsets of rows, the same for every metric and kind of non-match.
     permutations : int, default=200
-        Number of randomizations for each p-value.
-    callback : callable, optional
-        Called with 1 after every draw and every randomization.
+        Number of randomizations for each p-value; ``callback`` is called with 1 after every draw and randomization.
 
     Notes
     -----

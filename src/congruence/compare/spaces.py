@@ -101,19 +101,15 @@ def compare_spaces(
     Parameters
     ----------
     X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
-        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
-        those.
+        Embeddings with ids, and pandas objects with an index, are paired by those, else by row.
     metrics : sequence of str
-        Keys of ``congruence.metrics.METRICS`` that compare two spaces.
-    permutations : int, default=200
-        Number of random re-pairings, the same ones for every metric.
-    halves : int, default=20
-        Number of random halves of the rows, for the interval.
+        Keys of ``congruence.metrics.METRICS`` that compare two spaces; ``callback`` is called with 1 after each.
+    permutations, halves : int, default=200 and 20
+        Numbers of random re-pairings, the same ones for every metric, and of random halves of the rows, for the
+        interval.
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond
         5,000 rows.
-    callback : callable, optional
-        Called with 1 after each metric.
 
     Notes
     -----
@@ -211,7 +207,5 @@ def draw_rows(n: int, max_rows: int | None, rng: np.random.Generator) -> np.ndar
     if max_rows is None:
         return None
     if check_positive(max_rows, "max_rows", integer=True) < FEWEST_ROWS:
-        raise ParameterError(
-            f"Got max_rows={max_rows}; expected at least {FEWEST_ROWS}.", f"Pass `max_rows={FEWEST_ROWS}` or more."
-        )
+        raise ParameterError(argument="max_rows", got=max_rows, expected=f"at least {FEWEST_ROWS}")
     return np.sort(rng.choice(n, max_rows, replace=False)) if n > max_rows else None

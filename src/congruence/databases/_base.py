@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -328,7 +329,11 @@ class Database(ABC):
             yield
         except CongruenceError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of a client in Rust, and no Exception
+                raise refusals.refusal("damaged", self._address.shown, str(error)[:500]) from None
+            if not isinstance(error, Exception):
+                raise
             if _FULL.search(str(error)):
                 raise refusals.refusal("full disk", self._address.shown, self._address.hide(str(error))) from error
             ours = self._translate(error)
@@ -696,30 +701,14 @@ def as_ids(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if column.type == pa.binary(16):
-        return uuid_texts(column)
+        return texts(uuid.UUID(bytes=value) for value in column.to_pylist())
     if pa.types.is_uint64(column.type):
         return column
     return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
 
 
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
-
-#: Positions of the 32 digits of a UUID among its 36 characters; the others are dashes.
-_DIGIT_POSITIONS = np.array([k for k in range(36) if k not in (8, 13, 18, 23)])
-
 #: A UUID as text.
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-def uuid_texts(column: pa.Array) -> pa.Array:
-    """Convert UUIDs of 16 bytes, without nulls, to text (large_string)."""
-    n = len(column)
-    raw = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * 16 : (column.offset + n) * 16].reshape(n, 16)
-    digits = np.stack([_DIGITS[raw >> 4], _DIGITS[raw & 15]], axis=2).reshape(n, 32)
-    text = np.full((n, 36), ord("-"), np.uint8)
-    text[:, _DIGIT_POSITIONS] = digits
-    ends = pa.py_buffer(np.arange(n + 1, dtype=np.int64) * 36)
-    return pa.Array.from_buffers(pa.large_string(), n, [None, ends, pa.py_buffer(text)])
 
 
 def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -349,10 +349,8 @@ class CollectionDatabase(Database):
             found = [] if theirs is None else self._records(theirs, ids, whole=True)
             copies = {self._id_of(copy): copy for copy in found}
             has = np.array([id_ in copies for id_ in ids], bool)
-            same = np.array(
-                [h and self._same(record, copies[self._id_of(record)]) for h, record in zip(has, records, strict=True)],
-                bool,
-            )
+            rows = zip(ids, records, strict=True)
+            same = np.array([id_ in copies and self._same(record, copies[id_]) for id_, record in rows], bool)
             vectors = self._block(theirs, [copies[id_] for id_ in ids if id_ in copies], other).vectors
             others = np.zeros((len(ids), vectors.shape[1]), np.float32)
             others[has] = vectors

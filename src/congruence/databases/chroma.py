@@ -79,7 +79,14 @@ class Chroma(CollectionDatabase):
             self._client = self._open_client()
             #: Maximum number of records per request.
             self._most = max(1, int(self._client.get_max_batch_size()))
-        self._rows = None if rows is None else _parse_where(rows)
+        if rows is not None:
+            example = 'a JSON object such as {"kind": "image"}'
+            try:
+                self._rows = json.loads(rows)
+            except ValueError as error:
+                raise refusals.refusal("condition", rows, f"not JSON: {error}", example=example) from error
+            if not isinstance(self._rows, dict) or not self._rows:
+                raise refusals.refusal("condition", rows, "not a Chroma where filter", example=example)
         self._modality = modality
         self._table = self._find_table(table)
         old = self._open(self._place().old)
@@ -237,14 +244,3 @@ class Chroma(CollectionDatabase):
 
 def _as_records(found: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
-
-
-def _parse_where(text: str) -> dict[str, object]:
-    example = 'a JSON object such as {"kind": "image"}'
-    try:
-        where = json.loads(text)
-    except ValueError as error:
-        raise refusals.refusal("condition", text, f"not JSON: {error}", example=example) from error
-    if not isinstance(where, dict) or not where:
-        raise refusals.refusal("condition", text, "not a Chroma where filter", example=example)
-    return where

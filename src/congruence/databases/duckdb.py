@@ -107,7 +107,14 @@ class DuckDB(ColumnDatabase):
             self._table = self._find_table(table, column, ids, modality)
             self._column = self._table.column
         if rows is not None:
-            self._check_condition(rows)
+            with self._errors():
+                # The line break ends a comment in the condition, which would otherwise hide the bracket.
+                query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
+                statements = self._connection.extract_statements(query)
+                if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
+                    example = "a single condition for WHERE"
+                    raise refusals.refusal("condition", rows, "more than a condition", example=example)
+                self._read(f"{query} AND false")
 
     def reader(self) -> Self:
         other = copy(self)
@@ -170,18 +177,6 @@ class DuckDB(ColumnDatabase):
         if isinstance(error, duckdb.IOException):
             return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
         return refusals.refusal("rejected", place, reason)
-
-    def _check_condition(self, rows: str) -> None:
-        """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
-        with self._errors():
-            # The line break ends a comment in the condition, which would otherwise hide the bracket.
-            query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
-            statements = self._connection.extract_statements(query)
-            if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
-                raise refusals.refusal(
-                    "condition", rows, "more than a condition", example="a single condition for WHERE"
-                )
-            self._read(f"{query} AND false")
 
     def _read(self, query: str, *values: object) -> pa.Table:
         with self._errors():
@@ -317,14 +312,13 @@ class DuckDB(ColumnDatabase):
             yield self._block(page, cursor)
 
     def _block(self, page: pa.Table, cursor: Cursor) -> Block:
-        return Block(self._ids_of(page), _matrix(page["c1"]), self._modalities_of(page), cursor)
+        last = page.column(page.num_columns - 1)
+        modalities = _combined(last.cast(pa.large_string())) if self._table.modalities else None
+        return Block(self._ids_of(page), _matrix(page["c1"]), modalities, cursor)
 
     def _ids_of(self, page: pa.Table) -> pa.Array:
         refusals.check_ids(page["c0"], self._table.ids, self._place)
         return as_ids(_combined(page["c0"]))
-
-    def _modalities_of(self, page: pa.Table) -> pa.Array | None:
-        return _combined(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         column, dim = self._side(side)

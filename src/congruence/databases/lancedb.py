@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -136,13 +135,27 @@ class LanceDB(ColumnDatabase):
         self.__dict__.update(state, _lance=import_lance())
 
     def _open(self) -> lance.LanceDataset:
-        with translated_errors(self._place, None):
+        with self._errors():
             return self._lance.dataset(self._place.uri, storage_options=self._place.options)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with translated_errors(self._place, self._rows):
-            yield
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        """Return this library's error for one of Lance's, which differ only in their text."""
+        if not isinstance(error, (OSError, ValueError, RuntimeError, pa.ArrowException)):
+            return None
+        text, place = str(error), self._place
+        reason = re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", (text.splitlines() or [""])[0])[:500]
+        number = error.errno if isinstance(error, OSError) and error.errno else None
+        if found := re.search(r"os error (\d+)", text):
+            number = int(found[1])
+        if number is not None:
+            return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
+        if self._rows is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
+            return refusals.refusal("condition", self._rows, reason, example="LanceDB's SQL")
+        if _CONFLICT.search(text):
+            return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
+        if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
+            return FileError(f"There is no Lance table at {place}.", "Check the path.")
+        return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
 
     @property
     def _subject(self) -> object:
@@ -554,7 +567,12 @@ class LanceDB(ColumnDatabase):
             data = self._open()
             field = data.lance_schema.field(self._name("new", data.schema.names)).id()
             fragments = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
-            fitting = [file for file in files if _fits(fragments.get(file["fragment"]), field, file)]
+            fitting = []  # whose rows are still in the same positions as when the file was written
+            for file in files:
+                fragment = fragments.get(file["fragment"])
+                same = fragment is not None and field == file["field"] and fragment.physical_rows == file["rows"]
+                if same and _other_files(fragment, field) == file["other_files"]:
+                    fitting.append(file)
             if fitting:
                 commit(data, [(file["fragment"], DataFile(**file["file"])) for file in fitting])
             return fitting
@@ -722,43 +740,6 @@ def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
 
 
-@contextmanager
-def translated_errors(place: LanceLocation, where: str | None) -> Iterator[None]:
-    """Translate Lance's errors, which differ only in their text, to those of this library."""
-    try:
-        yield
-    except CongruenceError:
-        raise
-    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-        raise _translate(error, place, where) from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
-            raise
-        raise refusals.refusal("damaged", place, _first_line(error)) from None
-
-
-def _translate(error: Exception, place: LanceLocation, where: str | None) -> CongruenceError:
-    text, reason = str(error), _first_line(error)
-    number = error.errno if isinstance(error, OSError) and error.errno else None
-    if found := re.search(r"os error (\d+)", text):
-        number = int(found[1])
-    if number is not None:
-        return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
-    if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
-        return refusals.refusal("condition", where, reason, example="LanceDB's SQL")
-    if _CONFLICT.search(text):
-        return _Conflict(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
-    if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
-        return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return refusals.refusal("damaged" if _DAMAGE.search(text) else "rejected", place, reason)
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of a message, without references to Lance's source files."""
-    lines = str(error).splitlines() or [""]
-    return re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", lines[0])[:500]
-
-
 def import_lance() -> ModuleType:
     """Import Lance without its warning, at each commit, that replacing a column's file is a new feature."""
     if "lance" in sys.modules or "LANCE_LOG" in os.environ:
@@ -898,16 +879,6 @@ def _plain(file: lance.fragment.DataFile) -> dict[str, object]:
     numbers = ("file_major_version", "file_minor_version", "file_size_bytes", "base_id")
     lists = {"fields": list(file.fields), "column_indices": list(file.column_indices)}
     return {"path": str(file.path), **lists, **{name: getattr(file, name) for name in numbers}}
-
-
-def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -> bool:
-    """Return whether a fragment's rows are still in the same positions as when the file was written."""
-    return (
-        fragment is not None
-        and field == file["field"]
-        and fragment.physical_rows == file["rows"]
-        and _other_files(fragment, field) == file["other_files"]
-    )
 
 
 class ColumnWriter:

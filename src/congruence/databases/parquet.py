@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -211,25 +210,20 @@ class Tables(FileDatabase):
         return 2 * self.n * dim * size + max(others, 0)
 
     def _build(self, new: RowVectors) -> None:
-        root = self._place.path
-        numbers = {part.path: number for number, part in enumerate(self._parts)}
-        with atomic_path(
-            self._place.other, force=True, directory=root.is_dir(), foreign=lambda folder: None
-        ) as temporary:
-            jobs = [] if root.is_dir() else [NewFile(0, str(temporary.absolute()))]
-            for folder, subfolders, names in os.walk(root):
-                for name in subfolders:
-                    if (path := Path(folder) / name).is_symlink():
-                        raise FileError(f"{path} is a link to a folder.", "Replace it by the folder itself.")
-                new_folder = temporary / Path(folder).relative_to(root)
-                new_folder.mkdir(exist_ok=True)
-                copy_mode(Path(folder), new_folder)
-                for name in names:
-                    path = Path(folder) / name
-                    if path in numbers:
-                        jobs.append(NewFile(numbers[path], str((new_folder / name).absolute())))
-                    elif name not in _SUMMARIES:
-                        shutil.copy2(path, new_folder / name, follow_symlinks=False)
+        root, whole = self._place.path, self._place.path.is_dir()
+        written = {part.path for part in self._parts}
+
+        def left_out(folder: str, names: list[str]) -> list[str]:
+            return [name for name in names if name in _SUMMARIES or Path(folder) / name in written]
+
+        with atomic_path(self._place.other, force=True, directory=whole, foreign=lambda folder: None) as temporary:
+            for path in root.rglob("*") if whole else ():
+                if path.is_symlink() and path.is_dir():
+                    raise FileError(f"{path} is a link to a folder.", "Replace it by the folder itself.")
+            if whole:
+                shutil.copytree(root, temporary, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+            places = [temporary / part.path.relative_to(root) if whole else temporary for part in self._parts]
+            jobs = [NewFile(number, str(place.absolute())) for number, place in enumerate(places)]
             for _ in map(self.write_part, jobs) if self.engine is None else self.engine.run(self.write_part, jobs):
                 pass
 

@@ -478,7 +478,8 @@ class PgVector(ColumnDatabase):
             with self._cursor.connection.transaction(force_rollback=True):
                 try:
                     with _SERVER_REFUSES():
-                        following = self._following()
+                        bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
+                        following = [words for (words,) in bound.fetchall()]
                         self._add_column(new)
                         self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
                         found.extend(("schema", "unknown", words) for words in self._announcements(new))
@@ -503,10 +504,6 @@ class PgVector(ColumnDatabase):
             where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
             insert = f"INSERT INTO pg_temp.congruence_checked SELECT * FROM {table.path} WHERE {where}"
             cursor.execute(insert, [self._parameter(ids)])
-
-    def _following(self) -> list[str]:
-        bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
-        return [words for (words,) in bound.fetchall()]
 
     def _announcements(self, new: NewVectors) -> Iterator[str]:
         """Return what changes for the application although nothing is refused."""
@@ -562,7 +559,10 @@ class PgVector(ColumnDatabase):
                     for k in part.tolist():
                         page.pop(names[k], None)
                 start += len(part)
-                self._adapt(len(part), time.monotonic() - began)
+                seconds = time.monotonic() - began
+                if len(part) == self._fill_rows or seconds > FILL_SECONDS:
+                    wanted = int(len(part) * FILL_SECONDS / max(seconds, 1e-3))
+                    self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
 
     def _write_some(
         self,
@@ -582,12 +582,6 @@ class PgVector(ColumnDatabase):
                 cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [parameter])
             self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors, side)
 
-    def _adapt(self, rows: int, seconds: float) -> None:
-        """Set the number of rows of the next transaction from the time that the last one took."""
-        if rows == self._fill_rows or seconds > FILL_SECONDS:
-            wanted = int(rows * FILL_SECONDS / max(seconds, 1e-3))
-            self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
-
     def _update(
         self,
         cursor: Any,
@@ -601,7 +595,10 @@ class PgVector(ColumnDatabase):
         table, type_ = self._table, state.old_type if side == "old" else state.new_type
         kind = "" if type_ is None else type_.kind
         name, path = quoted(state.column(side)), table.path
-        silenced = self._silence(cursor)
+        # The user's triggers do not fire in this transaction.
+        silenced = [] if self._may_silence(cursor) else self._firing(cursor)
+        for relation, trigger in silenced:
+            cursor.execute(f"ALTER TABLE {relation} DISABLE TRIGGER {quoted(trigger)}")
         # Our trigger lets these updates pass; the plan has to go by the version or the index, without statistics.
         cursor.execute("SET LOCAL congruence.writing = 'on'")
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
@@ -640,8 +637,8 @@ class PgVector(ColumnDatabase):
                     f"FROM pg_temp.{temporary} n JOIN {path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
                     f"UPDATE {path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
                 )
-        for relation, name in silenced:
-            cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(name)}")
+        for relation, trigger in silenced:
+            cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(trigger)}")
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
         return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
@@ -660,15 +657,6 @@ class PgVector(ColumnDatabase):
             except psycopg.errors.InsufficientPrivilege:
                 self._replica = False
         return self._replica
-
-    def _silence(self, cursor: Any) -> list[tuple[str, str]]:
-        """Keep the user's triggers from firing in this transaction; return those that must be enabled again."""
-        if self._may_silence(cursor):
-            return []
-        firing = self._firing(cursor)
-        for relation, name in firing:
-            cursor.execute(f"ALTER TABLE {relation} DISABLE TRIGGER {quoted(name)}")
-        return firing
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Copy rows into a temporary table, which has no write-ahead log: the migration takes longer."""

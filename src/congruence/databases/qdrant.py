@@ -86,14 +86,20 @@ class Qdrant(CollectionDatabase):
         refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
         self._address, self._key_of_server = with_key(address, API_KEY)
         self._models = require("qdrant_client.models", extra="qdrant")
-        self._folder = folder_of(address)
+        local = address.scheme == "qdrant" and urlsplit(address.text).netloc in ("", ".", "..", "~")
+        self._folder = folder_in(address) if local else None
         if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
         self._table = self._find_table(table)
         self._column = self._find_column(self._find().old, column)
         place = self._place()
-        self._rows = None if rows is None else self._filter_of(rows)
+        if rows is not None:
+            try:
+                self._rows = self._models.Filter.model_validate_json(rows)
+            except ValueError as error:
+                example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
+                raise refusals.refusal("condition", rows, str(error).splitlines()[0], example=example) from error
         self._id_type = self._find_id_type(place.old)
         self._modality = modality
         if modality is not None:
@@ -193,13 +199,6 @@ class Qdrant(CollectionDatabase):
                 "Migrate a collection that stores them unquantized.",
             )
         return column
-
-    def _filter_of(self, rows: str) -> Filter:
-        try:
-            return self._models.Filter.model_validate_json(rows)
-        except ValueError as error:
-            example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
-            raise refusals.refusal("condition", rows, str(error).splitlines()[0], example=example) from error
 
     def _params(self, info: CollectionInfo) -> VectorParams:
         return _configs(info)[self._column]
@@ -508,12 +507,6 @@ class Qdrant(CollectionDatabase):
 
     def close(self) -> None:
         self._client.close()
-
-
-def folder_of(address: Address) -> Path | None:
-    """Return the folder of an address in local mode, or None for a server."""
-    local = address.scheme == "qdrant" and urlsplit(address.text).netloc in ("", ".", "..", "~")
-    return folder_in(address) if local else None
 
 
 def _configs(info: CollectionInfo) -> dict[str, VectorParams]:

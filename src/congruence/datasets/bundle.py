@@ -139,10 +139,9 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
 
 
 def read_bundle(path: str | Path) -> Bundle:
-    """Read a bundle from a Parquet file written by ``write_bundle``.
-
-    Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
-    ``thumbnail`` may be missing, and so may the vector of a row on one side.
+    """Read a bundle from a Parquet file written by ``write_bundle``. Only ``kind``, ``id``, ``source`` and ``target``
+    are required; ``class``, ``label``, ``text``, ``before`` and ``thumbnail`` may be missing, and so may the vector of
+    a row on one side.
     """
     with reading(path, *_DAMAGE):
         found = ParquetTable(path)

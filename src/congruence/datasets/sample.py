@@ -39,24 +39,14 @@ _OTHER_NAMES = {"sample": "emoji"}
 
 
 def load_sample(name: str = "photos") -> Bundle:
-    """Load a bundled sample: embeddings of the same images and texts by two models.
+    """Load a bundled sample: embeddings of the same images and texts by two models, ``source`` being the old one.
 
-    Parameters
-    ----------
-    name : {"photos", "emoji"}, default="photos"
-        ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched
-        by the names of 100 classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, embedded
-        by two small models; each emoji is a class (``examples/train_pair``).
+    ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched by
+    the names of 100 classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions; each emoji is a
+    class (``examples/train_pair``). Both have the kinds ``"image"``, ``"text"`` (one row per class) and ``"prompt"``
+    (several texts per class); the emoji also have ``"edit"`` (captions in which only the class was edited). ``info``
+    holds the provenance, the scores of each model alone, licenses and attributions.
 
-    Returns
-    -------
-    Bundle
-        ``source`` is the old model. Both samples have the kinds ``"image"``, ``"text"`` (one row per class) and
-        ``"prompt"`` (several texts per class); the emoji also have ``"edit"`` (captions in which only the class was
-        edited). ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
-
-    Examples
-    --------
     >>> from congruence.datasets import load_sample
     >>> photos = load_sample()
     >>> photos.source["image"].vectors.shape, photos.target["text"].vectors.shape

@@ -47,20 +47,12 @@ class SugarCrepe:
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> SugarCrepe:
         """Return some of the items, selected by a mask or by row numbers."""
-        return SugarCrepe(
-            self.ids[rows],
-            self.categories[rows],
-            self.filenames[rows],
-            self.captions[rows],
-            self.negative_captions[rows],
-        )
+        return SugarCrepe(**{name: column[rows] for name, column in vars(self).items()})
 
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
         """Return two parts of the items such that no image is in both, the first with the share ``train`` of the
-        images.
-
-        Splitting by item would put captions of most images in both parts. For the 70–15–15 split of JAM (Yoon, Yue and
-        Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test =
+        images. Splitting by item would put captions of most images in both parts. For the 70–15–15 split of JAM (Yoon,
+        Yue and Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test =
         rest.split_by_image(0.5, seed)``.
         """
         check_seed(random_state)
@@ -80,19 +72,8 @@ class SugarCrepe:
 
 
 def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) -> SugarCrepe:
-    """Read the annotation files of SugarCrepe (Hsieh et al., 2023).
-
-    Parameters
-    ----------
-    folder : path-like
-        Contains ``add_att.json``, ``add_obj.json``, …, like the folder ``data`` of github.com/RAIVNLab/sugar-crepe.
-    categories : sequence of str
-        Categories to read; all seven by default.
-
-    Returns
-    -------
-    SugarCrepe
-        All seven categories have 7,511 items over 1,560 images.
+    """Read the annotation files of SugarCrepe (Hsieh et al., 2023), ``add_att.json`` and so on, from a folder like
+    ``data`` of github.com/RAIVNLab/sugar-crepe; all seven categories have 7,511 items over 1,560 images.
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:

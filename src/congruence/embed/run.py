@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from congruence import errors
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
@@ -27,17 +28,6 @@ from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, item_digest, open_image
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    FileError,
-    IdError,
-    InputError,
-    ModalityError,
-    OutputExistsError,
-    ParameterError,
-    StorageError,
-)
 from congruence.io import find_sink, open_sink, open_source
 from congruence.io.folder import mark_parts, why_no_parts
 from congruence.io.ids import arrow_ids, id_type_of
@@ -125,14 +115,14 @@ def embed(
     try:
         work.mkdir(exist_ok=True)
     except OSError as error:
-        raise StorageError(
+        raise errors.StorageError(
             f"Got an error from the disk for {work} ({error.strerror}).", "Free space, or use another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     with locked(work, f"Another run is writing {output}.", "Wait for it to finish, or pass another output."):
         try:
             _check_output(output, encoder, items, shard_size, force)  # another run may have finished in the meantime
-        except OutputExistsError:
+        except errors.OutputExistsError:
             with suppress(OSError):  # fails, as intended, if there are parts of an earlier run
                 work.rmdir()
             raise
@@ -142,7 +132,7 @@ def embed(
             parts = [range(start, min(start + size, len(items))) for start in range(0, len(items), size)]
             counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
         if not sum(counts):
-            raise CorruptFileError(
+            raise errors.CorruptFileError(
                 f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
                 "Pass other items or another encoder.",
             )
@@ -171,21 +161,21 @@ def embed(
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
-        raise ModalityError(
+        raise errors.ModalityError(
             f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s.",
             f"Load the encoder with `modality={items.modality!r}`.",
         )
     kind = find_sink(output)
     if output.suffix and (encoder.n_layers or shard_size):
         what = "an encoder of all layers" if encoder.n_layers else "a shard size"
-        raise ParameterError(
+        raise errors.ParameterError(
             f"Got {what} and the single output file {output}; expected a folder.", "Pass an output without a suffix."
         )
     if not output.parent.is_dir():
-        raise FileError(f"No folder {output.parent}.", "Create it, or pass an output in a folder that exists.")
+        raise errors.FileError(f"No folder {output.parent}.", "Create it, or pass an output in a folder that exists.")
     failures = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(failures) and not _is_failures(failures):
-        raise OutputExistsError(
+        raise errors.OutputExistsError(
             f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
         )
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
@@ -193,7 +183,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     if not kind.keeps_ids:
         broken = next((name for name in map(str, items.ids) if "\n" in name or "\r" in name), None)
     if broken is not None:
-        raise IdError(
+        raise errors.IdError(
             f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
             "Pass an output in a format that stores ids, .parquet for example.",
         )
@@ -267,9 +257,9 @@ class EncoderRun:
                 try:
                     item = Path(os.fsdecode(item)).read_bytes()
                 except FileNotFoundError:
-                    raise FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
+                    raise errors.FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
             return row, item_digest(item) if self.cache is not None else None, item
-        except (CongruenceError, OSError) as error:
+        except (errors.CongruenceError, OSError) as error:
             return row, None, error
 
     def _encode_batch(self, batch: list[_Fetched]) -> dict[int, np.ndarray]:
@@ -288,11 +278,11 @@ class EncoderRun:
                 good[name] = item
         try:
             fresh = dict(zip(good, self.encoder.encode_all(list(good.values()), max(len(good), 1)), strict=True))
-        except InputError:  # encoded one by one to find which
+        except errors.InputError:  # encoded one by one to find which
             for name, item in good.items():
                 try:
                     fresh[name] = self.encoder.encode_all([item], 1)[0]
-                except InputError as error:
+                except errors.InputError as error:
                     failed[name] = error
         self.encoded += len(fresh)
         if self.cache is not None and fresh:
@@ -307,7 +297,7 @@ class EncoderRun:
     def _fail(self, row: int, error: Exception) -> None:
         name = str(self.items.ids[row])
         if self.on_error == "fail":
-            kind = type(error) if isinstance(error, CongruenceError) else FileError
+            kind = type(error) if isinstance(error, errors.CongruenceError) else errors.FileError
             raise kind(
                 f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept.",
                 f"Repair this item and run again, or pass `{self.alternative}`.",
@@ -319,7 +309,7 @@ def _decoded(item: object) -> object:
     """Return a text, a decoded image, or the error if an image cannot be decoded."""
     try:
         return item if isinstance(item, str) else open_image(item)
-    except CongruenceError as error:
+    except errors.CongruenceError as error:
         return error
 
 
@@ -332,7 +322,7 @@ def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] |
         # Every item of a part is a row or a failure.
         complete = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
         return done if same and complete and all(type(text) is str for text in texts) else None
-    except (FileError, OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (errors.FileError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

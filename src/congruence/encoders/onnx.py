@@ -62,9 +62,8 @@ class OnnxEncoder(Encoder):
 
     def __init__(self, options: EncoderOptions) -> None:
         if options.dtype not in ("auto", "float32"):
-            raise ParameterError(
-                f"Got `dtype={options.dtype!r}`; the graph has its own precision.", "Leave out `dtype=…`."
-            )
+            problem = f"Got `dtype={options.dtype!r}`; the graph has its own precision."
+            raise ParameterError(problem, "Leave out `dtype=…`.")
         graph = Path(options.path).expanduser()
         if not graph.is_file():
             raise FileError(f"No graph at {graph}.", "Check the path.")

@@ -32,9 +32,8 @@ class OpenClipEncoder(TorchEncoder):
         elif folder:
             arch, tag = f"local-dir:{folder}", ""
         elif not slash or not tag:
-            raise ParameterError(
-                f"Got {options.name!r}; expected open_clip:<arch>/<tag>.", "Pass a pair of open_clip.list_pretrained()."
-            )
+            problem = f"Got {options.name!r}; expected open_clip:<arch>/<tag>."
+            raise ParameterError(problem, "Pass a pair of open_clip.list_pretrained().")
         quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
         with loading(options):
             model, self._transform = open_clip.create_model_from_pretrained(

@@ -19,7 +19,9 @@ from congruence.embeddings import Space, has_unit_rows
 from congruence.errors import IdError, ParameterError
 from congruence.io.dataset import FRAGMENT_BYTES, DataSet, Fragment, open_dataset, split_spec
 from congruence.linalg.moments import CrossMoments
-from congruence.maps import LinearMap, Map, OrthogonalMap
+from congruence.maps import AffineMap, LinearMap, Map, OrthogonalMap
+from congruence.upgrade.choose import FEWEST
+from congruence.upgrade.readouts import read_as_store, read_queries
 
 #: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
 _CHECKED = 2000
@@ -83,10 +85,8 @@ def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: i
     a, b = ids[:n], other[:n]
     if not a.equals(b.cast(a.type)):
         at = next(k for k in range(n) if str(a[k]) != str(b[k]))
-        raise IdError(
-            f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}.",
-            "Join both models' vectors into one table by id, and pass its two columns.",
-        )
+        problem = f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}."
+        raise IdError(problem, "Join both models' vectors into one table by id, and pass its two columns.")
 
 
 def open_pairs(
@@ -133,6 +133,7 @@ def fit_dataset(
     *,
     engine: Engine,
     modality: str | None = None,
+    queries: str | Sequence[str] | None = None,
     check: bool = True,
     strict: bool = False,
     **parameters: Any,
@@ -152,6 +153,8 @@ def fit_dataset(
         "auto" fits a rotation about the means, since the choice that ``congruence.fit`` makes needs the rows.
     modality : str, optional
         Modality of the anchors, by which a rotation stores their means.
+    queries : str or sequence of str, optional
+        As for ``congruence.fit``; the read-out is measured on pairs of the first fragment.
     check : bool, default=True
         Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
     strict : bool, default=False
@@ -160,10 +163,8 @@ def fit_dataset(
         Parameters of the map.
     """
     if method not in METHODS:
-        raise ParameterError(
-            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
-            "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
-        )
+        fix = "Pass one that can be fitted from moments, or fit on a sample without `engine=…`."
+        raise ParameterError(f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.", fix)
     scores: dict[str, object] = {"n_pairs": pairs.source.n}
     X, Y = _first_pairs(pairs)
     if check:
@@ -175,7 +176,7 @@ def fit_dataset(
     state = safetensors.numpy.load(engine.reduce(work, _merge_moments, pairs.fragments))
     unit = bool(state["unit"][0]), bool(state["unit"][1])
     moments = CrossMoments.from_state(state)
-    model: Map
+    model: AffineMap
     if linear:
         model = LinearMap.from_moments(moments, normalized=unit, **parameters)
     else:
@@ -184,6 +185,10 @@ def fit_dataset(
     model.source_space_ = replace(source.space, dim=source.dim, normalized=unit[0], modality=modality)
     model.target_space_ = replace(target.space, dim=target.dim, normalized=unit[1], modality=modality)
     model.scores_ = scores
+    method = "linear" if linear else "orthogonal"
+    asked = read_queries(queries, model, modality)
+    if len(X) >= FEWEST:  # else the first fragment shows nothing, and rows stay as the map gives them
+        read_as_store(model, (X, Y), method, asked)
     remember_rows(model, {modality: X}, {modality: Y})
     return model
 

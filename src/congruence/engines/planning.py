@@ -7,7 +7,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,53 +66,6 @@ class Machines:
     put_price: float = 0.005  # of 1,000 writes to it
     driver_memory: float = 4.0  # that the driver may use, in GB
     lost: float = 0.05  # share of the work that is repeated after failures and preemption
-
-
-@dataclass(frozen=True)
-class Check:
-    """A limit, and the load of a job on it."""
-
-    name: str
-    load: float
-    limit: float
-    unit: str
-    advice: str  # what to do if the load exceeds the limit
-
-    @property
-    def share(self) -> float:
-        """Load divided by limit; above 1, the limit is exceeded."""
-        return self.load / self.limit
-
-
-@dataclass(frozen=True)
-class DataPlan:
-    """Estimate of the work, time and cost of mapping N rows."""
-
-    rows: int
-    dim: int
-    dim_out: int
-    bytes_read: float
-    bytes_written: float
-    fragments: int
-    core_hours: float  # of all cores together
-    hours: float  # elapsed: the larger of the cores' time and the network's
-    bound: str  # what limits the speed: "cores" or "network"
-    gets: int  # requests to an object store, including those of the journal
-    puts: int
-    lists: int
-    cost_machines: float
-    cost_requests: float
-    rates: Rates
-    machines: Machines
-    checks: list[Check] = field(default_factory=list)  # the one with the largest share of its limit first
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the plan as plain data."""
-        plan = asdict(self)
-        plan["rates"]["rows"] = self.rates.rows
-        for plain, check in zip(plan["checks"], self.checks, strict=True):
-            plain["share"] = check.share
-        return plan
 
 
 def measure_rates(
@@ -176,18 +131,18 @@ def plan_rows(
     machines: Machines,
     dtype: str = "float32",
     payload: float = 8.0,
-    columns: int = 2,
     fragment_bytes: int = FRAGMENT_BYTES,
-) -> DataPlan:
-    """Estimate the work, time and cost of mapping a number of rows.
+) -> dict[str, Any]:
+    """Estimate the work, time and cost of mapping a number of rows, as plain data.
 
-    ``payload``: bytes per row in addition to its vector; ``columns``: number of columns, including that of the vectors;
-    ``fragment_bytes``: size of a fragment before it is mapped.
+    ``payload``: bytes per row in addition to its vector; ``fragment_bytes``: size of a fragment before it is mapped.
+    ``bound`` says what limits the speed, "cores" or "network"; ``checks`` has the ``share`` that the job takes of each
+    limit, the largest first, and what to do above 1.
 
     Notes
     -----
     Work: N / rate · (1 + lost) core-hours, distributed evenly. Requests: for each fragment, two reads for the footer,
-    one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of output, and two to
+    one for each 16 MB of the vectors and one for the ids; one write for each 10 MB of output, and two to
     begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for
     each 1,000 files. Index: a graph with 32 links of 4 bytes per row, in memory with the float32 vectors.
     """
@@ -196,34 +151,45 @@ def plan_rows(
     fragments = math.ceil(bytes_in / fragment_bytes)
     again = 1 + machines.lost
     core_hours = rows / rates.rows / 3600 * again
-    cores = machines.count * machines.cores
-    by_cores = core_hours / min(cores, fragments) * (1 + rates.wait)
+    by_cores = core_hours / min(machines.count * machines.cores, fragments) * (1 + rates.wait)
     by_network = (bytes_in + bytes_out) * again * 8 / (machines.count * machines.network * 1e9) / 3600
     hours = max(by_cores, by_network)
     per_in, per_out = bytes_in / fragments, bytes_out / fragments
-    gets = math.ceil(fragments * again * (2 + columns - 1 + math.ceil(per_in / READ_BYTES)))
+    gets = math.ceil(fragments * again * (3 + math.ceil(per_in / READ_BYTES)))
     segments = max(math.ceil(fragments / MOST_RECEIPTS), min(fragments, math.ceil(hours * 3600 / SECONDS)))
     puts = math.ceil(fragments * again * (2 + math.ceil(per_out / PART_BYTES))) + segments + 2
     lists = 2 * math.ceil(fragments / 1000)
-    index = rows * (dim_out * 4 + 32 * 4)
-    seconds = hours * 3600
-    driver, each = 0.5e9 + fragments * DRIVER_BYTES, machines.cores * (per_out + 3e8)
-    checks = [
-        Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s",
-              "Spread the files over several prefixes."),
-        Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s",
-              "Make fragments larger, or write under several prefixes."),
-        Check("memory of the driver", driver / 1e9, machines.driver_memory, "GB",
-              "Make fragments larger, or split the data set into several jobs."),
-        Check("memory of a machine", each / 1e9, machines.memory, "GB",
-              "Make fragments smaller, or run fewer tasks per machine (--workers)."),
-        Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB",
-              "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
+    driver, each, index = 0.5e9 + fragments * DRIVER_BYTES, machines.cores * (per_out + 3e8), rows * (dim_out * 4 + 128)
+    loads = [
+        ("reads of an object store, per prefix", gets / hours / 3600, _GETS, "requests/s",
+         "Spread the files over several prefixes."),
+        ("writes to an object store, per prefix", (puts + lists) / hours / 3600, _PUTS, "requests/s",
+         "Make fragments larger, or write under several prefixes."),
+        ("memory of the driver", driver / 1e9, machines.driver_memory, "GB",
+         "Make fragments larger, or split the data set into several jobs."),
+        ("memory of a machine", each / 1e9, machines.memory, "GB",
+         "Make fragments smaller, or run fewer tasks per machine (--workers)."),
+        ("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB",
+         "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
     ]  # fmt: skip
-    return DataPlan(
-        rows=rows, dim=dim, dim_out=dim_out, bytes_read=bytes_in, bytes_written=bytes_out, fragments=fragments,
-        core_hours=core_hours, hours=hours, bound="cores" if by_cores >= by_network else "network",
-        gets=gets, puts=puts, lists=lists, cost_machines=hours * machines.count * machines.price,
-        cost_requests=gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
-        rates=rates, machines=machines, checks=sorted(checks, key=lambda check: -check.share),
-    )  # fmt: skip
+    checks = [
+        {"name": name, "load": load, "limit": limit, "unit": unit, "advice": advice, "share": load / limit}
+        for name, load, limit, unit, advice in loads
+    ]
+    return {
+        "rows": rows,
+        "dim": dim,
+        "dim_out": dim_out,
+        "bytes_read": bytes_in,
+        "bytes_written": bytes_out,
+        "fragments": fragments,
+        "core_hours": core_hours,
+        "hours": hours,
+        "bound": "cores" if by_cores >= by_network else "network",
+        **{"gets": gets, "puts": puts, "lists": lists},
+        "cost_machines": hours * machines.count * machines.price,
+        "cost_requests": gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
+        "rates": asdict(rates) | {"rows": rates.rows},
+        "machines": asdict(machines),
+        "checks": sorted(checks, key=itemgetter("share"), reverse=True),
+    }

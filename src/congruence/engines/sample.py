@@ -39,9 +39,8 @@ def read_sample(
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
-        raise InputError(
-            f"No rows of {data.place.shown} in a sample of {share:.2g} of them.", "Pass a larger `sample=…`."
-        )
+        problem = f"No rows of {data.place.shown} in a sample of {share:.2g} of them."
+        raise InputError(problem, "Pass a larger `sample=…`.")
     vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, data.dim)
     ids = table.column("id").combine_chunks()
     return Embeddings(vectors, ids=ids, space=data.space, allow_zero_rows=allow_zero_rows)

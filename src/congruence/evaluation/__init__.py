@@ -5,18 +5,16 @@ from __future__ import annotations
 from congruence.evaluation.comparison import Comparison, Difference, compare_maps
 from congruence.evaluation.exposure import Exposure, measure_exposure
 from congruence.evaluation.joint_search import search
-from congruence.evaluation.scores import Ranking, Score, Scores, evaluate, rankings
+from congruence.evaluation.scores import Score, Scores, evaluate
 
 __all__ = [
     "Comparison",
     "Difference",
     "Exposure",
-    "Ranking",
     "Score",
     "Scores",
     "compare_maps",
     "evaluate",
     "measure_exposure",
-    "rankings",
     "search",
 ]

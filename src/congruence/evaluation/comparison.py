@@ -26,7 +26,7 @@ from congruence.evaluation.scores import (
     shared_codes,
     with_vectors,
 )
-from congruence.maps import HeadsMap, Map, OrthogonalMap
+from congruence.maps import HeadsMap, Map
 from congruence.metrics import nearest, paired_cosines, top1_scores, zero_shot_scores
 from congruence.splits import Split, duplicate_groups
 
@@ -38,19 +38,15 @@ if TYPE_CHECKING:
 class Difference:
     """One measure of two maps on the same queries.
 
-    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as
-      in ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest. ``"overlap_at_k"``:
-      the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
-      out the item itself.
-    - ``query``, ``against``: Kind of the queries, and of the rows that are searched.
-    - ``first_name``, ``second_name``: Names of the two maps.
-    - ``first``, ``second``: Mean score of each map over the queries.
-    - ``difference``: ``first − second``: positive if the first map is better.
-    - ``low``, ``high``: Confidence interval of the difference, from a bootstrap over the groups.
-    - ``p_value``: For the null hypothesis that the scores of the two maps are exchangeable within each group.
-    - ``adjusted_p_value``: The p-value after Holm's correction over all lines of the comparison.
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"`` and ``"cosine"`` as in ``Score``;
+      ``"recall_at_k"``: whether the query's own counterpart is among the k nearest; ``"overlap_at_k"``: the share of
+      the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving out the item
+      itself.
+    - ``first``, ``second``: Mean score of each map over the queries; ``difference`` is positive if the first is better,
+      and has an interval (``low``, ``high``) from a bootstrap over the groups.
+    - ``p_value``: For the null hypothesis that the scores of the two maps are exchangeable within each group;
+      ``adjusted_p_value`` is corrected (Holm) over all lines of the comparison.
     - ``wins``, ``losses``: Number of queries on which the first map, and the second, scores higher.
-    - ``n``, ``n_groups``: Number of queries, and of groups of queries.
     """
 
     metric: str
@@ -74,11 +70,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison(PlainData):
-    """Result of ``compare_maps``: plain data.
-
-    - ``rows``: One line per measure; retrieval and classification first.
-    - ``level``: Confidence level of the intervals.
-    - ``notes``: Notes a reader needs to interpret the numbers.
+    """Result of ``compare_maps``, plain data: one line per measure (retrieval and classification first), the confidence
+    level of the intervals, and notes a reader needs to interpret the numbers.
     """
 
     rows: list[Difference]
@@ -120,55 +113,29 @@ def compare_maps(
     A : Map, or Embeddings or array_like of shape (n, d), or mapping of str to those
         A fitted map, or rows that are already mapped, paired with the target's rows, by modality or of one modality.
     B : as A, or mapping of str to Map
-        The map that ``A`` is compared with. With a mapping, each of several named maps is compared with ``A``.
-    source : Embeddings or array_like, or mapping of str to those, or None
-        Rows of the source model, as for ``congruence.evaluate``. None if mapped rows are passed for all maps.
-    target : Embeddings or array_like, or mapping of str to those
-        Rows of the target model.
-    modality : str, optional
-        Modality of rows that are not in a mapping.
-    labels, prompt_labels : mapping of str to str, optional
-        Class of each image and of each text by id, as for ``congruence.evaluate``.
+        The map that ``A`` is compared with, or several by name.
+    source, target : Embeddings or array_like, or mapping of str to those
+        As for ``congruence.evaluate``, and ``labels`` and ``prompt_labels``. ``source`` is None for mapped rows.
     metrics : sequence of str, optional
         Measure only these (see ``Difference``); Holm's correction is then over fewer lines.
     k : int, default=10
         Number of neighbors for ``recall_at_k`` and ``overlap_at_k``, which need more rows than this.
-    name : str, default="A"
-        Name of ``A`` in the result; a single other map is named ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
         Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a
-        whole. Either queries with identical vectors (``congruence.splits.duplicate_groups``), those with equal
-        labels, by id or in the order of the source rows (the target rows, if there is no source), or (None) each query
-        on its own. If no query of a line has a label, each is on its own too.
+        whole. Either queries with identical vectors, those with equal labels, by id or in the order of the source rows,
+        or (None) each query on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
         What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout``
         rule does not hold out. Use ``"keep"`` for new items, which the rule does not know.
-    level : float, default=0.95
-        Confidence level of the intervals.
-    draws : int, default=2000
-        Number of bootstrap samples.
-    permutations : int, default=9999
-        Number of permutations of the sign-flip test.
-
-    Raises
-    ------
-    InputError
-        If a map was fitted on some rows and ``fitted_rows="refuse"``; if no rows are left with ``"drop"``; if nothing
-        can be measured; or if a map is passed without source rows.
-    ShapeError, IdError
-        If labels or rows cannot be paired.
+    draws, permutations : int
+        Number of bootstrap samples, and of permutations of the sign-flip test.
 
     Notes
     -----
-    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped
-    queries are compared by McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by
-    flipping the signs of the groups' sums. Holm's correction is over all lines returned.
-
-    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test
-    whether a *method* is better, fit on several samples of the anchors.
-
-    Source: McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance
-    in natural language processing".
+    Hits of ungrouped queries are compared by McNemar's exact test; other scores, fractional hits under ties, and groups
+    by flipping the signs of the groups' sums (Dror et al. 2018). The maps and the gallery are fixed: the result is
+    about these two fitted maps and queries like these. To test whether a *method* is better, fit on several samples of
+    the anchors.
 
     Examples
     --------
@@ -237,11 +204,6 @@ class _MappedRows:
     aligned: Mapping[str, Embeddings]
     target: Mapping[str, Embeddings]
 
-    def center(self, modality: str, side: str) -> np.ndarray:
-        """Return a modality's mean in the target space: the map's, or that of the evaluated rows of this side."""
-        known = self.mapping.modality_means_.get(modality) if isinstance(self.mapping, OrthogonalMap) else None
-        return known[1] if known is not None else getattr(self, side)[modality].mean
-
 
 def _unseen_rows(
     models: Mapping[str, Map], sides: Sides, labels: LabelsById, prompt_labels: LabelsById, fitted_rows: str
@@ -277,13 +239,13 @@ def _unseen_rows(
                 fitted_on = np.count_nonzero(~unseen)
                 if fitted_rows == "refuse" and fitted_on:
                     raise InputError(
-                        f"Got {fitted_on:,} of {len(rows):,} {m} rows that {name} may have been fitted on.",
-                        "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
+                        f"{name} may have been fitted on {fitted_on:,} of {len(rows):,} {m} rows.",
+                        "Pass `fitted_rows='drop'`, or `fitted_rows='keep'` for new items.",
                     )
                 if not unseen.any():
                     raise InputError(
                         f"No {m} row was held out by all maps.",
-                        "Fit the maps with one `holdout=…`, or pass `fitted_rows='keep'` for new items.",
+                        "Fit with one `holdout=…`, or pass `fitted_rows='keep'` for new items.",
                     )
                 items[m] = rows.take(unseen)
     return kept, notes
@@ -321,8 +283,8 @@ def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Em
     """Check that the rows belong to the first map's items, in the same order."""
     if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
         raise IdError(
-            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, {len(known)}.",
-            "Pass rows with the same ids for all maps.",
+            f"Got {len(rows)} {modality} rows of {mapped.name!r}, not the {len(known)} of {first.name!r}.",
+            "Pass the same ids for all.",
         )
 
 
@@ -446,7 +408,7 @@ def _across(
     maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
 ) -> _QueryScores | None:
     """Classify images by texts, one of them mapped: ``which`` names both sides. None if this cannot be measured."""
-    columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
+    columns = []
     first: Embeddings | None = None
     for mapped in maps:
         images, texts = getattr(mapped, which[0]).get("image"), getattr(mapped, which[1]).get("text")
@@ -459,20 +421,15 @@ def _across(
         known = np.isin(of_image, of_text)
         if not known.any():
             return None
-        means = mapped.center("image", which[0]), mapped.center("text", which[1])
-        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
-            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
-            scores[known] = zero_shot_scores(
-                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
-            )
-            columns[name].append(scores)
+        scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
+        scores[known] = zero_shot_scores(images.vectors[known], texts.vectors, of_image[known], of_text)
+        columns.append(scores)
     assert first is not None
-    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
-    kept = np.isfinite(scored["zero_shot"]).all(axis=1)
+    scores = np.stack(columns, axis=1)
+    kept = np.isfinite(scores).all(axis=1)
     before = source.get("image") if which[0] == "aligned" else None
     vectors = (first if before is None else before).vectors[kept]
-    scored = {name: scores[kept] for name, scores in scored.items()}
-    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, scored)
+    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, {"zero_shot": scores[kept]})
 
 
 def _differences(

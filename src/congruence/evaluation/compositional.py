@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -33,17 +33,11 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True)
 class TaskRecall(PlainData):
-    """Recall at 1 on the items of one task.
-
-    - ``task``: ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have
-      the same words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
-      (``CATEGORY_NAMES``), for tasks with several.
-    - ``n``: Number of items.
-    - ``binary``: Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
-    - ``choice``: The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
-    - ``options``: Number of captions to choose from in ``choice``.
-    - ``ties``: Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
-      expectation is reported.
+    """Recall at 1 on the ``n`` items of one task. ``task`` is ``"replace"``, ``"add"``, ``"swap"``, one of the two
+    parts of swap (``"swap, order only"``, where both captions have the same words, and ``"swap, other words"``), or a
+    category (``CATEGORY_NAMES``). ``binary`` is the share of images nearer to their caption than to the wrong one
+    (chance 0.5), ``choice`` the same among ``options`` captions. Of ``ties`` items both captions have the same cosine;
+    the expectation of breaking them at random is reported.
     """
 
     task: str
@@ -65,33 +59,10 @@ def sugarcrepe_recall(
 ) -> list[TaskRecall]:
     """Measure image-to-text recall at 1 by task: between a caption and a wrong one, and among these and distractors.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-        Items to measure on: test items, if a model was trained on others.
-    image, caption, negative : array_like, shape (n, d)
-        Embeddings of each item's image and two captions in one space, from a dual encoder or a joint-space map.
-    options : int, default=5
-        Total number of captions to choose from; ``options − 2`` of them are distractors.
-    random_state : int, default=0
-        Random seed of the distractors; see ``distractors``.
-
-    Returns
-    -------
-    list of TaskRecall
-        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with
-        more than one. The distractors of a category are those of its task, so that the score of a task is the mean over
-        its categories.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If a task does not have enough captions of other images to draw from.
-
-    Notes
-    -----
-    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
-    cannot distinguish them, so they are also reported separately.
+    ``image``, ``caption``, ``negative`` (n, d) are embeddings in one space of each item; ``options − 2`` captions of
+    other images are distractors (``distractors``). There is one entry per task: replace, add, swap; then the two parts
+    of swap (in 574 of 911 items both captions have the same words); then SugarCrepe's categories, for tasks with
+    several, with the distractors of the task.
 
     Source: Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """
@@ -145,25 +116,30 @@ def text_only_recall(
 def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.ndarray) -> list[TaskRecall]:
     """Return recall by task from scores of each item's caption, wrong one and distractors (n, options − 2)."""
     binary, choice = chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))
-    ties = np.abs(right - wrong) <= TIE
+    rows = _rows(_tasks(items), binary, choice, np.abs(right - wrong) <= TIE)
+    return [TaskRecall(**row, options=drawn.shape[1] + 2) for row in rows]
+
+
+def _rows(
+    parts: list[tuple[str, np.ndarray]], binary: np.ndarray, choice: np.ndarray | None, ties: np.ndarray
+) -> list[Any]:
+    """Return the means over the items of each part, as ``TaskRow``."""
     return [
-        TaskRecall(
-            task,
-            int(mask.sum()),
-            float(binary[mask].mean()),
-            float(choice[mask].mean()),
-            drawn.shape[1] + 2,
-            int(ties[mask].sum()),
-        )
-        for task, mask in _tasks(items)
+        {
+            "task": name,
+            "n": int(mask.sum()),
+            "binary": float(binary[mask].mean()),
+            "choice": None if choice is None else float(choice[mask].mean()),
+            "ties": int(ties[mask].sum()),
+        }
+        for name, mask in parts
     ]
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2).
-
-    Their texts differ from each other and from the item's own. The draw depends only on the seed and on the items in
-    their order, so that every model gets the same questions.
+    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2). Their
+    texts differ from each other and from the item's own. The draw depends only on the seed and on the items in their
+    order, so that every model gets the same questions.
     """
     check_seed(random_state)
     check_choices(options)
@@ -259,12 +235,11 @@ def recall_by_task(
     options: int = 5,
     random_state: int = 0,
 ) -> tuple[list[TaskRow], str | None]:
-    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
-
-    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never
-    distractors; ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by
-    default those with identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice``
-    is None because there are too few captions of other images to draw.
+    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors. ``image``
+    and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never distractors;
+    ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by default those with
+    identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice`` is None because
+    there are too few captions of other images to draw.
     """
     check_seed(random_state)
     check_choices(options)
@@ -293,14 +268,4 @@ def recall_by_task(
     parts = [(str(name), codes == code) for code, name in enumerate(names)]
     if len(parts) > 1:
         parts.append(("all", np.ones(n, bool)))
-    rows: list[TaskRow] = [
-        {
-            "task": name,
-            "n": int(mask.sum()),
-            "binary": float(binary[mask].mean()),
-            "choice": None if choice is None else float(choice[mask].mean()),
-            "ties": int(ties[mask].sum()),
-        }
-        for name, mask in parts
-    ]
-    return rows, note
+    return _rows(parts, binary, choice, ties), note

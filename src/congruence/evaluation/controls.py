@@ -47,10 +47,9 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows (n, d) after a random rotation about the means; None if the center is the only row.
-
-        Each row gets an independent uniform direction: an average over rows has the same expectation as with one Haar
-        rotation, at n·d per draw instead of d³, and varies less.
+        """Return the rows (n, d) after a random rotation about the means; None if the center is the only row. Each row
+        gets an independent uniform direction: an average over rows has the same expectation as with one Haar rotation,
+        at n·d per draw instead of d³, and varies less.
         """
         if self._alone:
             return None
@@ -81,12 +80,11 @@ class Controls:
 
 
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
-    """Return the rows that replace the mapped rows of a map, set to their modality, in the two controls.
-
-    The constant is z ↦ μ_B. The random rotation of an ``OrthogonalMap`` is z ↦ μ_B + (z − μ_A) Q, the map itself with a
-    Haar Q (a random isometry or projection, if the widths differ); of another affine map f it is z ↦ μ_B + (f(z) − μ_B)
-    Q, since f may shrink what it adds to the mean. μ_A and μ_B are the means of the map's anchors; a map without means,
-    and nonlinear and joint-space maps, get those of the given (mapped) rows, so that the controls have more information
+    """Return the rows that replace the mapped rows of a map, set to their modality, in the two controls. The constant
+    is z ↦ μ_B. The random rotation of an ``OrthogonalMap`` is z ↦ μ_B + (z − μ_A) Q, the map itself with a Haar Q (a
+    random isometry or projection, if the widths differ); of another affine map f it is z ↦ μ_B + (f(z) − μ_B) Q, since
+    f may shrink what it adds to the mean. μ_A and μ_B are the means of the map's anchors; a map without means, and
+    nonlinear and joint-space maps, get those of the given (mapped) rows, so that the controls have more information
     than the map.
     """
     X, Y = np.asarray(X), np.asarray(Y)
@@ -109,10 +107,7 @@ def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray |
 def cosine_controls(
     mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
 ) -> Controls:
-    """Return the mean cosines of the constant and the random-rotation control on paired rows X and Y, shape (n, d).
-
-    ``mapping`` is a fitted map, set to the rows' modality. To be reported with
-    ``paired_cosine`` of the mapped rows.
+    """Return the mean cosines of the two controls on paired rows X and Y, shape (n, d), of a map set to their modality.
 
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem

@@ -34,17 +34,15 @@ _RESAMPLES = 1000
 class Exposure(PlainData):
     """Share of a store that can be matched under one protection with one number of known pairs.
 
-    - ``pairs``: Number of vectors whose texts are known.
-    - ``by_pairs``: Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs
+    - ``by_pairs``: Share of the vectors of unknown texts whose nearest candidate is their own, with a map of the pairs
       alone.
-    - ``found``: The same after refitting the map on mutual nearest neighbors; this may be lower.
-    - ``low``, ``high``: 95 % interval of ``found``.
+    - ``found``: The same after refitting on mutual nearest neighbors, which may be lower; ``low``, ``high``: 95 %
+      interval.
     - ``found_at_k``: Share whose own text is among the k nearest candidates.
-    - ``chance``: Value of ``found`` by chance: 1 / candidates.
-    - ``candidates``, ``n``: Number of candidate texts; number of vectors searched for, averaged over the draws.
-    - ``values``: ``found`` by draw.
-    - ``search``: Quality of the owner's own search under the protection: the share of the true k nearest stored vectors
-      that are still found.
+    - ``chance``: Value of ``found`` by chance; ``candidates``, ``n``: texts, and vectors searched for, averaged over
+      draws.
+    - ``search``: Share of the true nearest stored vectors that the owner's search still finds.
+    - ``values``: ``found`` in each draw.
     """
 
     protection: str
@@ -75,57 +73,28 @@ def measure_exposure(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> list[Exposure]:
-    """Measure how many vectors of a store can be matched to their text in another model, given a few known pairs.
+    """Measure how many stored vectors an outsider could match to their texts (``link``), by protection and number of
+    pairs.
+
+    It is a lower bound: an outsider may know more, have a more similar model, or use a better method. The interval
+    resamples draws and vectors (Owen 2007) and is never narrower than Wilson's for one draw.
 
     Parameters
     ----------
-    store : Embeddings or array_like, shape (n, d)
-        Vectors as they are stored.
-    texts : Embeddings or array_like, shape (m, e)
-        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if
-        there are no ids. Further candidates make the task harder, as they would for an outsider.
-    pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, ``congruence.UnpairedMap``
-        searches for the map, which takes minutes for thousands of rows and succeeds only if both sides contain nearly
-        the same items.
+    store, texts : Embeddings or array_like, shapes (n, d) and (m, e)
+        Stored vectors, and candidate texts in the outsider's model, matched by id or, without ids, by position.
     labels : mapping of str to str, optional
-        Id of the text of each stored vector, by the vector's id, if they differ (e.g. photos and classes).
+        Id of the text of each vector, by id, if they differ.
     queries : Embeddings or array_like, shape (q, d), optional
-        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as
-        queries.
-    protections : sequence of str, default=("none",)
-        See ``congruence.evaluation.exposure.protect``.
-    rounds : int, default=4
-        Number of refits on mutual nearest neighbors; 0 for none.
-    k : int, default=10
-        k of ``found_at_k`` and ``search``.
-    draws : int, default=5
-        Number of random draws of the known pairs, and of rotations and noise.
-    callback : callable, optional
-        Called with 1 after each draw.
-
-    Returns
-    -------
-    list of Exposure
-        By protection, and within it by number of pairs.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If no vectors other than the pairs remain, or there are at most ``k + 1`` rows.
-    IdError
-        If a stored vector has no label, or its text is not among the candidates.
-    ShapeError
-        If there are no ids and the numbers of texts and vectors differ, or queries have another width.
-
-    Notes
-    -----
-    The attack is ``congruence.evaluation.exposure.link``. The result is a lower bound on what can be matched: an
-    outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
-    (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
-
-    Source: Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and
-    statistical inference".
+        Queries by which the owner searches; by default stored vectors. They show what a protection costs.
+    pairs : sequence of int
+        Numbers of vectors whose texts are known; with 0, a map is searched without any.
+    protections : sequence of str
+        See ``protect``.
+    k : int
+        Length of the owner's result lists, and of ``found_at_k``.
+    draws, rounds : int
+        Number of random choices of the pairs, and most rounds of refining the map.
 
     Examples
     --------
@@ -199,8 +168,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides.",
-                "Pass `ids=…` for both, or `labels=…`.",
+                f"Got {len(store)} vectors and {len(texts)} texts without ids.", "Pass `ids=…` for both, or `labels=…`."
             )
         return np.arange(len(store))
     names = id_texts(store.ids)
@@ -212,7 +180,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"The text is not among the candidates of {np.count_nonzero(own < 0)} vectors ({names[own < 0][0]!r}, …).",
+            f"{np.count_nonzero(own < 0)} vectors ({names[own < 0][0]!r}, …) are without a text.",
             "Add them to `texts=…`.",
         )
     return own
@@ -279,11 +247,10 @@ def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
     """Map a store (n, d) into the space of texts (m, e) with known pairs, and rank each row's own text there: with the
-    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors.
-
-    The means of the whole store and of all candidates are known without any pair, and are subtracted first.
-    Similarities are corrected for hubs by CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word
-    translation without parallel data". Without known rows the first map comes from ``congruence.UnpairedMap``.
+    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors. The means of the whole store
+    and of all candidates are known without any pair, and are subtracted first. Similarities are corrected for hubs by
+    CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word translation without parallel data".
+    Without known rows the first map comes from ``congruence.UnpairedMap``.
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
@@ -341,22 +308,19 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
         name, equals, text = part.strip().partition("=")
         if name not in PROTECTIONS:
             raise ParameterError(
-                f"Got protection {part!r}; expected one of {', '.join(PROTECTIONS)}.",
-                "Name one of these, for example `noise=0.5`.",
+                f"Got protection {part!r}.", f"Name one of these: {', '.join(PROTECTIONS)}, such as `noise=0.5`."
             )
         try:
             value = float(text) if equals else np.nan
         except ValueError:
             value = np.nan
         if PROTECTIONS[name] != bool(equals) or (equals and not (np.isfinite(value) and value > 0)):
-            needed = "a positive number after it" if PROTECTIONS[name] else "no number"
             raise ParameterError(
-                f"Got protection {part!r}; expected {name} with {needed}.",
-                f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}.",
+                f"Got protection {part!r}.", f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
             )
         if name == "pca" and not (value == int(value) and value <= width):
             raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}; expected a whole number up to it.",
+                f"Got protection {part!r} for vectors of width {width}.",
                 f"Write `pca={max(width // 4, 1)}`, for example.",
             )
         steps.append((name, value))
@@ -386,8 +350,8 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection `pca={value:g}` after a step that leaves {out.shape[1]} directions.",
-                    "Use only the smaller `pca=…`.",
+                    f"Got `pca={value:g}` after a step that leaves {out.shape[1]} directions.",
+                    "Use the smaller `pca=…`.",
                 )
             gram = out.T.astype(np.float64) @ out
             V = np.linalg.eigh(gram)[1][:, ::-1][:, : int(value)].astype(out.dtype)

@@ -23,23 +23,10 @@ def search(
     side: str = "source",
     hubness: str = "auto",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers of the k nearest gallery rows of each query, and their similarities, nearest first.
-
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d')
-        Rows of the two models, not yet mapped.
-    k : int, default=10
-    side : {"source", "target"}, default="source"
-        Which model the queries are of; the gallery is of the other.
-    hubness : {"auto", "csls", "none"}, default="auto"
-        "csls" subtracts from each cosine half the gallery row's density among the queries of the map's ``banks_``, so
-        the result of a query does not depend on the others; "auto" does so if the map chose it when it was fitted.
-
-    Returns
-    -------
-    rows : ndarray of int, shape (m, k)
-    similarities : ndarray, shape (m, k)
+    """Return the row numbers (m, k) of the k nearest gallery rows of each query, and their similarities, nearest first.
+    ``queries`` and ``gallery`` are unmapped rows of the two models, ``side`` the model of the queries. "csls" subtracts
+    from each cosine half the gallery row's density among the queries of the map's ``banks_``, so that the result of a
+    query does not depend on the others; "auto" does so if the map chose it when it was fitted.
     """
     check_positive(k, "k", integer=True)
     check_choice(side, SIDES, "side")
@@ -50,7 +37,7 @@ def search(
     if hubness == "csls" or (hubness == "auto" and mapping.facts_.get("hubness") == "csls"):
         if mapping.banks_ is None:
             raise ParameterError(
-                "Got `hubness='csls'` and a map without rows to compute densities from.",
+                "Got `hubness='csls'` for a map without rows to compute densities.",
                 "Fit a SelfTrainedMap, or pass `hubness='none'`.",
             )
         bank = mapping.banks_[asked].astype(G.dtype)

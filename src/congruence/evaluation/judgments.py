@@ -56,20 +56,19 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             continue
         if len(parts) != 4:
             raise InputError(
-                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4.",
-                "Write query, 0, document and grade, for example: q1 0 d7 1.",
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}).",
+                "Write q1 0 d7 1, for example.",
             )
         query, _, document, grade = parts
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
             raise InputError(
-                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number.",
-                "Write 0 for a document that is not relevant, and 1 or more for a relevant one.",
+                f"Got the grade {short(grade, 20)!r} in line {number} of {path}.",
+                "Write a whole number, above 0 if relevant.",
             )
         known = out.setdefault(query, {})
         if document in known:
             raise InputError(
-                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number}).",
-                "Remove one of the two lines.",
+                f"Document {short(document, 60)!r} is judged twice for one query (line {number}).", "Remove a line."
             )
         known[document] = int(grade)
     if not out:
@@ -103,8 +102,7 @@ def judge(
         grades = [np.ones(len(relevant)) for relevant in rows]
     elif not (queries.has_ids and index.has_ids):
         raise InputError(
-            "Got queries or an index without ids; expected ids, by which relevant rows are found.",
-            "Pass Embeddings with `ids=…`, or `labels=…` with the class of each row.",
+            "Got queries or an index without ids.", "Pass Embeddings with `ids=…`, or `labels=…` of all rows."
         )
     else:
         at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
@@ -145,11 +143,9 @@ def _ideal(grades: np.ndarray, discounts: np.ndarray) -> float:
 def ranked_scores(
     found: np.ndarray, judgments: Judgments, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
 ) -> dict[str, np.ndarray]:
-    """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query.
-
-    nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1) over its best possible value, with the grade itself as g,
-    as in trec_eval and scikit-learn. Rows without a judgment count as not relevant; every query must have a relevant
-    row.
+    """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query. nDCG
+    (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1) over its best possible value, with the grade itself as g, as
+    in trec_eval and scikit-learn. Rows without a judgment count as not relevant; every query must have a relevant row.
     """
     check_choice(mode, MODES, "mode")
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))

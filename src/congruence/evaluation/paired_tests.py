@@ -24,7 +24,6 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 
 def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> float:
     """Return the two-sided p-value of the sign-flip test that the ``sums`` of paired differences (g,) have mean zero.
-
     If the scores of the two are exchangeable within a group, its sum has either sign with equal probability. All 2^g
     flips are enumerated if they are at most ``permutations + 1``; otherwise the observed signs are included among the
     random ones, so that the test never rejects more often than its level (Phipson and Smyth 2010).
@@ -59,11 +58,10 @@ def bootstrap_intervals(
     sums: np.ndarray, sizes: np.ndarray, level: float, draws: int, rng: np.random.Generator, largest: np.ndarray
 ) -> np.ndarray:
     """Return bootstrap intervals (2, q) of mean differences; groups, of ``sums`` (g, q) and ``sizes`` (g,), are
-    resampled as a whole.
-
-    Percentiles at Φ(√(g / (g − 1)) · t), t Student's quantile, because plain ones are too narrow for few groups
-    (Hesterberg 2015, section 4). If no query disagrees, the interval is what g groups without a disagreement cannot
-    exclude (Clopper and Pearson 1934), ± ``largest`` (q,) · (1 − (α/2)^(1/g)); with one group it is ± largest.
+    resampled as a whole. Percentiles at Φ(√(g / (g − 1)) · t), t Student's quantile, because plain ones are too narrow
+    for few groups (Hesterberg 2015, section 4). If no query disagrees, the interval is what g groups without a
+    disagreement cannot exclude (Clopper and Pearson 1934), ± ``largest`` (q,) · (1 − (α/2)^(1/g)); with one group it is
+    ± largest.
     """
     from scipy.special import ndtr, stdtrit
 

@@ -45,21 +45,16 @@ LabelsById: TypeAlias = "Mapping[str, str] | None"
 class Score:
     """One line of an evaluation.
 
-    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``,
-      ``"distance"``; for joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``,
-      ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. If retrieval uses centering or a correction for hubs, the name
-      ends in that variant's suffix (``Ranking``).
-    - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for
-      joint-space maps ``"aligned source image"`` with ``"aligned target text"``.
-    - ``after``: Score with the map.
-    - ``before``: Score with the unmapped source vectors; None if the widths differ or the comparison is not meaningful.
-    - ``source``, ``target``: Scores of the source model alone and of the target model alone; the target's is the
-      oracle.
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"cosine"``, ``"distance"``; for joint-space
+      maps ``"recall_at_k"``, ``"mean_recall_at_1"``, ``"zero_shot"``, ``"cosine"``. With a correction for hubs the name
+      ends in that of the correction.
+    - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``.
+    - ``after``, ``before``: Score with the map, and with the unmapped vectors, if widths agree and it is meaningful.
+    - ``source``, ``target``: Scores of each model alone; the target's is the oracle.
     - ``n``: Number of items (for a joint-space map: pairs, or queries).
-    - ``chance``: Score of neighbors drawn at random, for retrieval and classification.
-    - ``control_constant``, ``control_random_rotation``: For cosine and distance: the score with every mapped row
-      replaced by the target's mean, and with a random rotation about the correct means
-      (``congruence.evaluation.controls``).
+    - ``chance``: Score of neighbors drawn at random.
+    - ``control_constant``, ``control_random_rotation``: The cosine or distance with every mapped row replaced by the
+      target's mean, and with a random rotation about the correct means (``congruence.evaluation.controls``).
     """
 
     metric: str
@@ -75,54 +70,26 @@ class Score:
     control_random_rotation: float | None = None
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """A variant of retrieval: each side centered at the mean of its own rows, corrected for hubs of the evaluated
-    queries.
-    """
-
-    center: bool = False
-    hubness: Hubness | None = None
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the measure's name: empty, ``"_centered"``, ``"_csls"``, and so on."""
-        return "_centered" * self.center + (f"_{self.hubness.name}" if self.hubness else "")
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes on the rows from which its means and its query bank are computed."""
-        notes = []
-        if self.center:
-            notes.append("Centered retrieval subtracts the mean of the evaluated rows, on each side its own.")
-        if self.hubness:
-            notes.append(
-                f"Scores corrected by {self.hubness.name} use the evaluated queries as the bank: they are those of "
-                "queries that arrive together (transductive)."
-            )
-        return notes
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments of a retrieval measure."""
-        return {"center": self.center, "hubness": self.hubness}
+def suffix(hubness: Hubness | None) -> str:
+    """Return the end of a score's name under a correction for hubs."""
+    return f"_{hubness.name}" if hubness else ""
 
 
-def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
-    """Return the requested variants of retrieval: plain, centered, corrected, and both."""
-    correction = as_hubness(hubness)
-    corrections = (None,) if correction is None else (None, correction)
-    return [Ranking(centered, kind) for kind in corrections for centered in ((False, True) if center else (False,))]
+def bank_notes(hubness: Hubness | None) -> list[str]:
+    """Return the note on the rows from which a correction for hubs is computed."""
+    if hubness is None:
+        return []
+    return [
+        f"Scores corrected by {hubness.name} use the evaluated queries as the bank: they are those of queries that "
+        "arrive together (transductive)."
+    ]
 
 
 @dataclass(frozen=True)
 class Scores(PlainData):
-    """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
-
-    - ``rows``: Retrieval and classification first, then cosines and distances with their controls.
-    - ``covered_share``: By modality, the mean share of the source vectors' variance (norm²) in directions that the
-      anchors cover.
-    - ``notes``: Notes a reader needs to interpret the numbers.
+    """Result of ``evaluate``: plain data, ready for a table, JSON or a report. ``rows`` has retrieval and
+    classification first, then cosines and distances with their controls; ``covered_share``, by modality, the mean share
+    of the source vectors' variance in directions that the anchors cover.
     """
 
     rows: list[Score]
@@ -164,57 +131,31 @@ def evaluate(
     modality: str | None = None,
     labels: Mapping[str, str] | None = None,
     prompt_labels: Mapping[str, str] | None = None,
-    center: bool = False,
     hubness: str | Hubness | None = None,
 ) -> Scores:
     """Score a map on embeddings from both models, within each modality and across modalities.
 
+    Rows are mapped in the map's own role: how the mean of a modality is read is the map's affair
+    (``congruence.maps.readout``). Joint-space maps are measured in their joint space: every modality of the source
+    against every modality of the target, matched by id within a modality and by class (or id) across modalities. Each
+    cosine is reported with two controls on the same rows, retrieval and classification with chance.
+
     Parameters
     ----------
-    mapping : Map
-        A fitted map.
     source, target : Embeddings or array_like, or mapping of str to those
         Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
-        missing; everything that the data allow is measured. Rows are paired as in ``congruence.fit``: by id, or by
-        position if they have no ids.
+        missing; everything that the data allow is measured. Rows are paired by id, or by position if they have no ids.
     modality : str, optional
         Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality
         the map was fitted on, else ``"other"``.
     labels : mapping of str to str, optional
         Class of each image, by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
-        Class of each text, by id, for several prompts per class, which are ensembled. By default a text's
-        id is its class. For joint-space maps the label may also be the id of the image that a text describes.
-    center : bool, default=False
-        Also measure retrieval after subtracting the mean of the evaluated queries from the queries and the mean of the
-        evaluated gallery from the gallery. The names of these lines end in ``_centered``. ``zero_shot_centered`` is
-        always measured.
+        Class of each text, by id, for several prompts per class, which are ensembled. By default a text's id is its
+        class. For joint-space maps the label may also be the id of the image that a text describes.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls``
-        or ``_qb_norm``. The evaluated queries are the query bank (transductive).
-
-    Raises
-    ------
-    InputError
-        If nothing can be measured, only one of source and target is a mapping, or images or prompts have no class.
-    SpaceMismatchError, DirectionError, ModalityError
-        If the embeddings do not belong to the map's spaces or modalities.
-
-    Notes
-    -----
-    ``zero_shot_centered`` subtracts each modality's own mean on both sides before the cosine. It is the fair measure
-    when the mean of one modality in the target space is unknown, and when there are few anchors: an offset in a
-    direction that the anchors do not cover cannot be mapped.
-
-    Joint-space maps are measured in their joint space: every modality of the source against every modality of the
-    target, matched by id within a modality and by class (or id) across modalities. ``cosine`` is the mean over all
-    matching pairs, ``recall_at_k`` the share of rows with a match among their k nearest, ``mean_recall_at_1`` the mean
-    of both directions, and ``zero_shot``, with ``labels``, the accuracy of classifying images by prompts that are
-    ensembled after they are mapped.
-
-    Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a
-    random rotation about the correct means. Retrieval and classification are reported with chance
-    (``congruence.evaluation.controls``).
+        Also measure retrieval and classification with a correction for hubs, whose query bank are the evaluated queries
+        (transductive). The names of these lines end in ``_csls`` or ``_qb_norm``.
 
     Source: Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
@@ -223,13 +164,13 @@ def evaluate(
     if not sides["source"]:
         raise InputError("No source embeddings.", "Pass `source=…` as a dict of embeddings by modality.")
     labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
-    variants = rankings(center, hubness)
+    variants = (None,) if hubness is None else (None, as_hubness(hubness))
     measure = _measure_joint if isinstance(mapping, HeadsMap) else _measure
     rows, notes = measure(mapping, sides, labels, prompt_labels, variants)
     if not rows:
         raise InputError(
-            "The two sides have no ids or classes in common, so nothing can be measured.",
-            "Pass the same ids for both, or `labels=…` of the images and `prompt_labels=…` of the texts.",
+            "The two sides have no ids or classes in common: nothing can be measured.",
+            "Pass the same ids, or `labels=…`.",
         )
     covered = {}
     if isinstance(mapping, OrthogonalMap):
@@ -238,7 +179,7 @@ def evaluate(
                 items = ensembled_prompts(items, prompt_labels)
             covered[m] = float(map_for(mapping, m).covered_share(items.vectors).mean())
     distances = ("cosine", "distance")  # they mean little without the controls, so they are last
-    return Scores(sorted(rows, key=lambda row: row.metric in distances), covered, notes + variants[-1].notes)
+    return Scores(sorted(rows, key=lambda row: row.metric in distances), covered, notes + bank_notes(variants[-1]))
 
 
 # ------------------------------------------------------------------ rows
@@ -264,8 +205,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
         for m, rows in items.items():
             if rows.space.modality not in (None, m):
                 raise ModalityError(
-                    f"Got {rows.space.modality} vectors for the modality {m!r}.",
-                    f"Pass them as {rows.space.modality!r}.",
+                    f"Got {rows.space.modality} vectors as {m!r}.", f"Pass them as {rows.space.modality!r}."
                 )
             for mapping in models.values():
                 spaces = mapping.source_space_, mapping.target_space_
@@ -328,7 +268,7 @@ def with_vectors(rows: Embeddings, vectors: RowsLike) -> Embeddings:
 
 
 def _measure(
-    mapping: Map, sides: Sides, labels: LabelsById, prompt_labels: LabelsById, variants: list[Ranking]
+    mapping: Map, sides: Sides, labels: LabelsById, prompt_labels: LabelsById, variants: Sequence[Hubness | None]
 ) -> tuple[list[Score], list[str]]:
     """Compare mapped rows with the target's: the same items, and images with texts."""
     sides = {side: dict(items) for side, items in sides.items()}
@@ -343,12 +283,16 @@ def _measure(
     for m in sides["source"]:
         if m in sides["target"]:
             rows += _within(map_for(mapping, m), m, sides, aligned[m], labels if m == "image" else None, variants)
-    across, notes = _across(mapping, sides, aligned, labels, rankings(True, variants[-1].hubness))
-    return rows + across, notes
+    return rows + _across(sides, aligned, labels, variants), []
 
 
 def _within(
-    mapping: Map, modality: str, sides: Sides, aligned: Embeddings, labels: LabelsById, variants: list[Ranking]
+    mapping: Map,
+    modality: str,
+    sides: Sides,
+    aligned: Embeddings,
+    labels: LabelsById,
+    variants: Sequence[Hubness | None],
 ) -> list[Score]:
     """Compare the same items in both models: class retrieval, cosine and distance."""
     raw = Pairs.join(sides["source"][modality], sides["target"][modality])
@@ -365,16 +309,14 @@ def _within(
     old, new = raw.source.vectors, raw.target.vectors
     rows = []
     for variant in variants:
-        if variant.center and n < 2:  # a single row minus its mean is zero
-            continue
-        own: Callable[..., float] = partial(class_retrieval, query_labels=group, **variant.options)
-        target = own(new, new) if variant.hubness else 1.0
-        rows.append(line(f"retrieval{variant.suffix}", own, target=target, chance=chance_at_k(sizes[group], n)))
+        own: Callable[..., float] = partial(class_retrieval, query_labels=group, hubness=variant)
+        target = own(new, new) if variant else 1.0
+        rows.append(line(f"retrieval{suffix(variant)}", own, target=target, chance=chance_at_k(sizes[group], n)))
         if len(sizes) < n:
             # With several items per class, the query's own counterpart makes the task too easy; exclude it as well.
             other = partial(own, exclude_self=True)
             chance = chance_at_k((sizes - 1)[group], n - 1)
-            name = f"retrieval_other{variant.suffix}"
+            name = f"retrieval_other{suffix(variant)}"
             rows.append(line(name, other, source=other(old, old), target=other(new, new), chance=chance))
     for name, fn, best in (("cosine", paired_cosine, 1.0), ("distance", paired_distance, 0.0)):
         found = controls.score(lambda rows, fn=fn: fn(rows, mapped.target.vectors))  # type: ignore[misc]
@@ -385,8 +327,8 @@ def _within(
 
 
 def _across(
-    mapping: Map, sides: Sides, aligned: Mapping[str, Embeddings], labels: LabelsById, variants: list[Ranking]
-) -> tuple[list[Score], list[str]]:
+    sides: Sides, aligned: Mapping[str, Embeddings], labels: LabelsById, variants: Sequence[Hubness | None]
+) -> list[Score]:
     """Classify images by texts, for every combination of models that the embeddings allow."""
     spaces = {
         (side, m): items
@@ -394,15 +336,8 @@ def _across(
         for m, items in by_modality.items()
         if m in ("image", "text")
     }
-    means, from_data = {}, []
-    for (side, m), items in spaces.items():
-        known = mapping.modality_means_.get(m) if isinstance(mapping, OrthogonalMap) else None
-        # The mean of the aligned rows is the image of the source mean under the map, which is the target mean.
-        means[side, m] = items.mean if known is None else known[0] if side == "source" else known[1]
-        if known is None and side != "aligned":
-            from_data.append(f"{side} {m}")
 
-    def accuracy(image: str, text: str, variant: Ranking) -> tuple[float | None, int]:
+    def accuracy(image: str, text: str, variant: Hubness | None) -> tuple[float | None, int]:
         a, b = spaces.get((image, "image")), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
             return None, 0
@@ -415,10 +350,7 @@ def _across(
                 f"No image's class is among the texts ({name_rows(first, wanted)}, …; {name_rows(first, b.ids)}, …).",
                 "Pass `labels=…` whose values are ids of the texts.",
             )
-        center = (means[image, "image"], means[text, "text"]) if variant.center else None
-        value = zero_shot_accuracy(
-            a.vectors[known], b.vectors, of_image[known], of_text, center=center, hubness=variant.hubness
-        )
+        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, hubness=variant)
         return value, int(known.sum())
 
     rows = []
@@ -433,7 +365,7 @@ def _across(
                 continue
             rows.append(
                 Score(
-                    f"zero_shot{variant.suffix}",
+                    f"zero_shot{suffix(variant)}",
                     f"{image} image",
                     f"{text} text",
                     after=after,
@@ -444,10 +376,7 @@ def _across(
                     chance=1 / len(spaces[text, "text"]),
                 )
             )
-    notes = []
-    if from_data and {m for _, m in spaces} == {"image", "text"}:
-        notes.append(f"Centered scores use the mean of the evaluated rows for: {', '.join(sorted(from_data))}.")
-    return rows, notes
+    return rows
 
 
 # ------------------------------------------------------------------ maps into a joint space
@@ -465,7 +394,7 @@ _Cases: TypeAlias = dict[str, tuple[_Keyed, _Keyed]]
 
 
 def _measure_joint(
-    mapping: Map, sides: Sides, labels: LabelsById, prompt_labels: LabelsById, variants: list[Ranking]
+    mapping: Map, sides: Sides, labels: LabelsById, prompt_labels: LabelsById, variants: Sequence[Hubness | None]
 ) -> tuple[list[Score], list[str]]:
     """Compare every modality of the source with every modality of the target in the joint space."""
     sides = {side: dict(items) for side, items in sides.items()}
@@ -493,7 +422,7 @@ def _measure_joint(
             scores += _matched(names, cases, variants)
             if labels is not None and {ours, theirs} == {"image", "text"}:
                 images_first = (names[::-1], _swapped(cases)) if ours == "text" else (names, cases)
-                scores += [_zero_shot(*images_first, variant) for variant in variants if _has_means(variant, cases)]
+                scores += [_zero_shot(*images_first, variant) for variant in variants]
     return scores, notes
 
 
@@ -548,15 +477,6 @@ def _swapped(cases: _Cases) -> _Cases:
     return {name: (b, a) for name, (a, b) in cases.items()}
 
 
-def _has_means(ranking: Ranking, cases: _Cases) -> bool:
-    """Return whether the rows can be centered: with a single key, centering leaves nothing to compare."""
-    return not ranking.center or all(
-        len(np.unique(rows.keys[np.isin(rows.keys, other.keys)])) > 1
-        for a, b in cases.values()
-        for rows, other in ((a, b), (b, a))
-    )
-
-
 def _line(
     metric: str,
     names: tuple[str, ...],
@@ -574,19 +494,19 @@ def _line(
     return Score(metric, names[0], names[1], n=n, chance=chance, **values)
 
 
-def _matched(names: tuple[str, str], cases: _Cases, variants: Sequence[Ranking]) -> list[Score]:
+def _matched(names: tuple[str, str], cases: _Cases, variants: Sequence[Hubness | None]) -> list[Score]:
     """Return the scores of matching rows: their mean cosine, and retrieval in both directions."""
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
     controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Keyed(rows, a.keys), b))
     scores = [_line("cosine", names, cases, _mean_cosine, int(ours @ theirs), controls=controls)]
-    for ranking in variants:
-        for k in (1, 5, 10) if _has_means(ranking, cases) else ():
-            scores += _recalls(names, cases, ranking, k)
+    for hubness in variants:
+        for k in (1, 5, 10):
+            scores += _recalls(names, cases, hubness, k)
     return scores
 
 
-def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) -> list[Score]:
+def _recalls(names: tuple[str, str], cases: _Cases, hubness: Hubness | None, k: int) -> list[Score]:
     """Return recall at k in both directions and, for k = 1, also their mean."""
     scores = []
     for direction, both in ((names, cases), (names[::-1], _swapped(cases))):
@@ -595,16 +515,16 @@ def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) ->
             keys, counts = np.unique(gallery.keys, return_counts=True)
             known = queries.keys[np.isin(queries.keys, keys)]
             chance = chance_at_k(counts[np.searchsorted(keys, known)], len(gallery.keys), k)
-            recall = partial(_recall, k=k, ranking=ranking)
+            recall = partial(_recall, k=k, hubness=hubness)
             scores.append(
-                _line(f"recall_at_{k}{ranking.suffix}", direction, both, recall, len(known), k, chance=chance)
+                _line(f"recall_at_{k}{suffix(hubness)}", direction, both, recall, len(known), k, chance=chance)
             )
     if k == 1:
         means: dict[str, Any] = {}
         for column in ("after", "before", "source", "target", "chance"):
             values = [getattr(score, column) for score in scores]
             means[column] = None if None in values else float(np.mean(values))
-        scores.append(Score(f"mean_recall_at_1{ranking.suffix}", *names, n=sum(score.n for score in scores), **means))
+        scores.append(Score(f"mean_recall_at_1{suffix(hubness)}", *names, n=sum(score.n for score in scores), **means))
     return scores
 
 
@@ -631,23 +551,23 @@ def _mean_cosine(a: _Keyed, b: _Keyed) -> float:
     return float(np.vdot(*sums) / (ours @ theirs))
 
 
-def _recall(queries: _Keyed, gallery: _Keyed, k: int, ranking: Ranking) -> float:
+def _recall(queries: _Keyed, gallery: _Keyed, k: int, hubness: Hubness | None) -> float:
     """Return the share of queries with a match that find one among their k nearest gallery rows."""
     asked = np.flatnonzero(np.isin(queries.keys, gallery.keys))
     order = np.argsort(gallery.keys, kind="stable")
     starts, stops = (np.searchsorted(gallery.keys[order], queries.keys[asked], side) for side in ("left", "right"))
     relevant = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k, **ranking.options)
+    return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k, hubness=hubness)
 
 
-def _zero_shot(names: tuple[str, ...], cases: _Cases, ranking: Ranking) -> Score:
+def _zero_shot(names: tuple[str, ...], cases: _Cases, hubness: Hubness | None) -> Score:
     """Return the accuracy of classifying images by prompts, averaged per class in the space of the comparison."""
 
     def accuracy(images: _Keyed, texts: _Keyed) -> float:
         prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)
         known = np.isin(images.keys, classes)
-        return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes, **ranking.options)
+        return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes, hubness=hubness)
 
     images, texts = cases["after"]
     n, chance = int(np.isin(images.keys, texts.keys).sum()), 1 / len(np.unique(texts.keys))
-    return _line(f"zero_shot{ranking.suffix}", names, cases, accuracy, n, chance=chance)
+    return _line(f"zero_shot{suffix(hubness)}", names, cases, accuracy, n, chance=chance)

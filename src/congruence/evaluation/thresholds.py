@@ -32,18 +32,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation(PlainData):
-    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
-
-    Rates are measured on queries that the translation was not fitted on (cross-validation).
-
-    - ``threshold``: The old threshold.
-    - ``value``: The threshold to use instead.
-    - ``fpr_old``, ``fpr_unchanged``, ``fpr``: False-positive rate, i.e. the share of irrelevant pairs of a query and a
-      row above the threshold: with the old model; with mapped vectors and the old threshold; with mapped vectors and
-      ``value``.
-    - ``fpr_interval``: 95 % interval of ``fpr``, from resampled queries.
-    - ``recall_old``, ``recall_unchanged``, ``recall``: Share of relevant pairs above the threshold; None if no pair is
-      known to be relevant.
+    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped. ``value``
+    is the threshold to use instead. False-positive rates (the share of irrelevant pairs above the threshold) and recall
+    (of relevant pairs; None if none is known) are measured on queries that the translation was not fitted on: with the
+    old model, with mapped vectors and the old threshold (``_unchanged``), and with mapped vectors and ``value``, whose
+    95 % interval is from resampled queries.
     """
 
     threshold: float
@@ -76,7 +69,7 @@ class Thresholds:
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
                 f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}.",
-                "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
+                "Pass a `threshold=…` of this range.",
             )
         at = [float(np.interp(threshold, old, row)) for row in self.table]
         fpr = at[2], at[3], at[4], (at[5], at[6])
@@ -154,9 +147,8 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``.
-
-    ``new`` and ``old`` are queries (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
+    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``. ``new`` and ``old`` are queries
+    (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
@@ -165,8 +157,7 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.",
-            "Pass more queries, or `folds=2`.",
+            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.", "Pass more, or `folds=2`."
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)

@@ -33,7 +33,11 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         self._vectors = TextVectors(encoder, bridge, **options)
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
-        """Return the vectors of texts, shape (dim,)."""
+        """Return the vectors of documents, shape (dim,), mapped as rows of the store."""
+        return list(self._vectors(input, "store"))
+
+    def embed_query(self, input: Documents) -> list[np.ndarray]:
+        """Return the vectors of queries, shape (dim,)."""
         return list(self._vectors(input))
 
     @staticmethod

@@ -5,6 +5,8 @@ https://docs.lancedb.com/embedding
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from congruence._utils.optional import require
@@ -47,12 +49,16 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         """Return the width of the vectors."""
         return self._vectors.dim
 
-    def generate_embeddings(self, texts: list[str | None] | np.ndarray) -> list[np.ndarray | None]:
-        """Return the vectors of texts, shape (dim,); None for a missing value."""
-        rows = iter(self._vectors([text for text in texts if text is not None]))
+    def compute_query_embeddings(self, query: str, *args: object, **kwargs: object) -> list[np.ndarray | None]:
+        """Return a list with the vector of a query."""
+        return self.generate_embeddings(self.sanitize_input(query), "query")
+
+    def generate_embeddings(self, texts: list[str | None] | np.ndarray, role: str = "store") -> list[np.ndarray | None]:
+        """Return the vectors of texts, shape (dim,), mapped as rows of the store; None for a missing value."""
+        rows = iter(self._vectors([text for text in texts if text is not None], role))
         return [None if text is None else next(rows) for text in texts]
 
-    def compute_query_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
+    def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
         """Return a list with the vector of a query, without retries."""
         return list(self.compute_query_embeddings(*args, **kwargs))
 

@@ -98,6 +98,9 @@ def export_onnx(
     return Path(path)
 
 
+_COLUMNS = np.array([1], np.int64)  # the axis of rows' sums
+
+
 class _Graph:
     """Collects the nodes and constants of a graph while layers are added."""
 
@@ -112,7 +115,7 @@ class _Graph:
         for value in inputs:
             names.append(value if isinstance(value, str) else f"constant_{len(self.constants)}")
             if not isinstance(value, str):
-                kind = np.int64 if isinstance(value, np.ndarray) and value.dtype == np.int64 else np.float32
+                kind = np.int64 if value is _COLUMNS else np.float32
                 self.constants[names[-1]] = np.ascontiguousarray(value, dtype=kind).reshape(np.shape(value))
         output = f"{operator.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [output], **attributes))
@@ -127,9 +130,6 @@ class _Graph:
     def product(self, x: str, weight: np.ndarray, bias: np.ndarray | None) -> str:
         """Add ``x @ weight + bias`` as one operator."""
         return self.add("Gemm", x, weight) if bias is None else self.add("Gemm", x, weight, bias)
-
-
-_COLUMNS = np.array([1], np.int64)  # the axis of rows' sums
 
 
 def _normalize(g: _Graph, layer: Layer, x: str) -> str:

@@ -50,18 +50,13 @@ _log = logging.getLogger("congruence.serve")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the size, number and duration of requests.
+    """Limits on the size, number and duration of requests."""
 
-    ``max_batch``: texts per request, and per call of the encoder; ``max_body``: bytes of a request; ``max_chars``:
-    characters of a text; ``max_waiting``: requests in progress (being read, waiting or being encoded), after which
-    further ones are told to retry; ``timeout``: seconds after which a request without vectors is refused.
-    """
-
-    max_batch: int = 256
-    max_body: int = 2 * 2**20
-    max_chars: int = 32768
-    max_waiting: int = 256
-    timeout: float = 30.0
+    max_batch: int = 256  # texts per request, and per call of the encoder
+    max_body: int = 2 * 2**20  # bytes of a request
+    max_chars: int = 32768  # characters of a text
+    max_waiting: int = 256  # requests being read, waiting or being encoded; further ones are told to retry
+    timeout: float = 30.0  # seconds after which a request without vectors is refused
 
 
 def create_app(

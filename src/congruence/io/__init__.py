@@ -113,10 +113,8 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     if kind.names_ids:
         return ids
     if kind.key is None or kind.read_column is None:
-        raise ParameterError(
-            f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array.",
-            "Pass `ids=…` with the path of a file of ids.",
-        )
+        problem = f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array."
+        raise ParameterError(problem, "Pass `ids=…` with the path of a file of ids.")
     from congruence.io.ids import column_ids
 
     return column_ids(kind.read_column(path, ids), f"{path}:{ids}")
@@ -186,10 +184,8 @@ def open_sink(
     if column_out is not None and not kind.keeps_columns:
         known = [name for name in suffixes(lambda one: one.sink is not None and one.sink.keeps_columns) if name]
         named = list({find_format(f"x{suffix}"): suffix for suffix in reversed(known)}.values())[::-1]
-        raise ParameterError(
-            f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
-            f"Choose {', '.join(named[:-1])} or {named[-1]}.",
-        )
+        problem = f"Got `column_out={column_out!r}` for {path}; expected an output with named columns."
+        raise ParameterError(problem, f"Choose {', '.join(named[:-1])} or {named[-1]}.")
     return kind(
         path,
         n=n,

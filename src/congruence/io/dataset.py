@@ -190,10 +190,8 @@ def describe_fragments(
 
 def _of_another_table(place: Location, table: Table, first: Table) -> ParameterError:
     odd, usual = (one.name.removeprefix(f"{place.shown}/") for one in (table, first))
-    return ParameterError(
-        f"Got other columns, or vectors of another width, in {odd} than in {usual} of {place.shown}.",
-        "Move files of another table into a folder of their own.",
-    )
+    problem = f"Got other columns, or vectors of another width, in {odd} than in {usual} of {place.shown}."
+    return ParameterError(problem, "Move files of another table into a folder of their own.")
 
 
 def split_spec(spec: str) -> tuple[Location, str | None]:

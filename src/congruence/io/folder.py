@@ -185,10 +185,8 @@ class FolderSource(Source):
         numbers, wanted = ([re.findall(r"0*(\d+)$", path.stem) for path in paths] for paths in (tables, parts))
         if numbers != wanted:
             found = ", ".join(path.name for path in tables[:5]) or "no files"
-            raise ParameterError(
-                f"Got {found} in {home} for {len(parts)} parts; expected one metadata file for each number.",
-                "Add the missing files, or remove those left over.",
-            )
+            problem = f"Got {found} in {home} for {len(parts)} parts; expected one metadata file for each number."
+            raise ParameterError(problem, "Add the missing files, or remove those left over.")
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
             names = column_ids(ParquetSource.read_column(str(table), column), f"{table}:{column}")

@@ -72,9 +72,8 @@ def find_format(
     one: type[Source] | None = None if place is None else _load(place)
     if one is None or not where(one):
         known = ", ".join(name or "a folder of parts" for name in suffixes(where))
-        raise ParameterError(
-            f"Got {str(path)!r} for {what}; expected one of {known}.", "Pass a path with one of these suffixes."
-        )
+        problem = f"Got {str(path)!r} for {what}; expected one of {known}."
+        raise ParameterError(problem, "Pass a path with one of these suffixes.")
     return one
 
 

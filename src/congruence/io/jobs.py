@@ -93,10 +93,8 @@ class FragmentJournal:
                 problem = f"The plan of the journal {self.place.shown} is damaged."
                 raise CorruptFileError(problem, "Remove the folder, or pass `force=True` to start over.")
             if not restart:
-                raise OutputExistsError(
-                    f"Got the journal of another job at {self.place.shown}, with other fragments or options.",
-                    "Pass `force=True` to start over, or pass another output.",
-                )
+                problem = f"Got the journal of another job at {self.place.shown}, with other fragments or options."
+                raise OutputExistsError(problem, "Pass `force=True` to start over, or pass another output.")
             self.place.remove()
         self._write("plan.json", plan=self._plan)
         return self
@@ -176,10 +174,8 @@ class FragmentJournal:
             return None
         version = facts.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
-            raise VersionError(
-                f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}.",
-                "Resume with the version of congruence that began the job.",
-            )
+            problem = f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}."
+            raise VersionError(problem, "Resume with the version of congruence that began the job.")
         return facts
 
 

@@ -91,10 +91,8 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
     begin = stream.tell()
     shape, _, dtype = _read_header(stream, path)
     if dtype.hasobject:
-        raise DtypeError(
-            f"Got objects in {path}; expected text or numbers.",
-            "Save it as strings, .astype(str), since objects need pickle, which is never loaded.",
-        )
+        problem = f"Got objects in {path}; expected text or numbers."
+        raise DtypeError(problem, "Save it as strings, .astype(str), since objects need pickle, which is never loaded.")
     if len(shape) != 1:
         problem = f"Got an array of shape {shape} in {path}; expected one entry per row."
         raise ShapeError(problem, "Pass the key of a one-dimensional array.")

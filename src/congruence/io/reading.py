@@ -144,10 +144,8 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
         return dtype.newbyteorder("=")
     if dtype.kind in "fiub":
         return np.dtype(np.float64)
-    raise DtypeError(
-        f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers.",
-        "Store the vectors as float16, float32 or float64 (object arrays need pickle, which is never loaded).",
-    )
+    fix = "Store the vectors as float16, float32 or float64 (object arrays need pickle, which is never loaded)."
+    raise DtypeError(f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers.", fix)
 
 
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:

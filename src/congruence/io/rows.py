@@ -196,9 +196,8 @@ def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> 
         with np.errstate(over="raise", under="ignore"):
             rows = block.astype(dtype)
     except FloatingPointError:
-        raise DtypeError(
-            f"Got numbers beyond the range of {dtype} in {path}.", "Pass `dtype='float32'`, or scale the rows."
-        ) from None
+        problem = f"Got numbers beyond the range of {dtype} in {path}."
+        raise DtypeError(problem, "Pass `dtype='float32'`, or scale the rows.") from None
     if dtype.itemsize < block.dtype.itemsize:
         check_rows(rows, path, ids=names)  # tiny numbers may have been rounded to zero
     return rows

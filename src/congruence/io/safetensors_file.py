@@ -90,10 +90,8 @@ class SafetensorsSource(RawSource, NamedArrays):
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
         entry = header[self._choose(path, key, shapes)]
         if entry["dtype"] not in _DTYPES:
-            raise DtypeError(
-                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}.",
-                "Save the tensor as one of these.",
-            )
+            problem = f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}."
+            raise DtypeError(problem, "Save the tensor as one of these.")
         self._bfloat = entry["dtype"] == "BF16"
         self._stored = np.dtype(_DTYPES[entry["dtype"]])
         self._set_matrix(tuple(entry["shape"]), np.dtype(np.float32) if self._bfloat else self._stored)

@@ -61,21 +61,15 @@ class TableLayout:
     ) -> None:
         taken = [] if columns is None else [*columns.schema.names, *columns.cells]
         if column_out is not None and (not column_out or column_out in taken):
-            raise ParameterError(
-                f"Got `column_out={column_out!r}` for {path}, which has the columns {', '.join(taken)}.",
-                "Pass `column_out=…` with an unused name.",
-            )
+            problem = f"Got `column_out={column_out!r}` for {path}, which has the columns {', '.join(taken)}."
+            raise ParameterError(problem, "Pass `column_out=…` with an unused name.")
         self.new_ids = has_ids and (columns is None or columns.id is None)
         if self.new_ids and "id" in taken:
-            raise ParameterError(
-                "Got separate ids for a table that has a column 'id'.",
-                "Pass `ids='id'` to use that column, or rename it.",
-            )
+            problem = "Got separate ids for a table that has a column 'id'."
+            raise ParameterError(problem, "Pass `ids='id'` to use that column, or rename it.")
         if columns is not None and columns.mixed:
-            raise DtypeError(
-                f"Got values of different types in {', '.join(map(repr, columns.mixed))}.",
-                "Write a .jsonl, which keeps them as they are.",
-            )
+            problem = f"Got values of different types in {', '.join(map(repr, columns.mixed))}."
+            raise DtypeError(problem, "Write a .jsonl, which keeps them as they are.")
         self.dim, self.dtype = dim, dtype
         self._columns, self._replaces = columns, columns is not None and column_out is None
         fields, metadata = ([], {}) if columns is None else (list(columns.schema), dict(columns.schema.metadata or {}))

@@ -23,10 +23,9 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
 
 
 class ScaledSimilarity:
-    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all unit rows A (n, d) and B (m, d), in blocks of rows of A.
-
-    r is the mean over the ``n_neighbors`` nearest rows of the other side (Conneau et al. 2018, §2.3). The product is
-    computed here and again in every pass over ``blocks``, unless it fits into one block.
+    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all unit rows A (n, d) and B (m, d), in blocks of rows of A. r is the
+    mean over the ``n_neighbors`` nearest rows of the other side (Conneau et al. 2018, §2.3). The product is computed
+    here and again in every pass over ``blocks``, unless it fits into one block.
     """
 
     def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, block_rows: int | None = None) -> None:

@@ -72,9 +72,8 @@ class RowDistribution:
 
     @classmethod
     def of(cls, unit: np.ndarray, logs: np.ndarray, *, small: bool = True) -> tuple[Self, np.ndarray]:
-        """Describe unit rows (n, d) and the logarithms of their norms; also return the distance of each, left out.
-
-        A ``small`` description has few directions and can be kept; otherwise it has all directions.
+        """Describe unit rows (n, d) and the logarithms of their norms; also return the distance of each, left out. A
+        ``small`` description has few directions and can be kept; otherwise it has all directions.
         """
         estimate = _few_directions if small else _all_directions
 
@@ -117,7 +116,6 @@ class RowDistribution:
 
     def fits(self, distance: np.ndarray, least: float) -> np.ndarray:
         """Return whether rows can be of this model: clearly nearer to its rows than an unrelated model's rows are.
-
         Where its own rows are not that near, rows whose p-value is above ``least`` can be too.
         """
         near = distance <= self.median + FAR * (float(self.unrelated[0]) - self.median)
@@ -132,10 +130,9 @@ class RowDistribution:
         return FAR * (float(self.unrelated[0]) - self.median) > usual
 
     def related(self, rows: np.ndarray, deviations: float = 2) -> bool:
-        """Return whether rows (n, d) vary along the same directions as this model's rows, whatever their mean.
-
-        Then they may be of the same model, with other content. Rows whose components are shuffled vary less along them
-        by so many standard ``deviations``.
+        """Return whether rows (n, d) vary along the same directions as this model's rows, whatever their mean. Then
+        they may be of the same model, with other content. Rows whose components are shuffled vary less along them by so
+        many standard ``deviations``.
         """
         Z = directions(rows)[0]
         Z = (Z - Z.mean(axis=0)) / self.scale
@@ -149,11 +146,9 @@ class RowDistribution:
         return bool(near > np.mean(null) + 3 * np.std(null))
 
     def excludes(self, rows: np.ndarray) -> bool:
-        """Return whether rows (n, d), none of which ``fits``, must be of another model.
-
-        Or of another modality. Only if the model's own rows share a direction whatever their content. Rows of models
-        without such a direction may be as far from each other as unrelated ones, and so may those of models that few
-        rows describe.
+        """Return whether rows (n, d), none of which ``fits``, must be of another model. Or of another modality. Only if
+        the model's own rows share a direction whatever their content. Rows of models without such a direction may be as
+        far from each other as unrelated ones, and so may those of models that few rows describe.
         """
         many = len(self.distances) >= _MANY
         least = _CONCENTRATED[0] if many else _CONCENTRATED[2]
@@ -164,9 +159,8 @@ class RowDistribution:
         return (self.concentration >= _MODALITY and near < _APART) or not self.related(rows, 2 if many else 1)
 
     def unusual(self, rows: np.ndarray) -> int:
-        """Return how many rows (n, d) may be of this model, or of a similar one.
-
-        0 if the model's rows share so much that a similar model's rows would be recognized.
+        """Return how many rows (n, d) may be of this model, or of a similar one. 0 if the model's rows share so much
+        that a similar model's rows would be recognized.
         """
         if self.tells_unrelated and self.concentration >= _CONCENTRATED[1]:
             return 0
@@ -272,10 +266,9 @@ def _norms(logs: np.ndarray) -> np.ndarray:
 
 
 class Kinds(dict[str, RowDistribution]):
-    """Distributions of rows of several kinds by name, e.g. of two models.
-
-    ``margins[a, b]`` is how much more likely than under its own kind ``b`` a row may be under ``a``: the largest
-    difference of the log-likelihoods but for 0.5 % of the rows that were left out.
+    """Distributions of rows of several kinds by name, e.g. of two models. ``margins[a, b]`` is how much more likely
+    than under its own kind ``b`` a row may be under ``a``: the largest difference of the log-likelihoods but for 0.5 %
+    of the rows that were left out.
     """
 
     margins: dict[tuple[str, str], float]

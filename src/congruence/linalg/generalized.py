@@ -12,10 +12,9 @@ from congruence.linalg.procrustes import cross_svd
 
 @dataclass(frozen=True)
 class GeneralizedProcrustes:
-    """Rotations (d_m, k) of several models into a common frame, with orthonormal rows.
-
-    ``evidence`` Σ_j C_mj R_j is each model's cross-covariance with all others in the frame, and ``objective`` (sweeps +
-    1,) Σ_{m<j} tr(R_mᵀ C_mj R_j).
+    """Rotations (d_m, k) of several models into a common frame, with orthonormal rows. ``evidence`` Σ_j C_mj R_j is
+    each model's cross-covariance with all others in the frame, and ``objective`` (sweeps + 1,) Σ_{m<j} tr(R_mᵀ C_mj
+    R_j).
     """
 
     rotations: list[np.ndarray]
@@ -34,11 +33,9 @@ def generalized_procrustes(
     tol: float = 1e-8,
 ) -> GeneralizedProcrustes:
     """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m (d_m, k) with orthonormal rows, given cross-covariances
-    C_mj.
-
-    Given the others, the best R_m is the polar factor of Σ_j C_mj R_j, so no step decreases the objective: Gower (1975)
-    and ten Berge (1977), with missing rows as in Commandeur (1991). It begins along a maximum spanning tree from the
-    widest model; directions about which a parent has no information get axes that no model uses yet.
+    C_mj. Given the others, the best R_m is the polar factor of Σ_j C_mj R_j, so no step decreases the objective: Gower
+    (1975) and ten Berge (1977), with missing rows as in Commandeur (1991). It begins along a maximum spanning tree from
+    the widest model; directions about which a parent has no information get axes that no model uses yet.
     """
     models = range(len(widths))
     partners = {m: [j for j in models if _key(m, j) in cross] for m in models}

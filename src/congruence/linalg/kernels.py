@@ -42,9 +42,8 @@ def hsic_unbiased(sums: KernelSums) -> Array:
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
     """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e): by ‖XᵀY‖² in blocks, n·d·e
-    operations, or the Gram form, n²·(d + e), whichever is cheaper.
-
-    Products of single-precision arrays run in their precision, all others in that of the means; so do sums.
+    operations, or the Gram form, n²·(d + e), whichever is cheaper. Products of single-precision arrays run in their
+    precision, all others in that of the means; so do sums.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]

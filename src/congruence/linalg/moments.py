@@ -13,11 +13,10 @@ from congruence.errors import ShapeError
 
 
 class CrossMoments:
-    """Weight, means and centered second moments of paired rows, in float64.
-
-    ``cross`` (d_source, d_target) is Σ w (x − μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the
-    source alone, and the scatters are Σ w ‖x − μ‖². Blocks are centered by their own mean and combined by the pairwise
-    update of Chan, Golub and LeVeque (1983), so that a large common offset costs no digits.
+    """Weight, means and centered second moments of paired rows, in float64. ``cross`` (d_source, d_target) is Σ w (x −
+    μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the source alone, and the scatters are Σ w ‖x −
+    μ‖². Blocks are centered by their own mean and combined by the pairwise update of Chan, Golub and LeVeque (1983), so
+    that a large common offset costs no digits.
     """
 
     def __init__(self, d_source: int, d_target: int, *, gram: bool = False) -> None:
@@ -116,8 +115,7 @@ class CrossMoments:
         """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
         if self.cross.shape != other.cross.shape:
             raise ShapeError(
-                f"Got widths {self.cross.shape} and {other.cross.shape}; expected equal widths.",
-                "Merge fits of the same models.",
+                f"Got widths {self.cross.shape} and {other.cross.shape}.", "Merge fits of the same models."
             )
         new = self.copy()
         if other.gram is None and other.weight > 0:

@@ -9,10 +9,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class CrossSVD:
-    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance (d_source, d_target).
-
-    ``U`` (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s`` is 0; ``rank`` counts singular
-    values above rounding error, the directions that the anchors cover.
+    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance (d_source, d_target). ``U``
+    (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s`` is 0; ``rank`` counts singular values
+    above rounding error, the directions that the anchors cover.
     """
 
     U: np.ndarray
@@ -31,11 +30,10 @@ _OVERSAMPLING = 8
 def cross_svd(
     M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None, complete: bool = True
 ) -> CrossSVD:
-    """Decompose a cross-covariance (d_source, d_target) and find its numerical rank.
-
-    ``max_rank`` is a known bound on it; ``scale`` the size of the products M was summed from (by default s₁), to which
-    its rounding error is proportional. Without ``complete``, directions whose singular value is 0 may be missing, and a
-    matrix of low ``max_rank`` is decomposed through a sketch of its range (Halko et al. 2011, algorithms 4.1 and 5.1).
+    """Decompose a cross-covariance (d_source, d_target) and find its numerical rank. ``max_rank`` is a known bound on
+    it; ``scale`` the size of the products M was summed from (by default s₁), to which its rounding error is
+    proportional. Without ``complete``, directions whose singular value is 0 may be missing, and a matrix of low
+    ``max_rank`` is decomposed through a sketch of its range (Halko et al. 2011, algorithms 4.1 and 5.1).
     """
     share = 4 * max(M.shape) * np.finfo(np.float64).eps
     sketched = None
@@ -107,9 +105,8 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def near_identity(svd: CrossSVD, weight: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return a basis B (d, k) and T (k, k) such that ``I + B T Bᵀ`` is the rotation nearest to ``M + weight s₁ I``.
-
-    M is the square matrix that was decomposed. Outside of its range and its row space, the rotation is the identity.
+    """Return a basis B (d, k) and T (k, k) such that ``I + B T Bᵀ`` is the rotation nearest to ``M + weight s₁ I``. M
+    is the square matrix that was decomposed. Outside of its range and its row space, the rotation is the identity.
     """
     U, s, V = svd.U[:, : svd.rank], svd.s[: svd.rank], svd.Vt[: svd.rank].T
     basis = np.linalg.qr(np.hstack([U, V]))[0] if 2 * svd.rank < len(U) else np.eye(len(U))

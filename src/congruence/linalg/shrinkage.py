@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,13 +26,13 @@ CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 _MIN_CV_PAIRS = 10
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Paired rows of one modality: ``X`` (n, d_source), ``Y`` (n, d_target) and optional weights (n,)."""
 
     X: np.ndarray
     Y: np.ndarray
     weights: np.ndarray | None
+    modality: str = ""
 
 
 def choose_gains(
@@ -76,7 +76,6 @@ def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Return a matrix (d_source, d_target) that extends a partial isometry by the means' directions, and its rank.
-
     Centering discards that the source mean belongs to the target mean. With few anchors most of both lies outside the
     directions that these cover, and adds information if the models differ by a rotation about the origin: so it is used
     only if the covered parts of the means correspond.

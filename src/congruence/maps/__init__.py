@@ -66,12 +66,8 @@ def make_map(method: str, **parameters: object) -> Map:
 
 
 def load(path: str | Path) -> Map:
-    """Load a map saved with ``Map.save``. Nothing in the folder is executed.
-
-    Raises
-    ------
-    FileError, CorruptFileError, VersionError
-        If the folder cannot be read, is damaged, or was written in a newer format.
+    """Load a map saved with ``Map.save``. Nothing in the folder is executed. Raises FileError, CorruptFileError or
+    VersionError.
     """
     arrays, config = persist.read_folder(path)
     return restore_map(arrays, config, path)
@@ -91,23 +87,12 @@ def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], 
         return MAPS[kind]._from_saved(arrays, config)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one.",
-            "Fit it again.",
+            f"Got a saved map in {path} with parts missing or damaged ({error!r}).", "Fit it again."
         ) from error
 
 
 def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Map:
-    """Load a map from a local folder or from the Hugging Face hub (extra ``hub``).
-
-    Parameters
-    ----------
-    name_or_path : str or path-like
-        A folder, or ``"owner/name"`` on the hub.
-    revision : str, optional
-        Branch, tag or commit on the hub.
-    token : str, optional
-        Access token for the hub.
-    """
+    """Load a map from a local folder or, as ``"owner/name"``, from the Hugging Face hub (extra ``hub``)."""
     if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)
     return load(persist.download_folder(str(name_or_path), revision=revision, token=token))

@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 from congruence import persist
 from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
+from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.optional import require
-from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import (
     as_matrix,
     as_native,
@@ -77,12 +77,10 @@ def _also_of_sklearn(error: type) -> Any:
 
 
 class Map(ABC):
-    """Base of all maps: an estimator that scikit-learn's tools accept, and that never imports it.
-
-    Parameters are the arguments of ``__init__``, stored unchanged. After a fit, ``source_space_`` and ``target_space_``
-    identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with
-    the map. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed in
-    ``congruence.maps.MAPS``.
+    """Base of all maps: an estimator that scikit-learn's tools accept, and that never imports it. After a fit,
+    ``source_space_`` and ``target_space_`` identify the spaces that the map connects, and ``scores_`` holds everything
+    that was measured. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed
+    in ``congruence.maps.MAPS``.
     """
 
     kind: ClassVar[str]
@@ -103,12 +101,7 @@ class Map(ABC):
 
     @abstractmethod
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Fit the map on rows paired by position.
-
-        Parameters
-        ----------
-        X, Y : array_like, shapes (n, d_source) and (n, d_target)
-        """
+        """Fit the map on rows paired by position, shapes (n, d_source) and (n, d_target)."""
 
     @abstractmethod
     def _map(self, rows: Array) -> Array:
@@ -148,30 +141,20 @@ class Map(ABC):
         self, X: ArrayLike | ArrowStream, modality: str | None = None, role: str | None = None
     ) -> np.ndarray: ...
     def transform(self, X: RowsLike, modality: str | None = None, role: str | None = None) -> Array:
-        """Map source rows into the target space, or into the joint space of a joint-space map.
+        """Map source rows (m, d_source) into the target space, or into the joint space of a joint-space map.
 
         Parameters
         ----------
         X : array_like or tensor, shape (m, d_source)
-            float64 input gives float64 output; float16 and float32 arrays give float32.
+            A tensor gives a tensor, on its device, with its dtype and in its autograd graph; float16 arrays give
+            float32.
         modality : str, optional
             Modality whose means are used, by default that which ``Embeddings`` declare. A map that keeps means of
-            several modalities needs one; other maps treat all rows alike.
+            several modalities needs one, else it raises ModalityError; other maps treat all rows alike.
         role : {"plain", "store", "query"}, optional
             What the rows are for: to stand in an index that the target's queries search, or to search an index of the
             target's rows, as unit rows if the target's were; or "plain", the fitted map itself. By default "store" for
             a map that ``congruence.fit`` returned, "plain" for others. Maps that are not affine have only the last.
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_out)
-            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision
-            is computed in float32.
-
-        Raises
-        ------
-        ModalityError
-            If the map has no means for the modality, or means of several and none is named.
         """
         mapped = self._for_rows(X, modality).for_role(role)
         out = mapped._apply(X)
@@ -189,10 +172,9 @@ class Map(ABC):
     predict = transform
 
     def score(self, X: RowsLike, y: RowsLike) -> float:
-        """Return the share of source rows ``X`` (n, d_source) whose nearest of the target's rows ``y`` (n, d_target) is
-        their own, by cosine, after the map; rows that tie for nearest share the hit.
-
-        A map with means of several modalities needs ``Embeddings`` that declare one, or ``for_modality``.
+        """Return the share of source rows ``X`` whose nearest of the target's rows ``y`` is their own, by cosine, after
+        the map; rows that tie for nearest share the hit. A map with means of several modalities needs ``Embeddings``
+        that declare one.
         """
         X, y = in_order(X, y)
         mapped = self._for_rows(X, None).for_role(None)
@@ -364,9 +346,8 @@ class Map(ABC):
             self.__dict__.pop(name, None)
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
-        """Return the map to use for a modality: the map itself, unless the method keeps means for each modality.
-
-        With ``ask``, None is refused by a map that has means of several and was not told which to use.
+        """Return the map to use for a modality: the map itself, unless the method keeps means for each modality. With
+        ``ask``, None is refused by a map that has means of several and was not told which to use.
         """
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
@@ -393,12 +374,7 @@ class Map(ABC):
 
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
         """Return whether ``transform_embeddings``, ``transform_file`` and exports scale mapped rows to unit norm.
-
-        Parameters
-        ----------
-        normalize : {"auto", True, False}, default="auto"
-            "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``). If that is
-            unknown, rows are not scaled, and a NormWarning says so.
+        "auto" does if the target's rows had unit norm at the fit; if that is unknown, a NormWarning says so.
         """
         self.check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
@@ -419,26 +395,6 @@ class Map(ABC):
             )
         return bool(self.target_space_.normalized)
 
-    @overload
-    def transform_embeddings(
-        self,
-        embeddings: TensorT,
-        *,
-        modality: str | None = None,
-        role: str | None = None,
-        normalize: bool | str = "auto",
-        side: str | None = None,
-    ) -> TensorT: ...
-    @overload
-    def transform_embeddings(
-        self,
-        embeddings: ArrayLike | ArrowStream,
-        *,
-        modality: str | None = None,
-        role: str | None = None,
-        normalize: bool | str = "auto",
-        side: str | None = None,
-    ) -> Embeddings: ...
     def transform_embeddings(
         self,
         embeddings: RowsLike,
@@ -447,33 +403,23 @@ class Map(ABC):
         role: str | None = None,
         normalize: bool | str = "auto",
         side: str | None = None,
-    ) -> Embeddings | Tensor:
-        """Map embeddings, after checking that they come from this map's source space.
+    ) -> Any:
+        """Map embeddings, after checking that they come from this map's source space; a tensor gives a tensor.
 
         Parameters
         ----------
-        embeddings : Embeddings or array_like, shape (m, d_source); also (m, d_target) for a joint-space map
-        modality : str, optional
-            Modality whose means are used; by default the modality of the embeddings.
-        role : {"plain", "store", "query"}, optional
+        modality, role : str, optional
             As for ``transform``.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
-            mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
-            ``transform`` returns them.
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, so that
+            mapped rows and the target model's own rows can share an index.
         side : {"source", "target"}, optional
             Which head of a joint-space map to use; by default that of the space which the embeddings declare.
-
-        Returns
-        -------
-        Embeddings
-            Same ids, in the target (or joint) space. For tensor input a tensor, so that its device and graph are kept.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ModalityError
-            If the embeddings do not belong to the source space, or belong to the target space or to a modality without
-            known means.
+            If the embeddings do not belong to the source space, or to a modality without known means.
         """
         self.check_fitted()
         if is_tensor(embeddings):
@@ -509,10 +455,7 @@ class Map(ABC):
 
     def _check_side(self, side: str) -> None:
         if check_choice(side, ("source", "target"), "side") not in self.sides:
-            raise ParameterError(
-                f"{type(self).__name__} leaves target rows as they are, so `side='target'` has no meaning.",
-                "Leave out `side=…`.",
-            )
+            raise ParameterError(f"`side='target'` has no meaning for {type(self).__name__}.", "Leave out `side=…`.")
 
     def _space_of_output(self) -> Space:
         return self.target_space_
@@ -541,25 +484,9 @@ class Map(ABC):
         side: str = "source",
         role: str | None = None,
     ) -> list[Layer]:
-        """Return ``transform_embeddings`` as a list of layers, from which every export is written.
-
-        Parameters
-        ----------
-        modality : str, optional
-            Modality whose means are used, as for ``transform``.
-        normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-        side : {"source", "target"}, default="source"
-            Which head to use; for joint-space maps only.
-        role : {"plain", "store", "query"}, optional
-            As for ``transform``.
-
-        Returns
-        -------
-        list of dict
-            Layers as listed in ``HeadsMap``, with float64 arrays, and ``{"kind": "sum", "branches":
-            [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
-            a ``linear`` layer is merged into its bias.
+        """Return ``transform_embeddings`` as a list of layers with float64 arrays, from which every export is written.
+        Layers are those listed in ``HeadsMap``, and ``{"kind": "sum", "branches": [layers, …]}``, whose branches are
+        applied to the same rows and whose results are added. ``side`` is the head of a joint-space map.
         """
         self._check_side(side)
         chosen = self.for_modality(modality, ask=True)
@@ -581,23 +508,16 @@ class Map(ABC):
         trainable: bool = False,
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
-        """Return the map as a ``torch.nn.Module``, for one modality (extra ``train``).
+        """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``).
 
         Parameters
         ----------
         modality, normalize, side, role
-            As for ``as_layers``. With ``normalize=False`` the module computes ``transform``, or
-            ``transform_target`` with ``side="target"``.
+            As for ``as_layers``. With ``normalize=False`` the module computes ``transform`` (or ``transform_target``).
         trainable : bool, default=False
             Whether the weights require gradients. Gradients with respect to the rows are always computed.
         dtype : torch.dtype, default=torch.float32
             Type of the weights, which the map stores in float64.
-
-        Returns
-        -------
-        TorchMap
-            A ``torch.nn.Module`` on the CPU, whose linear layers are ``torch.nn.Linear``. Later changes of the map do
-            not affect it.
 
         Examples
         --------
@@ -637,10 +557,9 @@ class Map(ABC):
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder that ``congruence.load`` reads, and return its path.
-
-        It holds ``model.safetensors``, ``config.json`` and ``README.md``. ``force`` replaces an existing map; without
-        it, an existing path raises OutputExistsError.
+        """Write the map as a folder that ``congruence.load`` reads, and return its path. It holds
+        ``model.safetensors``, ``config.json`` and ``README.md``. ``force`` replaces an existing map; without it, an
+        existing path raises OutputExistsError.
         """
         saved = self._plain()
         card = write_card(
@@ -737,18 +656,16 @@ class Map(ABC):
         loaded = from_pretrained(name_or_path, revision=revision, token=token)
         if not isinstance(loaded, cls):
             raise ParameterError(
-                f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}.",
-                f"Load it with {type(loaded).__name__}.from_pretrained, or with congruence.from_pretrained, "
-                "which accepts every kind.",
+                f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}.",
+                "Load it with congruence.from_pretrained.",
             )
         return loaded
 
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
     ) -> Path:
-        """Save the map as Hugging Face users expect, replacing an existing one.
-
-        ``push_to_hub=True`` also uploads it (``push_to_hub``), by default to a repository of the folder's name.
+        """Save the map as Hugging Face users expect, replacing an existing one. ``push_to_hub=True`` also uploads it
+        (``push_to_hub``), by default to a repository of the folder's name.
         """
         path = self.save(save_directory, force=True)
         if push_to_hub:
@@ -764,7 +681,6 @@ class Map(ABC):
         commit_message: str = "Upload a congruence map",
     ) -> str:
         """Upload the map to ``"owner/name"`` on the Hugging Face hub (extra ``hub``); return the address of the commit.
-
         The token is never written to disk or logged; ``private`` is for a repository that does not exist yet.
         """
         with tempfile.TemporaryDirectory() as folder:
@@ -785,21 +701,7 @@ class Map(ABC):
     def _repr_html_(self) -> str:
         if "facts_" not in vars(self):
             return as_html(repr(self), {})
-        return as_html(type(self).__name__, self._shown(), self._picture())
-
-    def _picture(self) -> str:
-        """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
-        try:
-            choice = self.scores_.get("choice") or {}
-            tried = {candidate["name"]: float(candidate["score"]) for candidate in choice.get("tried", ())}
-            if tried:
-                return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
-        except (AttributeError, KeyError, TypeError, ValueError):  # a record that another program wrote
-            return ""
-        if "directions" not in self.facts_:
-            return ""
-        covered = "directions covered by the pairs"
-        return svg_bars("Share of directions", {covered: self.facts_["rank"] / self.facts_["directions"]}, covered)
+        return as_html(type(self).__name__, self._shown())
 
     def _shown(self) -> dict[str, str]:
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
@@ -826,15 +728,12 @@ class Map(ABC):
         if isinstance(self, AffineMap) and self.readout_ is not None:
             facts |= {title: words for title, words in self.readout_.rows()}
         # No cosine: it means little without its controls, which are in ``scores_``.
-        heldout = [
-            f"{label} {self.scores_[key]:.3f}"
-            for key, label in (
-                ("held_out_retrieval_at_1", "retrieval@1"),
-                ("held_out_retrieval_back_at_1", "target to source @1"),
-                ("held_out_recall_at_10", "recall@10"),
-            )
-            if self.scores_.get(key) is not None
-        ]
+        labels = {
+            "held_out_retrieval_at_1": "retrieval@1",
+            "held_out_retrieval_back_at_1": "target to source @1",
+            "held_out_recall_at_10": "recall@10",
+        }
+        heldout = [f"{labels[key]} {self.scores_[key]:.3f}" for key in labels if self.scores_.get(key) is not None]
         facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
         if heldout:
             known = self.scores_.get("held_out_pairs")
@@ -874,9 +773,8 @@ class AffineMap(Map):
         return [{"kind": "linear", "weight": self.matrix, "bias": self.offset}]
 
     def for_role(self, role: str | None) -> AffineMap:
-        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role.
-
-        Of "plain" it is the map itself, plain by default, of others a ``RoleMap``.
+        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role. Of
+        "plain" it is the map itself, plain by default, of others a ``RoleMap``.
         """
         role = self.role_ if role is None else check_choice(role, ROLES, "role")
         if role != "plain":
@@ -899,9 +797,8 @@ class AffineMap(Map):
 
 
 class RoleMap(AffineMap):
-    """An affine map for rows of one role and one modality: its read-out is folded into the product.
-
-    ``transform`` returns finished rows, of unit norm if the target's were; elsewhere ``finish`` follows the product.
+    """An affine map for rows of one role and one modality: its read-out is folded into the product. ``transform``
+    returns finished rows, of unit norm if the target's were; elsewhere ``finish`` follows the product.
     """
 
     def __init__(self, mapping: AffineMap, role: str) -> None:
@@ -1026,9 +923,7 @@ def _check_weights(sample_weight: ArrayLike, n: int) -> np.ndarray:
         weights = np.empty(0)
     if weights.shape != (n,) or not np.isfinite(weights).all():
         raise ShapeError(
-            f"Got sample_weight of shape {np.shape(sample_weight)} that does not fit; expected one finite "
-            "number per row.",
-            f"Pass an array of shape ({n},).",
+            f"Got sample_weight of shape {np.shape(sample_weight)}, or not finite.", f"Pass an array of shape ({n},)."
         )
     if (weights < 0).any():
         raise InputError("Got negative sample_weight; expected numbers ≥ 0.", "Set a weight to 0 to leave its row out.")

@@ -18,7 +18,6 @@ MAX_DEPTH = 8
 
 class LayerKind(NamedTuple):
     """A kind of layer: its function of a layer and rows, its arrays, which entries may be absent or are not arrays.
-
     Shapes of arrays are in letters: "d" is the width of rows on both sides, "i" and "o" the widths of input and output.
     """
 
@@ -162,9 +161,8 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
     if missing or unknown:
         preposition, keys = ("without", missing) if missing else ("with", unknown)
         raise ParameterError(
-            f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}; expected "
-            f"{', '.join(known) or 'no entries'}.",
-            "Pass just these entries.",
+            f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}.",
+            f"Pass {', '.join(known) or 'no entries'}.",
         )
     out: Layer = {"kind": kind}
     widths: dict[str, int] = {}
@@ -175,9 +173,8 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, "
-                    "to fit its other arrays.",
-                    "Transpose it if it comes from torch.nn.Linear (here weights are (in, out)).",
+                    f"Got {name}.{key} of shape {array.shape}, with {widths[letter]} in its other arrays.",
+                    "Transpose a weight of torch.nn.Linear.",
                 )
         out[key] = array
     if kind == "layernorm":
@@ -214,9 +211,8 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             d_in, d_out = widths(layer["layers"], f"{place}.layers", last)
             if d_in != d_out:
                 raise ShapeError(
-                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, "
-                    "since its input is added to its output.",
-                    f"Let its last layer return {d_in} dimensions.",
+                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions.",
+                    f"Let its last layer return {d_in}.",
                 )
         else:
             shapes = {
@@ -230,9 +226,8 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             continue
         if last is not None and d_in != last:
             raise ShapeError(
-                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; "
-                "expected equal widths.",
-                "Change the order of the layers, or their weights.",
+                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after {last}.",
+                "Change the order of the layers.",
             )
         first = d_in if first is None else first
         last = d_out

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from congruence._utils.display import as_markdown, visible
-from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
+from congruence.maps.evidence import alignment_rows, choice_rows, refinement_sentence
+from congruence.persist import is_number
 
 #: First lines of the example on a card.
 LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load("path/to/this/folder")')
@@ -44,8 +44,6 @@ _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 #: vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-_UNREADABLE = "This record is not of the form that congruence writes."
-
 
 def write_card(
     title: str,
@@ -68,27 +66,44 @@ def write_card(
         kind = f"{kind} of rows without known pairs"
     name = f"{models[0] or 'source'} → {models[1] or 'target'}"
     lines = [*front_matter(name, (tag,), scores), f"# {kind}: {title}", "", *text]
-    lines += _section(_display, shown)
-    lines += _section(_means, facts)
-    for record, write in (
-        ("pairing", _pairing),
-        ("choice", _choice),
-        ("refinement", _refinement),
-        ("alignment", _alignment),
-    ):
-        lines += _section(write, scores.get(record))
-    return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
+    sections: list[tuple[Callable[[Any], list[str]], Any]] = [
+        (_display, shown),
+        (_means, facts),
+        (_pairing, scores.get("pairing")),
+        (lambda one: ["## Choice of the map", "", *card_table([["", ""], *choice_rows(one)])], scores.get("choice")),
+        (_refinement, refined),
+        (lambda one: ["## Alignment without known pairs", "", *card_table([["", ""], *alignment_rows(one)])], aligned),
+    ]
+    for write, record in sections:
+        if record is not None:
+            try:
+                lines += ["", *write(record)]
+            except _MALFORMED:
+                lines += ["", "This record is not of the form that congruence writes."]
+    table = [["fact or parameter", "value", "meaning"]]
+    table += [
+        [key, text_of, _MEANING.get(key, "")] for key, value in facts.items() if (text_of := _value(value)) is not None
+    ]
+    lines += ["", "## Facts", "", *card_table(table)]
+    numbers = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
+    if numbers:
+        rows = [[key, f"{value:.4g}", _MEANING.get(key, "")] for key, value in numbers.items()]
+        lines += ["", *card_table([["score at fit", "value", "meaning"], *rows])]
+    if "held_out_cosine_constant" in numbers:
+        lines += [
+            "",
+            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
+            "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
+            "map.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
-def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
-    """Return the lines for a record of the fit; none if there is no record."""
-    if record is None:
-        return []
-    try:
-        lines = write(record)
-    except _MALFORMED:
-        lines = [_UNREADABLE]
-    return ["", *lines] if lines else []
+def _value(value: object) -> str | None:
+    """Return a fact as text; None for lists and tables, which are in config.json."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value) if value is None or isinstance(value, (bool, int, str)) else None
 
 
 def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
@@ -99,54 +114,33 @@ def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
 
 def _means(facts: Mapping[str, Any]) -> list[str]:
     """Return a line on the modalities for which a rotation has means, and on the origin of these means."""
-    fitted, known = facts.get("modality"), facts.get("modalities")
-    if not known:
-        return []
-    mean_rows = facts.get("mean_rows", {})
-    described = []
+    known, mean_rows, described = facts.get("modalities") or (), facts.get("mean_rows", {}), []
     for name in known:
         count, target = mean_rows.get(name, (None, None))
         origin = "from the pairs" if name not in mean_rows else f"of {count:,} source rows" if count else "given"
-        if target == 0:
-            origin += ", the target's estimated from the source's"
-        described.append(f"{name} ({origin})")
-    advice = (
-        ""
-        if len(known) > 1 or not facts.get("center", True)
-        else " Vectors of another modality need their own means first: see recenter."
-    )
-    active = f" The default modality is {fitted}." if len(known) > 1 and fitted else ""
-    return [as_markdown(f"Modalities with means: {', '.join(described)}.{active}{advice}")]
+        guessed = ", the target's estimated from the source's" if target == 0 else ""
+        described.append(f"{name} ({origin}{guessed})")
+    line = f"Modalities with means: {', '.join(described)}."
+    if len(known) > 1 and facts.get("modality"):
+        line += f" The default modality is {facts['modality']}."
+    elif facts.get("center", True):
+        line += " Vectors of another modality need their own means first: see recenter."
+    return [as_markdown(line)] if known else []
 
 
 def _pairing(report: Mapping[str, Any]) -> list[str]:
     """Return a line on whether the pairs look paired, with the result for random pairs as a control."""
-    if report["state"] == "too few":
-        return ["Pairing: too few pairs to tell whether they belong together."]
     verdict = {
         "paired": "the pairs belong together",
         "not paired": "THE PAIRS DO NOT LOOK PAIRED",
         "shifted": "ONE SIDE IS SHIFTED",
+        "too few": "too few pairs to tell whether they belong together",
     }.get(report["state"], "cannot tell whether the pairs belong together")
-    compared = (
-        f"mean cosine of pairs left out {report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
-    )
-    suspects = f"; {len(report['suspects'])} single pairs look wrong" if report["suspects"] else ""
-    return [as_markdown(f"Pairing: {verdict} ({compared}, p = {report['p_value']:.2g}){suspects}.")]
-
-
-def _choice(choice: Mapping[str, Any]) -> list[str]:
-    """Return a section on the chosen map and its margin, with a table of the scores of all candidates."""
-    lines = ["## Choice of the map", "", as_markdown(choice_sentence(choice))]
-    tried = choice["tried"]
-    if not tried:
-        return lines
-    rows = [["map", choice["measure"], "behind the best (± standard error)"]]
-    for candidate in tried:
-        behind = f"{candidate['behind']:.3f} ± {candidate['error']:.3f}" if candidate["behind"] > 0 else "best"
-        chosen = " (chosen)" * (candidate["name"] == choice["name"])
-        rows.append([f"{candidate['name']}{chosen}", f"{candidate['score']:.3f}", behind])
-    return [*lines, "", *_table(rows)]
+    if report["state"] != "too few":
+        cosines = f"{report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
+        verdict += f" (mean cosine of pairs left out {cosines}, p = {report['p_value']:.2g})"
+        verdict += f"; {len(report['suspects'])} single pairs look wrong" if report["suspects"] else ""
+    return [as_markdown(f"Pairing: {verdict}.")]
 
 
 def _refinement(record: Mapping[str, Any]) -> list[str]:
@@ -161,38 +155,7 @@ def _refinement(record: Mapping[str, Any]) -> list[str]:
     return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {used}")]
 
 
-def _alignment(record: Mapping[str, object]) -> list[str]:
-    """Return a section on the agreement of restarts of a fit without known pairs."""
-    return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(record)])]
-
-
-def _facts(facts: Mapping[str, object]) -> list[str]:
-    rows = [["fact or parameter", "value", "meaning"]]
-    for key, value in facts.items():
-        if isinstance(value, (bool, int, str)) or value is None:
-            rows.append([key, str(value), _MEANING.get(key, "")])  # lists and tables are in config.json
-        elif isinstance(value, float):
-            rows.append([key, f"{value:.4g}", _MEANING.get(key, "")])
-    return ["", "## Facts", "", *_table(rows)]
-
-
-def _scores(scores: Mapping[str, object]) -> list[str]:
-    flat = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
-    if not flat:
-        return []
-    rows = [[key, f"{value:.4g}", _MEANING.get(key, "")] for key, value in flat.items()]
-    lines = ["", *_table([["score at fit", "value", "meaning"], *rows])]
-    if "held_out_cosine_constant" in flat:
-        lines += [
-            "",
-            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
-            "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
-            "map.",
-        ]
-    return lines
-
-
-def _table(rows: list[list[str]]) -> list[str]:
+def card_table(rows: list[list[str]]) -> list[str]:
     """Return the lines of a table whose first row is the header; cells are escaped, except plain names."""
     cells = ([cell if _PLAIN.fullmatch(cell) else as_markdown(cell) for cell in row] for row in rows)
     lines = [f"|{''.join(f' {cell} |' if cell else ' |' for cell in row)}" for row in cells]
@@ -209,20 +172,23 @@ _METRICS = {
 
 def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
     """Return the lines of the front matter: the map's name, tags, and each score on held-out pairs with its control.
-
     Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines.
     """
-    results = _results(scores or {})
+    scores = scores or {}
     lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]
+    results = []
+    for key, (kind, label, control, meaning) in _METRICS.items():
+        value, reference = scores.get(key), scores.get(control)
+        if is_number(value):
+            suffix = f" ({meaning}: {reference:.3f})" if is_number(reference) else ""
+            results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
     if results:
+        pairs = scores.get("held_out_pairs")
+        count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
         lines += [
             f"metrics: {_json([result['type'] for result in results])}",
             "model-index:",
             f"- name: {_json(visible(name))}",
-        ]
-        pairs = scores.get("held_out_pairs") if scores else None
-        count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
-        lines += [
             "  results:",
             '  - task: {"type": "feature-extraction", "name": "Find an item by its mapped vector"}',
             f"    dataset: {_json({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
@@ -230,21 +196,6 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] 
             *(f"    - {_json(result)}" for result in results),
         ]
     return [*lines, "---"]
-
-
-def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the scores on held-out pairs; those that are not finite numbers are left out."""
-    results: list[dict[str, object]] = []
-    for key, (kind, label, control, meaning) in _METRICS.items():
-        value, reference = scores.get(key), scores.get(control)
-        if _is_number(value):
-            suffix = f" ({meaning}: {reference:.3f})" if _is_number(reference) else ""
-            results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
-    return results
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _json(value: object) -> str:

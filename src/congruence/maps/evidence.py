@@ -9,9 +9,8 @@ from typing import Any
 
 
 def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
-    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table.
-
-    ``choice``: ``congruence.upgrade.choose.Choice.to_dict``, as a fitted map keeps it in ``scores_["choice"]``.
+    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table. ``choice``:
+    ``congruence.upgrade.choose.Choice.to_dict``, as a fitted map keeps it in ``scores_["choice"]``.
     """
     rows = [["chosen", choice["name"]]]
     if not choice["tried"]:
@@ -28,6 +27,8 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
         rows.append([f"  {candidate['name']}", f"{choice['measure']} {candidate['score']:.3f}{behind}"])
     if choice["not_tried"]:
         rows.append(["not tried", choice["not_tried"]])
+    if choice["method"] != "orthogonal":
+        rows.append(["not for", "rows of another modality: only those of the pairs' modality were compared"])
     return rows
 
 
@@ -44,34 +45,6 @@ def choice_line(choice: Mapping[str, Any]) -> str:
             f", next {other['score']:.3f}" for other in others[:1]
         )
     return f"{choice['name']}, as good as the best of {len(tried)} ({best['score']:.3f}): {left_out}"
-
-
-def choice_sentence(choice: Mapping[str, Any]) -> str:
-    """Return sentences that state which map was chosen, from which candidates, on what evidence, and by what margin."""
-    tried = choice["tried"]
-    if not tried:
-        return f"Chosen: {choice['name']}, without a comparison: {choice['evidence']}."
-    by = _compared(choice, f"{choice['n_pairs']:,}")
-    sentences = [f"Chosen: {choice['name']}, among {len(tried)} maps, by {by}."]
-    chosen = {candidate["name"]: candidate for candidate in tried}[choice["name"]]
-    best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
-    if chosen["behind"] > 0:
-        sentences.append(
-            f"Its {choice['measure']} is {chosen['behind']:.3f} ± {chosen['error']:.3f} behind the best, "
-            f"{best['name']}: of maps that cannot be told apart, the first in the order below is chosen."
-        )
-    elif others:
-        sentences.append(
-            f"Its {choice['measure']} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± "
-            f"{others[0]['error']:.3f} behind."
-        )
-    if choice["name"] != tried[0]["name"]:
-        sentences.append(f"Against {tried[0]['name']} it is {choice['lead']:+.3f} ± {choice['lead_error']:.3f}.")
-    if choice["not_tried"]:
-        sentences.append(f"Not tried: {choice['not_tried']}.")
-    if choice["method"] != "orthogonal":
-        sentences.append("Only rows of the modality of the fit were compared: do not map another modality with it.")
-    return " ".join(sentences)
 
 
 def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from congruence import persist
 from congruence._utils.arrays import blocks
-from congruence._utils.display import as_markdown
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, as_embeddings
@@ -33,9 +32,9 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size, t
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.linalg.shrinkage import choose_gains, means_correspond
 from congruence.maps._base import Map, NotFittedMapError
-from congruence.maps.card import front_matter
+from congruence.maps.card import card_table, front_matter
 from congruence.maps.orthogonal import OrthogonalMap
-from congruence.persist import TOLERANCE, check_parameters, count
+from congruence.persist import TOLERANCE, count
 
 #: Shrinkage settings of ``OrthogonalMap`` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
@@ -43,58 +42,39 @@ SHRINKAGES = ("auto", "wiener", "covered", "full")
 #: Vectors of one model by modality; the key is "" if the modality is unknown.
 ModelRows: TypeAlias = dict[str, Embeddings]
 
-#: Moments of the items that two models share, by models and modality.
-PairMoments: TypeAlias = dict[tuple[int, int, str], CrossMoments]
-
-#: A model's means by modality, each with its origin.
-ModelMeans: TypeAlias = dict[str, tuple[np.ndarray, str]]
-
 
 @dataclass(eq=False, repr=False)
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the
-    rotation of the first followed by the transpose of the second's rotation, so maps are consistent with each other: A
-    → B → C equals A → C, and a loop is the identity. Models need not share all items, widths or modalities; items are
-    matched by id.
+    Each model has one rotation into the frame, and one mean per modality. A map is the rotation of the first model
+    followed by the transpose of the second's, so maps are consistent: A → B → C equals A → C. Models need not share all
+    items, widths or modalities; items are matched by id.
+
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
+    is the number of models that have item i: for complete data generalized Procrustes analysis without scaling (Gower
+    1975), for two models their ``OrthogonalMap``. Directions that a model lacks are lost in a map through it
+    (docs/frames.md).
 
     Parameters
     ----------
-    center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
-    shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
-        How to weight a model's singular directions, as in ``OrthogonalMap``; ``"auto"`` is
-        ``"wiener"``. A map between two models multiplies the square roots of both models' gains.
-    shrinkage_strength : float, optional
-        Strength of ``"wiener"``; 0.1 by default.
-    max_iter : int, default=200
-        Largest number of sweeps over the models.
-    tol : float, default=1e-8
-        Stop after a sweep that improves the objective by less than this share of it.
+    center, shrinkage, shrinkage_strength
+        As for ``OrthogonalMap``, with "auto", "wiener", "covered" or "full". A map between two models multiplies the
+        square roots of both models' gains.
+    max_iter, tol
+        Stop after so many sweeps over the models, or after one that improves the objective by less than this share of
+        it.
 
     Attributes
     ----------
     models_ : dict of str to FrameModel
-        The models, in the order in which they were added.
     consensus_ : dict of str to Consensus
         The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (``congruence.linalg.shrinkage.mean_isometry``), stored as
-        the last columns of the models' rotations. Only with ``"wiener"``.
+        Modalities whose means have an axis of their own (``congruence.linalg.shrinkage.mean_isometry``), stored as the
+        last columns of the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
-        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
-        decreases, and is 1 for noise-free data.
-
-    Notes
-    -----
-    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
-    is the number of models that have item i: for complete data Gower's generalized Procrustes analysis without scaling,
-    for two models their ``OrthogonalMap``. Directions that a model lacks (because it is narrower, or its anchors do not
-    cover them) are lost in a map through it, and gains below 1 shrink the result of a loop (docs/frames.md).
-
-    Source: Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems",
-    chapter 9.
+        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), which never decreases; 1 if exact.
 
     Examples
     --------
@@ -122,15 +102,8 @@ class CanonicalFrame:
     tol: float = 1e-8
 
     def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
-        """Fit the frame.
-
-        Parameters
-        ----------
-        models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            Vectors by model name; ``map`` uses these names. Items are matched by id. If no model has ids, all must
-            have the same rows.
-        modality : str, optional
-            Modality of rows that do not declare theirs.
+        """Fit the frame on vectors by model name, or by model and modality; ``modality`` is that of rows that do not
+        declare theirs. Items are matched by id. If no model has ids, all must have the same rows.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
@@ -140,14 +113,19 @@ class CanonicalFrame:
         names, rows = list(sides), list(sides.values())
         items = {q: SharedItems.of(sides, q) for q in sorted({q for side in rows for q in side})}
         moments, bases = _gather(rows, items)
-        _check_connected(names, moments)
-        widths = [_width_of(side) for side in rows]
+        groups = _connected(len(rows), moments)
+        if unreached := [repr(name) for name, group in zip(names, groups, strict=True) if group]:
+            raise IdError(
+                f"No chain of shared items leads from {names[0]!r} to {', '.join(unreached[:3])}.",
+                "Pass `ids=…` that name the same items alike.",
+            )
         pooled: dict[tuple[int, int], list[CrossMoments]] = {}
         for (m, j, _), pair in moments.items():
             pooled.setdefault((m, j), []).append(pair)
         sizes = np.zeros(len(rows))  # largest possible sums of the singular values of each model's evidence
         for (m, j), pairs in pooled.items():
             sizes[[m, j]] += total_size(pairs, center=self.center)
+        widths = [_width_of(side) for side in rows]
         solution = generalized_procrustes(
             {key: total_cross(pairs, center=self.center) for key, pairs in pooled.items()},
             {key: float(sum(pair.weight for pair in pairs)) for key, pairs in pooled.items()},
@@ -156,24 +134,21 @@ class CanonicalFrame:
             max_iter=self.max_iter,
             tol=self.tol,
         )
-        rotations, anchors = [], []
-        for m, name in enumerate(names):
-            used = [int(((matched.rows[m] >= 0) & (matched.count > 1)).sum()) for matched in items.values()]
-            anchors.append(sum(used))
-            basis, evidence = bases[m], solution.evidence[m]
+        rotations, used = [], []
+        for m, (name, basis, evidence) in enumerate(zip(names, bases, solution.evidence, strict=True)):
+            used.append([int(((matched.rows[m] >= 0) & (matched.count > 1)).sum()) for matched in items.values()])
             evidence = evidence if basis is None else basis @ evidence
-            widest = max(width for j, width in enumerate(widths) if j != m)
-            rotations.append(self._rotation(name, evidence, sizes[m], used, widest))
+            rotations.append(self._rotation(name, evidence, sizes[m], used[m], max(widths[:m] + widths[m + 1 :])))
         self.models_: dict[str, FrameModel] = {}
         self.consensus_: dict[str, Consensus] = {}
         self.axes_ = list(items) if self._shrinkage() == "wiener" and self.center else []
-        means: list[ModelMeans] = [{} for _ in rows]
+        means: list[dict[str, tuple[np.ndarray, str]]] = [{} for _ in rows]
         for q, matched in items.items():
-            of_models = _means_of(rows, matched, q, moments, bases, rotations, center=self.center)
+            of_models = self._means_of(rows, matched, q, moments, bases, rotations)
             for m, mean in of_models.items():
                 means[m][q] = mean
-            vectors = _consensus(rows, matched, q, of_models, rotations)
             center = np.mean([mean @ rotations[m].isometry for m, (mean, _) in of_models.items()], axis=0)
+            vectors = _consensus(rows, matched, q, of_models, rotations)
             self.consensus_[q] = Consensus(matched.ids, vectors, matched.has_ids, center)
         for m, name in enumerate(names):
             others = {}
@@ -181,7 +156,7 @@ class CanonicalFrame:
                 of_others = [own[q][0] @ rotations[j].isometry for j, own in enumerate(means) if j != m and q in own]
                 if of_others:
                     others[q] = np.mean(of_others, axis=0)
-            self.models_[name] = _make_model(rows[m], rotations[m], means[m], others, self.axes_, anchors[m])
+            self.models_[name] = _make_model(rows[m], rotations[m], means[m], others, self.axes_, sum(used[m]))
         self._infer_means()
         self.objective_ = solution.objective / (sizes.sum() / 2)
         self.n_iter_, self.converged_ = len(solution.objective) - 1, solution.converged
@@ -197,19 +172,9 @@ class CanonicalFrame:
         return self
 
     def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add a model to the frame. The maps between models already in it do not change, to the bit.
-
-        Parameters
-        ----------
-        vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
-            With ids, some of which are in the frame. New items become part of the frame, for models added later.
-        modality : str, optional
-            Modality of rows that do not declare theirs.
-
-        Notes
-        -----
-        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling ``fit`` on
-        all models together would fit every model again and change the maps between them.
+        """Add a model to the frame: its Procrustes rotation onto the mean of the models already in it, whose maps do
+        not change, to the bit. Some of its ids are in the frame; its other items become part of it, for models added
+        later.
         """
         self.check_fitted()
         if name in self.models_:
@@ -221,18 +186,16 @@ class CanonicalFrame:
                 position = self.consensus_[q].rows_of(side, name)
                 shared = np.flatnonzero((position >= 0) & side.vectors.any(axis=1))
                 if len(shared):
-                    pair = shared, position[shared]
-                    moments[q] = _pair_moments(side.vectors, self.consensus_[q].vectors, pair, np.ones(len(shared)))
+                    moments[q] = CrossMoments.of(side.vectors[shared], self.consensus_[q].vectors[position[shared]])
         if not moments:
             raise IdError(
-                f"Got no item of {name!r} that the frame has; expected some in common.",
-                "Pass `ids=…` that name the items as the frame does.",
+                f"No item of {name!r} is one that the frame has.", "Pass `ids=…` that name the items as the frame does."
             )
         groups = list(moments.values())
         used, widest = [group.rows for group in groups], max(len(model.rotation) for model in self.models_.values())
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
         rotation = self._rotation(name, cross, size, used, widest)
-        means: ModelMeans = {}
+        means = {}
         for q, side in rows.items():
             if not self.center:
                 means[q] = np.zeros(side.dim), "items"
@@ -247,14 +210,8 @@ class CanonicalFrame:
         return self
 
     def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors.
-
-        No map changes, and items already in the frame are left unchanged.
-
-        Parameters
-        ----------
-        vectors, modality
-            As for ``add``.
+        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors;
+        arguments are as for ``add``. No map changes, and items already in the frame are left unchanged.
         """
         self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -262,25 +219,15 @@ class CanonicalFrame:
         check_width(_width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
             raise ModalityError(
-                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean for this "
-                f"model; expected {model.modalities}.",
-                "Pass `modality=…`.",
+                f"The frame has no mean of {unknown[0] or 'unnamed'} rows of {name!r}.", "Pass another `modality=…`."
             )
         self._add_items(rows, model.means, model.isometry, name)
         return self
 
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
-        """Return the map from one model to another, through the frame.
-
-        Unlike a map fitted on pairs it has no moments, so it cannot be updated with ``partial_fit``.
-
-        Parameters
-        ----------
-        source, target : str
-            Names of models.
-        modality : str, optional
-            Modality whose means the map uses. It keeps the means of every modality that both models know, and without
-            this asks for one where there are several.
+        """Return the map from one model to another, through the frame. It has the means of every modality that both
+        models know, ``modality`` being the one in use. Unlike a map fitted on pairs it has no moments, so it cannot be
+        updated with ``partial_fit``.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
@@ -291,9 +238,8 @@ class CanonicalFrame:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); "
-                "expected one whose means are known in both.",
-                "Pass another `modality=…`, or add rows of it with a new frame.",
+                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}).",
+                "Pass one that both have.",
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
         active = (modality if modality in table else (measured or list(table))[0]) or None
@@ -326,37 +272,78 @@ class CanonicalFrame:
     def _shrinkage(self) -> str:
         return "wiener" if self.shrinkage == "auto" else self.shrinkage
 
-    def _rotation(
-        self, name: str, evidence: np.ndarray, size: float, used: Sequence[int], widest: int
-    ) -> FrameRotation:
-        """Compute a model's rotation into the frame from its cross-covariance with the other models, shape (d, k).
-
-        The number of directions that it can cover is bounded by the anchors ``used`` of each modality and the width of
-        the widest other model; ``size`` is the largest possible sum of the singular values.
+    def _rotation(self, name: str, evidence: np.ndarray, size: float, used: Sequence[int], widest: int) -> Rotation:
+        """Return a model's rotation into the frame from its cross-covariance (d, k) with the other models, whose
+        singular values sum to at most ``size``; the anchors ``used`` of each modality and the widest other model bound
+        the directions covered.
         """
         most = sum(used) - sum(n > 0 for n in used) * self.center
         if sum(used) < 2 or most < 1:
             raise TooFewAnchorsError(
-                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least "
-                f"2{' of one modality' * self.center}.",
-                "Pass more common items.",
+                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have.",
+                "Pass more.",
             )
         shrinkage = self._shrinkage()
         svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
         if not svd.rank:
             raise InputError(
-                f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one "
-                "common item with each); expected anchors that vary.",
-                "Pass other anchors, or more common items.",
+                f"The rows of {name!r} do not vary together with those of other models.", "Pass more common items."
             )
         if shrinkage == "full":  # fill also the directions that narrower models do not have
             isometry = svd.U @ svd.Vt
-            return FrameRotation(isometry, isometry, svd.rank)
+            return Rotation(isometry, isometry, svd.rank)
         k = min(len(svd.s), widest)
         svd = CrossSVD(svd.U[:, :k], svd.s[:k], svd.Vt[:k], min(svd.rank, k))
         gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), self.shrinkage_strength)[1]
         isometry = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
-        return FrameRotation(isometry, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank)
+        return Rotation(isometry, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank)
+
+    def _means_of(
+        self,
+        models: Sequence[ModelRows],
+        items: SharedItems,
+        modality: str,
+        moments: Mapping[tuple[int, int, str], CrossMoments],
+        bases: Sequence[np.ndarray | None],
+        rotations: Sequence[Rotation],
+    ) -> dict[int, tuple[np.ndarray, str]]:
+        """Return each model's mean (d_m,) of one modality, all at the same point of the frame, and where it comes from.
+        If models lack items, their means are over different items. The translations into the frame are therefore
+        least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own
+        means. Models that share no item of the modality are connected by their means.
+        """
+        present = [m for m, rows in enumerate(models) if modality in rows]
+        if not self.center:
+            return {m: (np.zeros(len(rotations[m].isometry)), "items") for m in present}
+        shared = {(m, j): pair for (m, j, q), pair in moments.items() if q == modality}
+        # Rotations from the coordinates of the moments.
+        inner = [R.isometry if Q is None else Q.T @ R.isometry for R, Q in zip(rotations, bases, strict=True)]
+        laplacian = np.zeros((len(models), len(models)))
+        right_hand_side = np.zeros((len(models), rotations[0].isometry.shape[1]))
+        for (m, j), pair in shared.items():
+            gap = pair.source_mean @ inner[m] - pair.target_mean @ inner[j]
+            laplacian[[m, j], [m, j]] += pair.weight
+            laplacian[[m, j], [j, m]] -= pair.weight
+            right_hand_side[[m, j]] += pair.weight * np.stack([gap, -gap])
+        offset = np.linalg.pinv(laplacian, hermitian=True) @ right_hand_side
+        weights = 1 / np.maximum(items.count, 1)
+        group_of = _connected(len(models), shared)
+        out = {}
+        for label in sorted({group_of[m] for m in present}):
+            group = [m for m in present if group_of[m] == label]
+            means, total, center = {}, 0.0, np.zeros(right_hand_side.shape[1])
+            for m in group:
+                known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
+                X, rows = models[m][modality].vectors, items.rows[m][known]
+                means[m] = _weighted_mean(X, rows, np.ones(len(rows)))
+                weight = float(weights[known].sum())
+                center += weight * (_weighted_mean(X, rows, weights[known]) @ rotations[m].isometry - offset[m])
+                total += weight
+            for m in group:
+                R = rotations[m].isometry
+                shift = means[m] @ R - offset[m] - center / total  # of this model's items from the mean of all items
+                out[m] = means[m] - shift @ R.T, "items" if len(group) > 1 else "rows"
+        return out
 
     def _add_items(self, rows: ModelRows, means: Mapping[str, np.ndarray], isometry: np.ndarray, name: str) -> None:
         """Add a model's items that the frame does not have."""
@@ -374,7 +361,6 @@ class CanonicalFrame:
 
     def _infer_means(self) -> None:
         """Infer the means of modalities that models have no rows of, from the gaps between modalities in other models.
-
         An inferred mean is never inferred again, so that models added later do not change it.
         """
         measured = {
@@ -412,41 +398,25 @@ class CanonicalFrame:
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
-
-        With ``force``, an existing frame or map is replaced; otherwise this raises OutputExistsError.
+        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``. With ``force``, an
+        existing frame or map is replaced; otherwise this raises OutputExistsError.
         """
         self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
         models, items = [], []
-        card = [
-            *front_matter(f"{len(self.models_)} models", ("procrustes",)),
-            f"# CanonicalFrame: {len(self.models_)} models",
-            "",
-            "```python",
-            "from congruence import CanonicalFrame",
-            "",
-            'frame = CanonicalFrame.load("path/to/this/folder")',
-            "mapping = frame.map(source, target)",
-            "```",
-            "",
-            "| model | space | anchors | directions that the anchors cover |",
-            "| --- | --- | --- | --- |",
-        ]
+        table = [["model", "space", "anchors", "directions that the anchors cover"]]
         for m, (name, model) in enumerate(self.models_.items()):
             arrays[f"rotation.{m}"] = model.rotation
             arrays |= {f"mean.{m}.{q}": mean for q, mean in model.means.items()}
             facts = {"means_from": model.means_from, "n_anchors": model.n_anchors, "rank": model.rank}
             models.append({"name": name, "space": model.space.to_dict(), **facts})
-            cells = [as_markdown(name), as_markdown(str(model.space)), str(model.n_anchors), str(model.rank)]
-            card.append(f"| {' | '.join(cells)} |")
+            table.append([name, str(model.space), str(model.n_anchors), str(model.rank)])
         for q, consensus in self.consensus_.items():
             # The size of the JSON file is limited, so ids are arrays: the concatenated texts, and the end of each.
             texts = [text.encode("utf-8") for text in consensus.ids.tolist()]
             arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
             arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
-            arrays[f"items.{q}"] = consensus.vectors
-            arrays[f"center.{q}"] = consensus.center
+            arrays |= {f"items.{q}": consensus.vectors, f"center.{q}": consensus.center}
             items.append({"modality": q, "has_ids": consensus.has_ids})
         known = {"axes": self.axes_, "n_iter": self.n_iter_, "converged": self.converged_}
         config = {
@@ -455,6 +425,20 @@ class CanonicalFrame:
             "facts": {"models": models, "items": items, **known},
             "scores": {},
         }
+        title = f"{len(self.models_)} models"
+        card = [
+            *front_matter(title, ("procrustes",)),
+            f"# CanonicalFrame: {title}",
+            "",
+            "```python",
+            "from congruence import CanonicalFrame",
+            "",
+            'frame = CanonicalFrame.load("path/to/this/folder")',
+            "mapping = frame.map(source, target)",
+            "```",
+            "",
+            *card_table(table),
+        ]
         return persist.write_folder(path, arrays, config, "\n".join(card) + "\n", force=force)
 
     @classmethod
@@ -463,87 +447,64 @@ class CanonicalFrame:
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:
             raise CorruptFileError(
-                f"Got a map of kind {config.get('kind')!r} in {path}; expected a frame.",
-                "Load it with congruence.load.",
+                f"Got a map of kind {config.get('kind')!r} in {path}, not a frame.", "Load it with congruence.load."
             )
         try:
-            check_parameters(cls, config["parameters"])
+            persist.check_parameters(cls, config["parameters"])
             frame = cls(**config["parameters"])
             frame._check_parameters()
-            frame._restore(arrays, config["facts"])
+            frame._restore(dict(arrays), config["facts"])
             return frame
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptFileError(
                 f"Got a saved frame in {path} with parts missing or damaged ({error!r}).", "Fit it again."
             ) from error
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: dict[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Set the fitted attributes from a folder's content, after checking it."""
-
-        def check(valid: object, what: str) -> None:
+        ids, shapes = {}, {"objective": "s"}
+        for at, entry in enumerate(facts["items"]):
+            q = entry["modality"]
+            ids[q] = _read_ids(arrays.pop(f"ids.{q}"), arrays.pop(f"ends.{q}"))
+            shapes |= {f"items.{q}": f"{chr(1000 + at)}k", f"center.{q}": "k"}
+        for m, entry in enumerate(facts["models"]):
+            width = chr(2000 + m)  # a letter for each length
+            shapes |= {f"rotation.{m}": f"{width}r"} | {f"mean.{m}.{q}": width for q in entry["means_from"]}
+        persist.check_arrays(arrays, shapes)
+        self.axes_, self.converged_, self.n_iter_ = list(facts["axes"]), facts["converged"], count(facts, "n_iter")
+        self.objective_ = arrays["objective"]
+        self.consensus_ = {
+            entry["modality"]: Consensus(ids[q], arrays[f"items.{q}"], entry["has_ids"], arrays[f"center.{q}"])
+            for entry, q in zip(facts["items"], ids, strict=True)
+        }
+        self.models_ = {}
+        k = len(arrays[f"center.{next(iter(ids))}"])
+        for m, entry in enumerate(facts["models"]):
+            rotation, origins = arrays[f"rotation.{m}"], dict(entry["means_from"])
+            means = {q: arrays[f"mean.{m}.{q}"] for q in origins}
+            rank, anchors = count(entry, "rank", most=min(len(rotation), k)), count(entry, "n_anchors")
+            space = Space.from_dict(entry["space"])
+            self.models_[entry["name"]] = FrameModel(space, rotation, means, origins, k, anchors, rank)
+        for valid, what in (
+            (len(self.objective_) == self.n_iter_ + 1 and type(self.converged_) is bool, "sweeps that do not match"),
+            ({*self.axes_, *ids} <= {*MODALITIES, ""}, "an unknown modality"),
+            (all(len(one.ids) == len(one.vectors) for one in self.consensus_.values()), "ids that do not fit"),
+            (all(type(one.has_ids) is bool for one in self.consensus_.values()), "items of the wrong type"),
+            (len(self.models_) == len(facts["models"]) >= 2, "repeated names, or fewer than two models"),
+            (all(type(name) is str for name in self.models_), "a name that is no string"),
+            *((model.fits(ids, self.axes_), f"a damaged model {name!r}") for name, model in self.models_.items()),
+        ):
             if not valid:
                 raise ValueError(what)
-
-        def modality(name: Any) -> str:
-            check(name == "" or name in MODALITIES, "an unknown modality")
-            return str(name)
-
-        unused = dict(arrays)
-
-        def take(name: str, axes: int) -> np.ndarray:
-            array = unused.pop(name)
-            good = array.dtype == np.float64 and array.ndim == axes and array.size and np.isfinite(array).all()
-            check(good, f"{name}: an array of the wrong type or shape, or with NaN")
-            return array
-
-        self.axes_ = [modality(q) for q in facts["axes"]]
-        self.objective_, self.converged_ = take("objective", 1), facts["converged"]
-        self.n_iter_ = count(facts, "n_iter")
-        check(len(self.objective_) == self.n_iter_ + 1 and type(self.converged_) is bool, "sweeps that do not match")
-        self.models_, self.consensus_ = {}, {}
-        widths = set()
-        for entry in facts["items"]:
-            q, has_ids = modality(entry["modality"]), entry["has_ids"]
-            text, ends, vectors = (unused.pop(f"{part}.{q}") for part in ("ids", "ends", "items"))
-            center = take(f"center.{q}", 1)
-            types = text.dtype == np.uint8 and ends.dtype == np.int64 and vectors.dtype == np.float32
-            check(types and type(has_ids) is bool, "items of the wrong type")
-            check(len(ends) == len(vectors) and (np.diff(ends, prepend=0) >= 0).all(), "ids that do not fit the items")
-            check(not len(ends) or ends[-1] == len(text), "ids that do not fit the items")
-            check(np.isfinite(vectors).all(), "items with NaN")
-            raw = text.tobytes()
-            ids = np.empty(len(ends), dtype=object)
-            ids[:] = [raw[a:b].decode("utf-8") for a, b in pairwise([0, *ends.tolist()])]
-            check(len(set(ids.tolist())) == len(ids), "repeated ids")
-            widths |= {vectors.shape[1], len(center)}
-            self.consensus_[q] = Consensus(ids, vectors, has_ids, center)
-        (k,) = widths
-        for m, entry in enumerate(facts["models"]):
-            name, space = entry["name"], Space.from_dict(entry["space"])
-            means_from = {modality(q): origin for q, origin in entry["means_from"].items()}
-            known = set(means_from.values()) <= {"items", "rows", "frame"} and set(means_from) <= set(self.consensus_)
-            check(known, "means of unknown origin")
-            rotation = take(f"rotation.{m}", 2)
-            means = {q: take(f"mean.{m}.{q}", 1) for q in means_from}
-            d = len(rotation)
-            fits = rotation.shape[1] == k + len(self.axes_) and all(len(mean) == d for mean in means.values())
-            check(fits, "a rotation and means that do not fit")
-            check(np.linalg.norm(rotation, 2) <= 1 + TOLERANCE, "a rotation that increases norms")
-            check(space.dim in (None, d) and type(name) is str and name not in self.models_, "a space or name")
-            rank, anchors = count(entry, "rank", most=min(d, k)), count(entry, "n_anchors")
-            self.models_[name] = FrameModel(space, rotation, means, means_from, k, anchors, rank)
-        check(not unused and len(self.models_) >= 2, "unexpected arrays, or fewer than two models")
 
 
 @dataclass(frozen=True)
 class FrameModel:
-    """One model of a frame.
-
-    ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its last columns are the axes
-    of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the same point of the frame
-    in every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model has, or,
-    for a modality without rows, from the gap between modalities in the "frame". ``width`` is k, ``rank`` the number of
-    directions that the ``n_anchors`` rows of the fit cover.
+    """One model of a frame. ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its
+    last columns are the axes of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the
+    same point of the frame in every model; ``means_from`` says whether they come from shared "items", from "rows" that
+    no other model has, or, for a modality without rows, from the gap between modalities in the "frame". ``width`` is k,
+    ``rank`` the number of directions that the ``n_anchors`` rows of the fit cover.
     """
 
     space: Space
@@ -566,13 +527,18 @@ class FrameModel:
         """The modalities whose means are known, for messages."""
         return ", ".join(q or "no modality named" for q in self.means)
 
+    def fits(self, known: Container[str], axes: Sequence[str]) -> bool:
+        """Return whether a saved model is one of a frame with these modalities and axes of means."""
+        d, k = self.rotation.shape
+        origins = all(q in known and origin in ("items", "rows", "frame") for q, origin in self.means_from.items())
+        norm = float(np.linalg.norm(self.rotation, 2))
+        return origins and k == self.width + len(axes) and self.space.dim in (None, d) and norm <= 1 + TOLERANCE
+
 
 @dataclass(frozen=True)
 class Consensus:
-    """The items of one modality in the frame.
-
-    ``vectors`` (n, k) are means over the models that have the item; without ids, rows are matched by position;
-    ``center`` (k,) is the mean of the models' means.
+    """The items of one modality in the frame: ``vectors`` (n, k), float32, are means over the models that have the
+    item, ``center`` (k,) is the mean of the models' means. Without ids, rows are matched by position.
     """
 
     ids: np.ndarray
@@ -584,26 +550,20 @@ class Consensus:
         """Return the position of each row among the items, −1 for rows that are not among them, shape (n,)."""
         if self.has_ids != rows.has_ids:
             with_ids, without = ("the frame", repr(name)) if self.has_ids else (repr(name), "the frame")
-            raise IdError(
-                f"Got ids for {with_ids} and none for {without}; expected ids for both, or for none.",
-                "Pass `ids=…` for every model.",
-            )
+            raise IdError(f"Got ids for {with_ids} and none for {without}.", "Pass `ids=…` for every model.")
         if rows.has_ids:
             return id_rows(self.ids, rows.ids)
         if len(rows) != len(self.ids):
             raise ShapeError(
-                f"Got {len(rows)} rows of {name!r}, without ids; expected {len(self.ids)}, the frame's.",
-                "Pass `ids=…` for every model.",
+                f"Got {len(rows)} rows of {name!r} without ids, not {len(self.ids)}.", "Pass `ids=…` for every model."
             )
         return np.arange(len(rows))
 
 
 @dataclass(frozen=True)
 class SharedItems:
-    """The items of one modality over all models: their ids, in the order in which they first occur, and their rows.
-
-    ``rows`` (M, n) has the row number of each item in each model, −1 if the model does not have it. Without ids, items
-    are row numbers.
+    """The items of one modality over all models, in the order in which they first occur; ``rows`` (M, n) has the row
+    number of each item in each model, −1 if the model does not have it. Without ids, items are row numbers.
     """
 
     ids: np.ndarray
@@ -620,26 +580,18 @@ class SharedItems:
         """Match the rows of one modality."""
         sides = {name: rows[modality] for name, rows in models.items() if modality in rows}
         named = [name for name, side in sides.items() if side.has_ids]
-        if named and len(named) < len(sides):
-            without_ids = next(name for name in sides if name not in named)
-            raise IdError(
-                f"Got ids for {named[0]!r} and none for {without_ids!r}; expected ids for every model, or for none.",
-                "Pass `ids=…` for all of them.",
+        if (named and len(named) < len(sides)) or (not named and len({len(side) for side in sides.values()}) > 1):
+            sizes = ", ".join(
+                f"{len(side)} rows of {name!r} with{'' if side.has_ids else 'out'} ids" for name, side in sides.items()
             )
-        if named:
-            ids = np.empty(0, dtype=object)
-            for side in sides.values():
-                texts = id_texts(side.ids)
-                ids = np.concatenate([ids, texts[id_rows(ids, texts) < 0]]) if len(ids) else texts
-        else:
-            lengths = {len(side) for side in sides.values()}
-            if len(lengths) > 1:
-                sizes = ", ".join(f"{len(side)} rows of {name!r}" for name, side in sides.items())
-                raise ShapeError(
-                    f"Got {sizes}, and no ids; expected as many rows of every model, or ids to match them by.",
-                    "Pass `ids=…` for every model.",
-                )
-            ids = id_texts(np.arange(lengths.pop()))
+            raise (IdError if named else ShapeError)(
+                f"Got {sizes}; expected as many rows of each, or ids to match them by.",
+                "Pass `ids=…` for every model.",
+            )
+        ids = id_texts(next(iter(sides.values())).ids)
+        for side in list(sides.values())[1:]:
+            texts = id_texts(side.ids)
+            ids = np.concatenate([ids, texts[id_rows(ids, texts) < 0]])
         rows = np.full((len(models), len(ids)), -1)
         for m, name in enumerate(models):
             if name in sides:
@@ -650,12 +602,10 @@ class SharedItems:
         return cls(ids, bool(named), rows)
 
 
-class FrameRotation(NamedTuple):
-    """One model's rotation into the frame: the partial isometry of the directions that its anchors cover.
-
-    ``isometry`` (d, k) has all directions with ``shrinkage="full"``; ``shrunk`` is multiplied by the square roots of
-    the gains, so that a map between two models has the square roots of both; ``rank`` is the number of directions
-    covered.
+class Rotation(NamedTuple):
+    """One model's rotation into the frame (d, k): the partial isometry of the ``rank`` directions that its anchors
+    cover (of all with ``shrinkage="full"``), and the same multiplied by the square roots of the gains, so that a map
+    between two models has the square roots of both.
     """
 
     isometry: np.ndarray
@@ -669,9 +619,7 @@ def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRow
         raise ParameterError(f"Got a model named {name!r}; expected a nonempty string.", "Pass a name for every model.")
     given = data if isinstance(data, Mapping) else {None: data}
     if not given:
-        raise InputError(
-            f"Got no rows of {name!r}; expected vectors of at least one modality.", "Leave this model out."
-        )
+        raise InputError(f"Got no rows of {name!r}.", "Leave this model out.")
     by_modality = {}
     for key, value in given.items():
         if key is not None:
@@ -680,35 +628,29 @@ def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRow
         declared, stated = rows.space.modality, modality if key is None else key
         if None not in (declared, stated) and declared != stated:
             raise ModalityError(
-                f"Got {declared} vectors of {name!r} as {stated}; expected them to agree.",
-                "Correct the modality, or leave it out.",
+                f"Got {declared} vectors of {name!r} as {stated}.", "Correct the modality, or leave it out."
             )
         if not rows.vectors.any():
-            raise ZeroRowError(
-                f"Got only rows of zeros of {name!r}; expected vectors.", "Encode them again, or leave them out."
-            )
+            raise ZeroRowError(f"Got only rows of zeros of {name!r}.", "Encode them again, or leave them out.")
         by_modality[declared or stated or ""] = rows
     widths = {rows.dim for rows in by_modality.values()}
     if len(widths) > 1:
         raise ShapeError(
-            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width per model.",
-            "Pass them as two models.",
+            f"Got vectors of {name!r} of widths {', '.join(map(str, sorted(widths)))}.", "Pass them as two models."
         )
     return by_modality
 
 
 def _name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ()) -> dict[str, ModelRows]:
     """Return the models with rows of unknown modality under the one modality that other rows have."""
-    modalities = sorted({q for rows in models.values() for q in rows} | set(known))
-    named = [q for q in modalities if q]
+    modalities = {q for rows in models.values() for q in rows} | set(known)
+    named = sorted(modalities - {""})
     if "" not in modalities or not named:
         return dict(models)
     if len(named) > 1:
         unnamed = next((name for name, rows in models.items() if "" in rows), None)
         raise ModalityError(
-            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a "
-            "known modality.",
-            "Pass `modality=…`, or a mapping of modality to rows.",
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows.", "Pass `modality=…`."
         )
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
 
@@ -717,128 +659,48 @@ def _width_of(rows: ModelRows) -> int:
     return next(iter(rows.values())).dim
 
 
-def _pair_moments(
-    X: np.ndarray, Y: np.ndarray, rows: tuple[np.ndarray, np.ndarray], weights: np.ndarray
-) -> CrossMoments:
-    """Compute the moments of the ``rows`` (s,) that two models share, weighted, one block at a time."""
-    moments = CrossMoments(X.shape[1], Y.shape[1])
-    for part in blocks(len(weights), 8 * (X.shape[1] + Y.shape[1]), minimum=256):
-        moments.update(X[rows[0][part]], Y[rows[1][part]], weights[part])
-    return moments
-
-
 def _gather(
     models: Sequence[ModelRows], items: Mapping[str, SharedItems]
-) -> tuple[PairMoments, list[np.ndarray | None]]:
+) -> tuple[dict[tuple[int, int, str], CrossMoments], list[np.ndarray | None]]:
     """Compute the moments of every pair of models on the items both have, each weighted by 1 / (models that have it).
-
     Models with fewer shared rows than dimensions are described in an orthonormal basis (d_m, r) of these rows, which is
     returned too.
     """
     bases: list[np.ndarray | None] = []
     reduced: list[dict[str, np.ndarray]] = []
-    new_positions: list[dict[str, np.ndarray]] = []
+    place: list[dict[str, np.ndarray]] = []  # of each item among the reduced rows
     for m, rows in enumerate(models):
-        used = {q: items[q].rows[m][(items[q].rows[m] >= 0) & (items[q].count > 1)] for q in rows}
-        positions = {q: np.arange(len(rows[q])) for q in rows}
+        used = {q: np.flatnonzero((items[q].rows[m] >= 0) & (items[q].count > 1)) for q in rows}
         vectors, basis = {q: rows[q].vectors for q in rows}, None
+        place.append({q: items[q].rows[m] for q in rows})
         if sum(map(len, used.values())) < _width_of(rows):
-            # Keep only the rows that are used, and a table of the new position of each row.
-            vectors = {q: rows[q].vectors[used[q]].astype(np.float64) for q in rows}
+            vectors = {q: vectors[q][items[q].rows[m][used[q]]].astype(np.float64) for q in rows}
             basis = np.linalg.qr(np.concatenate([*vectors.values()]).T)[0]
             vectors = {q: vectors[q] @ basis for q in rows}
             for q in rows:
-                positions[q][used[q]] = np.arange(len(used[q]))
+                place[m][q] = np.full(len(items[q].ids), -1)
+                place[m][q][used[q]] = np.arange(len(used[q]))
         bases.append(basis)
         reduced.append(vectors)
-        new_positions.append(positions)
-    moments: PairMoments = {}
+    moments = {}
     for q, matched in items.items():
         weights = 1 / np.maximum(matched.count, 1)
-        for j in range(len(models)):
-            for m in range(j):
-                both = np.flatnonzero((matched.rows[m] >= 0) & (matched.rows[j] >= 0))
-                if len(both):
-                    pair = new_positions[m][q][matched.rows[m][both]], new_positions[j][q][matched.rows[j][both]]
-                    moments[m, j, q] = _pair_moments(reduced[m][q], reduced[j][q], pair, weights[both])
+        for m, j in combinations(range(len(models)), 2):
+            both = np.flatnonzero((matched.rows[m] >= 0) & (matched.rows[j] >= 0))
+            if len(both):
+                X, Y = (reduced[side][q][place[side][q][both]] for side in (m, j))
+                moments[m, j, q] = CrossMoments.of(X, Y, weights[both])
     return moments, bases
 
 
-def _connected_groups(models: Iterable[int], pairs: Container[tuple[int, int]]) -> list[list[int]]:
-    """Return the groups of models that are connected by the pairs (m, j), m < j; the first contains the first model."""
-    remaining, groups = list(models), []
-    while remaining:
-        group, pending = [], [remaining.pop(0)]
-        while pending:
-            member = pending.pop()
-            group.append(member)
-            joined = [m for m in remaining if (min(m, member), max(m, member)) in pairs]
-            remaining = [m for m in remaining if m not in joined]
-            pending += joined
-        groups.append(sorted(group))
-    return groups
+def _connected(n: int, pairs: Iterable[tuple[Any, ...]]) -> list[int]:
+    """Return the number of each model's group: models that pairs (m, j, …) connect; that of the first model is 0."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-
-def _check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]) -> None:
-    """Check that a chain of shared items leads from the first model to every other."""
-    reached = _connected_groups(range(len(names)), {(m, j) for m, j, _ in pairs})[0]
-    if len(reached) < len(names):
-        unreached = [name for m, name in enumerate(names) if m not in reached]
-        raise IdError(
-            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; expected "
-            "one from every model to every other.",
-            "Pass `ids=…` that name the same items alike, or leave models out.",
-        )
-
-
-def _means_of(
-    models: Sequence[ModelRows],
-    items: SharedItems,
-    modality: str,
-    moments: PairMoments,
-    bases: Sequence[np.ndarray | None],
-    rotations: Sequence[FrameRotation],
-    *,
-    center: bool,
-) -> dict[int, tuple[np.ndarray, str]]:
-    """Return each model's mean (d_m,) of one modality, all at the same point of the frame, and where it comes from.
-
-    If models lack items, their means are over different items. The translations into the frame are therefore
-    least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own means.
-    Models that share no item of the modality are connected by their means.
-    """
-    with_modality = [m for m, rows in enumerate(models) if modality in rows]
-    if not center:
-        return {m: (np.zeros(len(rotations[m].isometry)), "items") for m in with_modality}
-    shared = {(m, j): pair for (m, j, q), pair in moments.items() if q == modality}
-    # Rotations from the coordinates of the moments.
-    inner = [R.isometry if Q is None else Q.T @ R.isometry for R, Q in zip(rotations, bases, strict=True)]
-    laplacian = np.zeros((len(models), len(models)))
-    right_hand_side = np.zeros((len(models), rotations[0].isometry.shape[1]))
-    for (m, j), pair in shared.items():
-        gap = pair.source_mean @ inner[m] - pair.target_mean @ inner[j]
-        laplacian[[m, j], [m, j]] += pair.weight
-        laplacian[[m, j], [j, m]] -= pair.weight
-        right_hand_side[m] += pair.weight * gap
-        right_hand_side[j] -= pair.weight * gap
-    offset = np.linalg.pinv(laplacian, hermitian=True) @ right_hand_side
-    weights = 1 / np.maximum(items.count, 1)
-    out: dict[int, tuple[np.ndarray, str]] = {}
-    for group in _connected_groups(with_modality, shared):
-        means, total, center_of_items = {}, 0.0, np.zeros(right_hand_side.shape[1])
-        for m in group:
-            known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
-            X, rows = models[m][modality].vectors, items.rows[m][known]
-            means[m] = _weighted_mean(X, rows, np.ones(len(rows)))
-            weight = float(weights[known].sum())
-            center_of_items += weight * (_weighted_mean(X, rows, weights[known]) @ rotations[m].isometry - offset[m])
-            total += weight
-        center_of_items /= total
-        for m in group:
-            R = rotations[m].isometry
-            shift = means[m] @ R - offset[m] - center_of_items  # mean of this model's items minus the mean of all items
-            out[m] = means[m] - shift @ R.T, "items" if len(group) > 1 else "rows"
-    return out
+    ends = np.array([pair[:2] for pair in pairs], dtype=int).reshape(-1, 2).T
+    graph = coo_array((np.ones(ends.shape[1]), tuple(ends)), shape=(n, n))
+    return connected_components(graph, directed=False)[1].tolist()
 
 
 def _weighted_mean(X: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -853,7 +715,7 @@ def _consensus(
     items: SharedItems,
     modality: str,
     means: Mapping[int, tuple[np.ndarray, str]],
-    rotations: Sequence[FrameRotation],
+    rotations: Sequence[Rotation],
 ) -> np.ndarray:
     """Return each item's mean over the models that have it, in the frame: float32, shape (n, k)."""
     k = rotations[0].isometry.shape[1]
@@ -870,31 +732,28 @@ def _consensus(
 
 def _make_model(
     rows: ModelRows,
-    rotation: FrameRotation,
-    means: ModelMeans,
+    rotation: Rotation,
+    means: Mapping[str, tuple[np.ndarray, str]],
     others: Mapping[str, np.ndarray],
     axes: Sequence[str],
     anchors: int,
 ) -> FrameModel:
-    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality.
-
-    The rotation has one more column for each modality in ``axes``. The rule is that of
+    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality. The
+    rotation has one more column for each modality in ``axes``. The rule is that of
     ``congruence.linalg.shrinkage.mean_isometry``: if the covered part of a model's mean corresponds to that of the
     other models, the uncovered part is assumed to correspond as well.
     """
     columns = np.zeros((len(rotation.isometry), len(axes)))
     residuals, used = [], []
     for axis, q in enumerate(axes):
-        if q not in means or q not in others:
-            continue
-        mean = means[q][0]
-        covered = mean @ rotation.isometry
-        if not means_correspond(covered, others[q], rotation.rank):
-            continue
-        residual = mean - rotation.isometry @ covered
-        if np.linalg.norm(residual) > 1e-6 * np.linalg.norm(mean):
-            residuals.append(residual / np.linalg.norm(residual))
-            used.append(axis)
+        if q in means and q in others:
+            mean = means[q][0]
+            covered = mean @ rotation.isometry
+            residual = mean - rotation.isometry @ covered
+            size = np.linalg.norm(residual)
+            if means_correspond(covered, others[q], rotation.rank) and size > 1e-6 * np.linalg.norm(mean):
+                residuals.append(residual / size)
+                used.append(axis)
     if residuals:  # the nearest orthonormal directions
         svd = cross_svd(np.array(residuals).T)
         columns[:, used] = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
@@ -903,3 +762,14 @@ def _make_model(
     own, origins = {q: mean for q, (mean, _) in means.items()}, {q: origin for q, (_, origin) in means.items()}
     k = rotation.isometry.shape[1]
     return FrameModel(space, np.hstack([rotation.shrunk, columns]), own, origins, k, anchors, rotation.rank)
+
+
+def _read_ids(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the ids from their concatenated texts and the end of each, as saved."""
+    if text.dtype != np.uint8 or ends.dtype != np.int64 or (np.diff(ends, prepend=0) < 0).any():
+        raise ValueError("damaged ids")
+    raw, ids = text.tobytes(), np.empty(len(ends), dtype=object)
+    ids[:] = [raw[a:b].decode("utf-8") for a, b in pairwise([0, *ends.tolist()])]
+    if len(set(ids.tolist())) < len(ids) or (len(ends) and ends[-1] != len(text)):
+        raise ValueError("repeated ids, or ids that do not fit their texts")
+    return ids

@@ -36,11 +36,10 @@ class HeadsMap(Map):
     """A joint-space map: a head for each model, ``transform`` for the source and ``transform_target`` for the target.
 
     Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the
-    target *model*, ``d_out`` the width of the joint space. Created by ``from_layers``; only subclasses can be
-    fitted.
+    target *model*, ``d_out`` that of the joint space. Created by ``from_layers``; only subclasses can be fitted.
 
     Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
-    data, so a map trained with any framework can be saved, loaded and applied without that framework:
+    data, so that a map trained with any framework can be saved, loaded and applied without it:
 
     - ``normalize``: x / ‖x‖, and zero rows stay zero
     - ``center``, with ``mean`` (d,): x − mean
@@ -52,16 +51,7 @@ class HeadsMap(Map):
       silu(x @ gate_weight + gate_bias) · (x @ weight + bias)
     - ``residual``, with ``layers``: x + layers(x)
 
-    Biases and the weight of ``layernorm`` are optional.
-
-    Attributes
-    ----------
-    decode_source_layers_, decode_target_layers_ : list of dict or None
-        Layers from the joint space back to each model's space.
-    method_ : str
-        Name of the method that trained the heads.
-    history_ : History
-        Losses and validation scores by step, drawn by its ``plot``; only for heads trained by ``congruence.train``.
+    Biases and the weight of ``layernorm`` are optional. ``method_`` names the method that trained the heads.
 
     Examples
     --------
@@ -85,6 +75,8 @@ class HeadsMap(Map):
     method_: str
     #: Mapped rows of both models, from which a search computes the densities that CSLS subtracts; saved with the map.
     banks_: tuple[np.ndarray, np.ndarray] | None = None
+    #: Of closed forms: singular values or canonical correlations, descending.
+    singular_values_: Any = None
     if TYPE_CHECKING:  # what the methods of congruence.train add
         method: ClassVar[str]
         criterion: ClassVar[str]
@@ -105,20 +97,9 @@ class HeadsMap(Map):
         source_space: Space | None = None,
         target_space: Space | None = None,
     ) -> HeadsMap:
-        """Build a map from trained layers, which are copied.
-
-        Parameters
-        ----------
-        source, target : sequence of mapping
-            Layers of each head, first to last, as arrays or tensors.
-        decode_source, decode_target : sequence of mapping, optional
-            Layers from the joint space back to each model's space, for ``reconstruct``.
-        facts : mapping, optional
-            Plain data about the training to store with the map; ``n_pairs`` also sets ``n_pairs_``.
-        method : str, default="custom"
-            Name of the method that trained the heads.
-        source_space, target_space : Space, optional
-            The models' spaces; by default only their widths are known.
+        """Build a map from trained layers, first to last, as arrays or tensors, which are copied; the decoders lead
+        back from the joint space, for ``reconstruct``. ``facts`` are plain data about the training to store with the
+        map; ``n_pairs`` also sets ``n_pairs_``.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
@@ -133,8 +114,7 @@ class HeadsMap(Map):
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
                 raise ShapeError(
-                    f"Got a head for {width}-d vectors of {space}; expected vectors of that width.",
-                    f"Pass a head for {space.dim}-d vectors, or another space.",
+                    f"Got a head for {width}-d vectors of {space}.", f"Pass a head for {space.dim}-d vectors."
                 )
         new.scores_ = {}
         return new
@@ -142,8 +122,7 @@ class HeadsMap(Map):
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse: heads are trained with ``congruence.train``, or solved in closed form by a subclass."""
         raise ParameterError(
-            "A HeadsMap only applies trained heads, and cannot be fitted.",
-            "Use congruence.train, or CCAMap or ProcrustesHeads, which have closed forms.",
+            "A HeadsMap only applies trained heads.", "Use congruence.train, CCAMap or ProcrustesHeads."
         )
 
     def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
@@ -153,22 +132,19 @@ class HeadsMap(Map):
         for name in SIDES:
             if None in ends[name]:
                 raise ShapeError(
-                    f"The layers of the {name} head do not determine its width; expected a layer with weights.",
-                    "Add a linear layer to it.",
+                    f"The layers of the {name} head do not determine its width.", "Add a linear layer to it."
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
-                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one "
-                "joint space.",
-                "Give both the same width.",
+                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions.",
+                "Give both one width.",
             )
         for side in SIDES:
             expected, got = ends[side][::-1], ends.get(f"decode_{side}")
             if got is not None and got != expected:
                 raise ShapeError(
-                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {expected[0]} to {expected[1]}, "
-                    "back from the joint space.",
-                    "Pass a decoder with these widths.",
+                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions.",
+                    f"Pass one from {expected[0]} to {expected[1]}.",
                 )
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
@@ -197,9 +173,8 @@ class HeadsMap(Map):
 
     @property
     def history_(self) -> History:
-        """Losses and validation scores of the training by step, read from ``facts_["history"]``.
-
-        An AttributeError if the map has no training record, a CorruptFileError if the one of a saved map is damaged.
+        """Losses and validation scores of the training by step, read from ``facts_["history"]``. An AttributeError if
+        the map has no training record, a CorruptFileError if the one of a saved map is damaged.
         """
         self.check_fitted()
         if "history" not in self.facts_:
@@ -245,7 +220,7 @@ class HeadsMap(Map):
         if layers is None:
             raise ParameterError(
                 f"Got heads without a decoder for the {side} ({self.method_}).",
-                f"Train with reconstruction, or pass `decode_{side}=…` to from_layers.",
+                f"Pass `decode_{side}=…` to from_layers.",
             )
         return layers
 
@@ -258,10 +233,8 @@ class HeadsMap(Map):
         return self.layers()[SIDES.index(side)]
 
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
-        """Return the space of the mapped vectors.
-
-        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits
-        on the same two models are not comparable.
+        """Return the space of the mapped vectors. Its name contains both models, and its revision is a digest of the
+        fitted map, because coordinates of two fits are not comparable.
         """
         self.check_fitted()
         names = [
@@ -271,9 +244,8 @@ class HeadsMap(Map):
         return Space(model, digest_of(self.facts_["layers"], self.state())[:12], modality, self.d_out, normalized)
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Return which head, "source" or "target", to use for vectors of a space.
-
-        Without the expected ``side``, what is known about the space must fit exactly one.
+        """Return which head, "source" or "target", to use for vectors of a space. Without the expected ``side``, what
+        is known about the space must fit exactly one.
         """
         self.check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}
@@ -293,22 +265,20 @@ class HeadsMap(Map):
             if other in refused:
                 raise refused[side]
             raise DirectionError(
-                f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}).",
+                f"Got vectors of the map's {other} ({space}), not its {side}.",
                 f'Pass `side="{other}"`, or call transform{"_target" if other == "target" else ""}.',
             )
         fitting = [name for name in SIDES if name not in refused]
         if not fitting:
             raise SpaceMismatchError(
-                f"Got vectors of {space}; expected those of the map's source ({spaces['source']}) or target "
-                f"({spaces['target']}).",
-                "Use a map fitted on this model.",
+                f"Got vectors of {space}, neither of {spaces['source']} nor {spaces['target']}.",
+                "Use a map of this model.",
             )
         if len(fitting) == 2:
             fitting = [name for name in SIDES if space.model and space.model == spaces[name].model]
         if len(fitting) != 1:
             raise ParameterError(
-                f"Got vectors that fit both sides of the map as far as is known ({space}).",
-                'Pass `side="source"` or `side="target"`.',
+                f"Got vectors that fit both sides of the map ({space}).", 'Pass `side="source"` or `side="target"`.'
             )
         return fitting[0]
 
@@ -326,7 +296,8 @@ class HeadsMap(Map):
             layers = getattr(self, f"{name}_layers_")
             if layers is not None:
                 out |= _layers.flatten(layers, name)[1]
-        return out | {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
+        out |= {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
+        return out if self.singular_values_ is None else {**out, "singular_values": self.singular_values_}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         unused, other_facts = dict(arrays), dict(facts)
@@ -336,6 +307,8 @@ class HeadsMap(Map):
         count(other_facts, "n_pairs", missing=0)
         if not isinstance(method, str):
             raise ValueError("a method that is not a string")
+        if self.kind != HeadsMap.kind:
+            self.singular_values_ = unused.pop("singular_values", None)
         parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
         if banks := [unused.pop(name) for side in SIDES if (name := f"bank.{side}") in unused]:
             if len(banks) < 2 or any(

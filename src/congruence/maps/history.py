@@ -15,18 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """Losses and validation scores of a training run.
-
-    Attributes
-    ----------
-    losses : dict of str to list of float
-        ``"step"`` and each term of the loss, every ``log_every`` steps.
-    validation : list of (int, float)
-        Number of steps completed and validation score; larger is better.
-    best_step : int or None
-        Number of steps completed when the score was highest.
-    steps : int
-        Total number of steps.
+    """Losses and validation scores of a training run. ``losses`` has ``"step"`` and each term of the loss, every
+    ``log_every`` steps; ``validation`` pairs of steps completed and score (larger is better), ``best_step`` the steps
+    completed at the highest score, ``steps`` their total.
     """
 
     losses: dict[str, list[float]] = field(default_factory=dict)
@@ -65,17 +56,9 @@ class History:
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the validation score or a term of the loss by step; a dashed line marks the step that was kept.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-        term : str, optional
-            ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together. By default
-            the validation score if there is one, else ``"loss"``.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
+        """Draw the validation score or a term of the loss by step, on ``ax`` or new axes; a dashed line marks the step
+        kept. ``term`` is ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together.
+        By default the validation score if there is one, else ``"loss"``.
         """
         from congruence.plotting import draw_loss, draw_validation, loss_curves, validation_curve
 

@@ -22,14 +22,12 @@ from congruence.persist import check_arrays, count, number
 class LinearMap(AffineMap):
     """Ridge regression from source to target rows: the paper's linear alternative (§E.9).
 
-    Source: Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge
-    parameter".
-
     Parameters
     ----------
     ridge : float or "cv", default="cv"
-        Penalty on the squared Frobenius norm of the coefficients, added to the sum (not the mean) of squared
-        errors, as in ``sklearn.linear_model.Ridge``. ``"cv"`` chooses it by generalized cross-validation.
+        Penalty on the squared coefficients, added to the sum (not the mean) of squared errors, as in
+        ``sklearn.linear_model.Ridge``. ``"cv"`` chooses it by generalized cross-validation (Golub, Heath and Wahba
+        1979).
     center : bool, default=True
         Fit an intercept.
 
@@ -37,11 +35,10 @@ class LinearMap(AffineMap):
     ----------
     coef_ : ndarray of float64, shape (d_source, d_target)
         Multiplies rows from the right (scikit-learn stores the transpose).
-    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
     ridge_ : float
         The penalty used.
     gcv_ridges_, gcv_scores_ : ndarray, shape (61,)
-        With ``ridge="cv"``: the grid of penalties, and the generalized cross-validation score of each.
+        With ``ridge="cv"``: the grid of penalties, and the score of each.
     """
 
     kind: ClassVar[str] = "linear"
@@ -53,14 +50,7 @@ class LinearMap(AffineMap):
     center: bool = True
 
     def fit(self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the coefficients on rows paired by position.
-
-        Parameters
-        ----------
-        X, Y : array_like, shapes (n, d_source) and (n, d_target)
-        sample_weight : array_like, shape (n,), optional
-            Non-negative. An integer weight has the effect of repeating the row.
-        """
+        """Fit the coefficients on rows paired by position; ``sample_weight`` (n,) counts as repetitions."""
         self._check_ridge()
         return self.solve(*self._check_pairs(X, Y, sample_weight))
 
@@ -89,24 +79,13 @@ class LinearMap(AffineMap):
         center: bool = True,
         normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
-
-        Parameters
-        ----------
-        moments : CrossMoments
-            Moments that include the Gram matrix; they may have been gathered on several machines.
-        ridge, center
-            As for the class.
-        normalized : (bool, bool), default=(False, False)
-            Whether all source and all target rows had unit norm.
+        """Return the map fitted on the pairs that these moments, with their Gram matrix, summarize; they may have been
+        gathered on several machines. ``normalized`` says whether all source and all target rows had unit norm.
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()
         if moments.gram is None:
-            raise ParameterError(
-                "Got moments without the Gram matrix; expected moments that include it.",
-                "Pass `gram=True` to CrossMoments when they are gathered.",
-            )
+            raise ParameterError("Got moments without the Gram matrix.", "Pass `gram=True` to CrossMoments.")
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])
         new.scores_ = {}

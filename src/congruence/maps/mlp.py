@@ -39,35 +39,25 @@ _SHAPES = {
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
-    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best
-    linear map, and early stopping replaces it only by weights with a smaller error on held-out pairs.
+    The correction starts at zero: training starts from the best linear map, and early stopping replaces it only by
+    weights with a smaller error on held-out pairs. AdamW on the mean squared error, on the CPU; the same
+    ``random_state`` gives the same weights on the same machine and version of PyTorch.
 
     Parameters
     ----------
     hidden : int, default=512
         Width of the hidden layer.
     patience : int, default=30
-        Number of epochs without a better held-out loss after which training stops; the best weights are kept.
+        Epochs without a better held-out loss after which training stops; the best weights are kept.
     validation_share : float, default=0.1
         Share of the pairs held out for early stopping.
-    random_state : int, default=0
-        Determines the split, the initialization and the order of batches.
-    verbose : bool, default=False
-        Show a progress bar on standard error when it is a terminal.
 
     Attributes
     ----------
-    n_epochs_ : int
-        Number of epochs run.
-    best_epoch_ : int
-        Epoch whose weights were kept; 0 if no epoch was better than the linear map.
+    n_epochs_, best_epoch_ : int
+        Epochs run, and the epoch whose weights were kept; 0 if none was better than the linear map.
     loss_curve_, validation_curve_ : list of float
         Mean squared error per coordinate, by epoch; the first validation value is that of the linear map.
-
-    Notes
-    -----
-    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same
-    ``random_state`` gives the same weights on the same machine and version of PyTorch.
     """
 
     kind: ClassVar[str] = "mlp"
@@ -133,9 +123,8 @@ class MLPMap(Map):
         return self
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Return a mask of the held-out pairs.
-
-        Identical pairs stay together, and at least two different pairs remain for training.
+        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain
+        for training.
         """
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, cast_like, to_numpy
+from congruence._utils.arrays import to_numpy
 from congruence._utils.columns import to_rows
-from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows
 from congruence.errors import (
@@ -28,8 +28,8 @@ from congruence.errors import (
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, near_identity, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
-from congruence.maps._base import AffineMap, check_native
-from congruence.maps.readout import RowMeans
+from congruence.maps._base import AffineMap
+from congruence.maps.readout import Measured, Readout, RowMeans
 from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
 #: One modality for all rows, or one for each row.
@@ -46,9 +46,8 @@ _SOLVED = (
 
 
 class GivenMeans(NamedTuple):
-    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average.
-
-    A weight is None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
+    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average. A weight is
+    None if a mean vector was passed, and 0 if the mean was derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -65,63 +64,49 @@ class OrthogonalMap(AffineMap):
     (``recenter``, ``for_modality``).
 
     Source: Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
-    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
+    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not). Schönemann (1966).
 
     Parameters
     ----------
     center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows.
-        ``False`` is the paper's uncentered ablation.
+        Map the source mean to the target mean; the rotation is fitted on centered rows. False is the paper's ablation.
     shrinkage : {"auto", "full", "covered", "wiener", "soft", "cv"}, default="auto"
-        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those
+        How to weight the singular directions s, u, v of the pairs' cross-covariance. "Covered" directions are those
         with s above rounding error.
-        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are
-          filled with an arbitrary rotation.
-        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that
-          can be identified (Thm C.16).
-        * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
-          (``congruence.linalg.shrinkage.wiener_gains``). Noise-free data give the exact isometry. If few anchors
-          leave directions uncovered and the anchors' means correspond, the direction of the means counts as covered
-          (``congruence.linalg.shrinkage.mean_isometry``).
-        * ``"soft"``: gain s / (s + strength · s₁).
-        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold
-          cross-validation and a softmax over cosines.
-        * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
+
+        - ``"full"``: the textbook ``U Vᵀ`` of §6; directions that the pairs do not cover are filled arbitrarily.
+        - ``"covered"``: the partial isometry of the covered directions, all that can be identified (Thm C.16).
+        - ``"wiener"``: gain s² / (s² + τ²), with the noise τ estimated from the pairs. If few pairs leave directions
+          uncovered and the means correspond, the direction of the means counts as covered
+          (``congruence.linalg.shrinkage``).
+        - ``"soft"``: gain s / (s + strength · s₁).
+        - ``"cv"``: ``"wiener"`` with the strength of the largest cross-validated likelihood.
+        - ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
     shrinkage_strength : float, optional
-        Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003); the other settings have no strength.
+        Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003).
     allow_reflection : bool, default=True
-        If False, the map is a rotation of determinant 1, in SO(d). This requires equal widths and no shrinkage.
+        If False, the map is in SO(d), which requires equal widths and no shrinkage.
     random_state : int, default=0
         Determines the folds of ``shrinkage="cv"``.
     identity : float, default=0.0
-        For models of equal widths that may be related: weight of the identity, relative to the largest singular value
-        of the anchors' cross-covariance. With a positive weight the map is the rotation nearest to their weighted sum,
-        without shrinkage.
+        For related models of equal widths: weight of the identity, relative to s₁. The map is then the rotation nearest
+        to the weighted sum, without shrinkage.
 
     Attributes
     ----------
     rotation_ : ndarray of float64, shape (d_source, d_target)
         Multiplies rows from the right: the transpose of the paper's ``Q``.
     source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
-        Mean subtracted from source rows and mean added to mapped rows; zeros when ``center=False``.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Singular values of the anchors' mean cross-covariance.
-    gains_ : ndarray, shape (min(d_source, d_target),)
-        Factor applied to each singular direction; all 1 for a textbook rotation.
-    rank_ : int
-        Number of directions that the anchors cover.
-    mean_directions_ : int
-        Number of directions added because the anchors' means correspond.
+    singular_values_, gains_ : ndarray, shape (min(d_source, d_target),)
+        Singular values of the pairs' mean cross-covariance, and the factor applied to each direction.
+    rank_, mean_directions_ : int
+        Directions that the pairs cover, and those added because the pairs' means correspond.
     modality_means_ : dict of str to (ndarray, ndarray)
         Source and target mean of every modality the map knows.
     moments_ : dict of str to CrossMoments
-        Sums over the anchors, by modality. They are saved, so that a loaded map can be updated or merged.
-    n_pairs_ : int
-        Number of pairs with positive weight.
-    cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
-        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
-        in ``congruence.linalg.shrinkage.CV_STRENGTHS``.
+        Sums over the pairs, by modality, from which a map is updated or merged.
+    cv_strength_, cv_scores_ : float, ndarray
+        With ``shrinkage="cv"``: the strength chosen, and the score of each of ``linalg.shrinkage.CV_STRENGTHS``.
 
     Examples
     --------
@@ -129,8 +114,7 @@ class OrthogonalMap(AffineMap):
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
     >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
-    >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
-    >>> bool(np.allclose(mapping.transform(problem.X), problem.Y))
+    >>> bool(np.allclose(OrthogonalMap().fit(problem.X, problem.Y).transform(problem.X), problem.Y))
     True
     """
 
@@ -147,18 +131,9 @@ class OrthogonalMap(AffineMap):
     def fit(
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
     ) -> Self:
-        """Fit the rotation on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-            float16, float32 or float64; sums are computed in float64. Not modified.
-        Y : array_like, shape (n, d_target)
-        sample_weight : array_like, shape (n,), optional
-            Non-negative. An integer weight has the effect of repeating the row.
-        modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
-            added.
+        """Fit the rotation on rows paired by position. ``sample_weight`` (n,) counts as repetitions. ``modality`` is
+        one name or one per row; rows of different modalities are centered separately and their cross-covariances are
+        added.
         """
         self._start()
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
@@ -177,28 +152,17 @@ class OrthogonalMap(AffineMap):
         *,
         forgetting: float = 1.0,
     ) -> Self:
-        """Add pairs to those already seen; the result equals one fit on all of them.
-
-        The rotation is computed only when it is next needed, so many small batches cost no more than one large batch.
-
-        Parameters
-        ----------
-        X, Y, sample_weight, modality
-            As for ``fit``. A batch may hold a single pair, as long as two pairs have been seen when the map is
-            used.
-        forgetting : float, default=1.0
-            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
-            weight forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
-
-        Notes
-        -----
-        Means set by ``recenter`` are kept. A target mean that ``recenter`` derived from the gap between
-        modalities is recomputed with the new rotation.
+        """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them. The
+        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. The rotation is computed only when it
+        is next needed. Means set by ``recenter`` are kept, those derived from the gap between modalities recomputed. A
+        read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it, and scores are
+        dropped.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
         before = self.__dict__.get("moments_")
         solved = "rotation_" in vars(self)
+        unseen = self._like() if before and self.readout_ is not None else None
         if not before:
             if solved:
                 raise ParameterError(
@@ -208,37 +172,54 @@ class OrthogonalMap(AffineMap):
         else:
             unnamed = solved and self.modality_ is None
             if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean * self.center):
-                raise ParameterError(
-                    "The map was recentered without a modality, which determines the means to keep.",
-                    "Pass `modality=…` to recenter.",
-                )
+                raise ParameterError("The map was recentered without a modality.", "Pass `modality=…` to recenter.")
             self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
             # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
             self.moments_: dict[str, CrossMoments] = {
                 name: moments.scaled(forgetting) for name, moments in before.items()
             }
         try:
-            self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
+            groups = self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
         except Exception:
             self.moments_ = before or {}  # a rejected batch must not decay the weights of earlier ones
             raise
+        self.scores_ = {}
+        if unseen is not None and unseen.readout_ is not None:
+            weight = unseen.n_pairs_ * forgetting
+            for group in groups:
+                share = len(group.X) / (len(group.X) + weight)
+                unseen.readout_ = unseen.readout_.merge(unseen._read_again(group), share)
+            self.readout_ = unseen.readout_
         return self
 
-    def merge(self, other: Self) -> Self:
-        """Return the map fitted on the pairs of both maps together, which must have the same parameters.
+    def _read_again(self, group: Group) -> Readout:
+        """Return the read-out as measured on pairs of one modality that the map has not seen."""
+        known = self.moments_.get(group.modality) or CrossMoments.of(group.X, group.Y)
+        a, b = known.source_mean, known.target_mean
+        x, y = group.X - a, group.Y - b
+        there, back = Measured.of(x @ self.rotation_, y, b), Measured.of(y @ self.rotation_.T, x, a)
+        assert self.readout_ is not None
+        tables = ({group.modality: value} for value in (there.height, there.share, back.share))
+        return Readout(self.readout_.queries, self.readout_.store, *tables)
 
-        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard.
+    def merge(self, other: Self) -> Self:
+        """Return the map fitted on the pairs of both maps together, which must have the same parameters. ``other`` may
+        be fitted on other pairs of the same two models, e.g. on another shard. What ``congruence.fit`` measured for the
+        read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
         """
         self._check_same_kind(other, "merge")
         if self.get_params() != other.get_params():
             raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same.",
-                "Fit both with the same parameters.",
+                f"Got maps with parameters {self.get_params()} and {other.get_params()}.", "Fit both with the same."
             )
         self._refuse_cv()
         if not (self.moments_ and other.moments_):
             raise ParameterError(
                 "Got a composed map to merge; expected maps fitted on pairs.", "Merge before composing."
+            )
+        if (self.readout_ is None) != (other.readout_ is None):
+            raise ParameterError(
+                "Only one of the two maps has a read-out, as `congruence.fit` sets it.", "Fit both with it."
             )
         new = type(self)(**self.get_params())
         new.n_features_in_, new.scores_ = self.n_features_in_, {}
@@ -246,7 +227,9 @@ class OrthogonalMap(AffineMap):
         for name, moments in other.moments_.items():
             new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
         new.given_means_ = {**other.given_means_, **self.given_means_}
-        new.role_, new.readout_ = (more := max((self, other), key=lambda one: one.n_pairs_)).role_, more.readout_
+        new.role_ = self.role_
+        if self.readout_ is not None and other.readout_ is not None:
+            new.readout_ = self.readout_.merge(other.readout_, other.n_pairs_ / (self.n_pairs_ + other.n_pairs_))
         new.source_space_, new.target_space_ = (
             replace(mine, normalized=mine.normalized and theirs.normalized)
             for mine, theirs in ((self.source_space_, other.source_space_), (self.target_space_, other.target_space_))
@@ -257,16 +240,9 @@ class OrthogonalMap(AffineMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
-
-        Parameters
-        ----------
-        moments : mapping of str to CrossMoments
-            Moments by modality, ``""`` if it is unknown; they may have been gathered on several machines.
-        normalized : (bool, bool), default=(False, False)
-            Whether all source and all target rows had unit norm.
-        **parameters
-            Parameters of the map; ``shrinkage="cv"`` needs the rows themselves and is refused.
+        """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown), up to
+        the rounding of float64 sums; they may have been gathered on several machines. ``normalized`` says whether all
+        source and all target rows had unit norm. ``shrinkage="cv"`` needs the rows themselves and is refused.
         """
         new = cls(**parameters)
         new._start()
@@ -299,8 +275,7 @@ class OrthogonalMap(AffineMap):
     def _refuse_cv(self) -> None:
         if self.shrinkage == "cv":
             raise ParameterError(
-                '`shrinkage="cv"` needs a second pass over the rows, which moments do not have.',
-                'Pass `shrinkage="auto"`.',
+                '`shrinkage="cv"` needs the rows, which moments do not have.', 'Pass `shrinkage="auto"`.'
             )
 
     def _gather(
@@ -318,8 +293,7 @@ class OrthogonalMap(AffineMap):
         d_target = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != d_target:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {d_target} as before.",
-                "Pass vectors of the same two models.",
+                f"Got target rows of width {B.shape[1]}, not {d_target}.", "Pass vectors of the same two models."
             )
         self._check_reflection(A.shape[1], B.shape[1])
         groups = []
@@ -329,7 +303,7 @@ class OrthogonalMap(AffineMap):
             if name not in self.moments_:
                 self.moments_[name] = CrossMoments(A.shape[1], B.shape[1])
             self.moments_[name].update(a, b, w)
-            groups.append(Group(a, b, w))
+            groups.append(Group(a, b, w, name))
         for name in _SOLVED:
             self.__dict__.pop(name, None)
         if reset:
@@ -347,23 +321,18 @@ class OrthogonalMap(AffineMap):
     def _check_reflection(self, d_source: int, d_target: int) -> None:
         if self.identity and (d_source != d_target or not self.allow_reflection or self.shrinkage != "auto"):
             raise ParameterError(
-                f"Got `identity={self.identity:g}` for widths {d_source} and {d_target}; expected equal widths, and no "
-                "shrinkage nor `allow_reflection=False`.",
-                "Leave out `identity=…`.",
+                "`identity=…` needs equal widths, and no other parameter of the rotation.", "Leave out `identity=…`."
             )
         if self.allow_reflection:
             return
         if d_source != d_target:
             raise ParameterError(
-                f"Got `allow_reflection=False` for widths {d_source} and {d_target}; expected equal widths, since "
-                "only a square matrix has a determinant.",
+                f"Got `allow_reflection=False` for widths {d_source} and {d_target}.",
                 "Leave out `allow_reflection=False`.",
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`; expected "full", since a partial '
-                "map has no determinant.",
-                'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
+                f"Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`.", 'Pass `shrinkage="full"`.'
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -396,9 +365,7 @@ class OrthogonalMap(AffineMap):
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
             raise InputError(
-                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that cancel); "
-                "expected anchors that vary.",
-                "Pass other anchors.",
+                f"Got {pairs} pairs that do not vary together, such as constant rows.", "Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
         strength, gains = choose_gains(shrinkage, svd, alignment, given)
@@ -487,25 +454,17 @@ class OrthogonalMap(AffineMap):
 
         Parameters
         ----------
-        source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
-            Mean of that modality in the source model, or rows to average.
-        target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
-            The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated
-            like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
+        source_mean, target_mean : array_like, shape (d,) or (m, d), or Embeddings
+            Means, or rows to average. Without ``target_mean``, the gap between the two modalities' source means is
+            rotated like any row, ``μ_B + (source_mean − μ_A) @ rotation``, which is exact if one rotation and offset
+            relate both modalities (Remark C.15); a measured mean, even from a few dozen rows, is better.
         modality : str, optional
             Name under which the new map stores these means for ``for_modality``.
         offset : float, default=1.0
-            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
-            it is the same function, with 0 a rotation about the origin.
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that is kept. With 1 the map is
+            the same function, with 0 a rotation about the origin.
         use : bool, default=True
             Whether the new map maps rows about these means; otherwise it keeps them for rows of their modality.
-
-        Notes
-        -----
-        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model
-        (Remark C.15), and if the anchors cover the direction of the gap. The new map is then the same function as the
-        original one. Two contrastive models need not have gaps of the same length, so a measured target mean, even from
-        a few dozen rows, is better.
         """
         self.check_fitted()
         d_source, d_target = self.rotation_.shape
@@ -523,10 +482,9 @@ class OrthogonalMap(AffineMap):
         return self._with_means((self.source_mean_, self.target_mean_), self.modality_, given, told=self._told)
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
-        """Return the map with the means of one of its modalities; of ``None``, the map itself.
-
-        A map fitted without the name of a modality accepts any; otherwise one without means raises ModalityError. So
-        does None with ``ask``, if there are means of several modalities and no call of this method chose one.
+        """Return the map with the means of one of its modalities; of ``None``, the map itself. A map fitted without the
+        name of a modality accepts any; otherwise one without means raises ModalityError. So does None with ``ask``, if
+        there are means of several modalities and no call of this method chose one.
         """
         self.check_fitted()
         if modality is None:
@@ -534,7 +492,7 @@ class OrthogonalMap(AffineMap):
                 known = sorted(self.modality_means_)
                 raise ModalityError(
                     f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
-                    f"Pass `modality={known[0]!r}`, for example, or embeddings that declare it.",
+                    f"Pass `modality={known[0]!r}`.",
                 )
             return self
         check_choice(modality, MODALITIES, "modality")
@@ -546,8 +504,8 @@ class OrthogonalMap(AffineMap):
             return self._with_means(self._origin(), modality, {})
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got `modality={modality!r}`; expected one this map has means for ({', '.join(known)}).",
-            "Pass one of these, or add the means of this one with recenter, or with `means=…` when fitting.",
+            f"Got `modality={modality!r}`; the map has means for {', '.join(known)}.",
+            "Add its means with recenter, or `means=…` of fit.",
         )
 
     def update_means(
@@ -558,48 +516,30 @@ class OrthogonalMap(AffineMap):
         modality: str,
         forgetting: float = 1.0,
     ) -> Self:
-        """Return a map whose means of one modality include additional unpaired rows.
-
-        With ``forgetting=1``, it equals that of ``recenter`` with all rows together, up to rounding.
-
-        Parameters
-        ----------
-        source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
-            Rows to add to one side or both; they need not be paired.
-        modality : str
-            A modality for which ``recenter`` was given rows (not mean vectors, whose number of rows is unknown).
-        forgetting : float, default=1.0
-            Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
+        """Return a map whose means of one modality include additional unpaired rows of one side or both, as if
+        ``recenter`` had been given all rows together; it must have been given rows, not mean vectors. The weight of the
+        rows counted so far is multiplied by ``forgetting``, in (0, 1].
         """
         _check_forgetting(forgetting)
         self.check_fitted()
         if modality not in self.given_means_:
             raise ModalityError(
-                f"Got `modality={modality!r}`; expected a modality whose rows were passed to recenter "
-                f"({', '.join(self.given_means_) or 'none'}).",
-                "Call `recenter(…, modality=…)` first.",
+                f"No rows of `modality={modality!r}` were passed to recenter.", "Call `recenter(…, modality=…)` first."
             )
         known = self.given_means_[modality]
-        sides = []
+        sides: list[tuple[np.ndarray, float | None]] = []
         for rows, name, mean, weight in (
             (source, "source", known.source, known.n_source),
             (target, "target", known.target, known.n_target),
         ):
+            old = None if weight is None else weight * forgetting
             if rows is None:
-                sides.append((mean, None if weight is None else weight * forgetting))
+                sides.append((mean, old))
                 continue
-            if weight is None:
-                raise ParameterError(
-                    f"The {name} mean was given as a vector, so its number of rows is unknown.",
-                    f"Pass all rows to recenter(…, `modality={modality!r}`).",
-                )
             new, n = _average(rows, len(mean), name)
-            if n is None:
-                raise ParameterError(
-                    f"Got one {name} vector; expected a matrix of rows.", f"Pass `{name}=…` of shape (n, d)."
-                )
-            total = weight * forgetting + n
-            sides.append((mean + (new - mean) * (n / total), total))
+            if old is None or n is None:
+                raise ParameterError(f"A {name} mean given as a vector has no weight.", "Pass all rows to recenter.")
+            sides.append((mean + (new - mean) * (n / (old + n)), old + n))
         (a, n_source), (b, n_target) = sides
         if n_target == 0:  # the target mean comes from the gap between modalities only
             b = known.target + (a - known.source) @ self.rotation_
@@ -643,23 +583,6 @@ class OrthogonalMap(AffineMap):
         self.check_fitted()
         return self.rotation_
 
-    @overload
-    def inverse_transform(self, Z: TensorT, modality: str | None = None) -> TensorT: ...
-    @overload
-    def inverse_transform(self, Z: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
-    def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
-        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
-
-        If the map is an isometry, this exactly inverts ``transform``; otherwise the components that
-        ``transform`` removed or shrank are not restored. ``modality`` as for ``transform``.
-        """
-        mapped = self._for_rows(Z, modality)
-        A = check_native(Z, "Z")
-        check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
-        transposed = self.rotation_.T
-        out = A @ cast_like(transposed, A) + cast_like(mapped.source_mean_ - mapped.target_mean_ @ transposed, A)
-        return as_given(out, Z)
-
     def inverse(self) -> Self:
         """Return the map from target to source, equal to the map fitted with source and target exchanged."""
         self.check_fitted()
@@ -681,10 +604,9 @@ class OrthogonalMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this map and then ``other``, which starts from this map's target.
-
-        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that
-        both maps know keep their own means.
+        """Return the map that applies this map and then ``other``, which starts from this map's target. The two maps
+        may have different means in the intermediate space; the result accounts for this. Modalities that both maps know
+        keep their own means.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()
@@ -704,8 +626,8 @@ class OrthogonalMap(AffineMap):
                 table[name] = join(self.for_modality(name), other.for_modality(name))
         if named and not table:
             raise ModalityError(
-                f"The first map has means for {self._known_modalities()}, the second for {other._known_modalities()}.",
-                "Compose maps of one modality, or add its means to both with recenter.",
+                f"The maps have means for {self._known_modalities()}, and {other._known_modalities()}.",
+                "Add means with recenter.",
             )
         modality = next((name for name in (self.modality_, other.modality_, *table) if name in table), None)
         new = self._of_parts(
@@ -733,8 +655,7 @@ class OrthogonalMap(AffineMap):
     def _check_same_kind(self, other: object, verb: str) -> None:
         if type(self) is not type(other):
             raise ParameterError(
-                f"Got {type(other).__name__} to {verb} with {type(self).__name__}; expected the same kind.",
-                "Transform in two steps instead.",
+                f"Got {type(other).__name__} to {verb} with {type(self).__name__}.", "Transform in two steps instead."
             )
 
     @classmethod
@@ -777,10 +698,9 @@ class OrthogonalMap(AffineMap):
         return RowMeans(source, target, (self.modality_ or "") not in {"", *targets}, sources, targets)
 
     def covered_share(self, X: RowsLike) -> np.ndarray:
-        """Return the share of each centered row's variance (norm²) in directions the anchors cover.
-
-        The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated
-        arbitrarily. A row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
+        """Return the share of each centered row's variance (norm²) in directions the anchors cover. The fit has no
+        information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated arbitrarily. A
+        row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
         """
         mean = self._for_rows(X, None).source_mean_
         A = to_numpy(self._check_source(X))
@@ -796,17 +716,15 @@ class OrthogonalMap(AffineMap):
         covered = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
-    def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map as a plain ``OrthogonalMap``, as which a subclass is saved."""
+    def _plain(self) -> OrthogonalMap:
+        if type(self) is OrthogonalMap:
+            return self
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
-        plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
-        plain.origins_, plain.role_, plain.readout_ = self.origins_, self.role_, self.readout_
+        for name in ("source_space_", "target_space_", "scores_", "origins_", "role_", "readout_"):
+            setattr(plain, name, getattr(self, name))
         return plain
-
-    def _plain(self) -> OrthogonalMap:
-        return self if type(self) is OrthogonalMap else self.to_orthogonal()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""
@@ -906,10 +824,7 @@ def _average(given: ArrayLike | Embeddings, width: int, name: str) -> tuple[np.n
     n = len(given) if isinstance(given, Embeddings) else None if vectors.ndim == 1 else len(vectors)
     mean = as_matrix(vectors[None, :] if vectors.ndim == 1 else vectors, name, allow_zero_rows=True)
     if mean.shape[1] != width:
-        raise ShapeError(
-            f"Got {name} of width {mean.shape[1]}; expected {width}.",
-            "Pass vectors of the model that the map was fitted on.",
-        )
+        raise ShapeError(f"Got {name} of width {mean.shape[1]}; expected {width}.", "Pass vectors of the fitted model.")
     return mean.mean(axis=0, dtype=np.float64), n
 
 
@@ -922,8 +837,7 @@ def _split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarra
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
         raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one per row.",
-            f"Pass `modality=…` of shape ({n},).",
+            f"Got modality of shape {names.shape} for {n} rows.", f"Pass one name, or `modality=…` of shape ({n},)."
         )
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]
 

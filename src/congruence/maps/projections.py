@@ -19,14 +19,24 @@ from congruence.maps.heads import HeadsMap
 from congruence.persist import check_orthonormal
 
 
+def _weights_of(side: str) -> Any:
+    return property(lambda self: getattr(self, f"{side}_layers_")[-1]["weight"])
+
+
+def _mean_of(side: str) -> Any:
+    def mean(self: HeadsMap) -> np.ndarray:
+        *before, last = getattr(self, f"{side}_layers_")
+        return before[-1]["mean"] if before and "mean" in before[-1] else np.zeros(len(last["weight"]))
+
+    return property(mean)
+
+
+@dataclass(eq=False, repr=False)
 class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
-    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns:
-    the leading left and right singular vectors of AᵀB. Unlike in ``OrthogonalMap``, neither model is
-    the reference.
-
-    Source: SOTAlign, equation 6 and proposition C.1. Gower and Dijksterhuis (2004), "Procrustes Problems".
+    Maximizes ⟨A Wx, B Wy⟩ over matrices with orthonormal columns: the leading singular vectors of AᵀB. Unlike in
+    ``OrthogonalMap``, neither model is the reference. Source: SOTAlign, equation 6 and proposition C.1.
 
     Parameters
     ----------
@@ -34,33 +44,27 @@ class ProcrustesHeads(HeadsMap):
         Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
         without centering), or fewer if the rows span fewer.
     center : bool, default=True
-        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
+        Subtract the mean of the rows of the fit, after scaling them to unit norm if ``normalize``.
     normalize : bool, default=True
-        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
-        way.
+        Scale rows to unit norm before the mean is computed, and rows to be mapped.
 
     Attributes
     ----------
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
-        Multiply rows from the right; their columns are orthonormal.
     source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
         Subtracted from the rows; zeros without centering.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
+    singular_values_ : ndarray
+        Singular values of AᵀB, descending.
     """
 
     kind: ClassVar[str] = "procrustes"
 
-    source_weights_: np.ndarray
-    target_weights_: np.ndarray
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-    singular_values_: np.ndarray
+    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
+    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
 
-    def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
-        self.n_components = n_components
-        self.center = center
-        self.normalize = normalize
+    n_components: int | None = None
+    center: bool = True
+    normalize: bool = True
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
@@ -89,65 +93,39 @@ class ProcrustesHeads(HeadsMap):
         _set_directions(self, A, B, (U, V, svd.s, svd.rank))
         return self
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays of both heads and the singular values."""
-        return {**super().state(), "singular_values": self.singular_values_}
-
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
-        _restore_directions(self, arrays["singular_values"])
+        super()._restore(arrays, facts)
+        _check_directions(self)
         check_orthonormal(self.source_weights_, "source_weights")
         check_orthonormal(self.target_weights_, "target_weights")
 
 
+@dataclass(eq=False, repr=False)
 class CCAMap(HeadsMap):
     """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
 
-    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
-
-    Source: SOTAlign, equation 7 and proposition C.2. Vinod (1976), "Canonical ridge and econometrics of joint
-    production".
+    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I (SOTAlign, equation 7 and proposition
+    C.2; Vinod 1976). Parameters and attributes are those of ``ProcrustesHeads``, and
 
     Parameters
     ----------
-    n_components, center, normalize
-        As for ``ProcrustesHeads``.
     ridge : float, default=0.1
-        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
-        pairs.
+        λ, added to the Gram matrices, which are sums over rows, not means: λ has less effect with more pairs.
     power : float, default=0.0
-        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and
-        strongly correlated directions the same weight.
-
-    Attributes
-    ----------
-    source_weights_, target_weights_, source_mean_, target_mean_
-        As for ``ProcrustesHeads``, but the columns of the weights are not orthonormal.
-    singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
+        Multiply direction i by (its canonical correlation)^power on both sides; 0, as in the paper, weights all the
+        same.
     """
 
     kind: ClassVar[str] = "cca"
 
-    source_weights_: np.ndarray
-    target_weights_: np.ndarray
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-    singular_values_: np.ndarray
+    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
+    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        ridge: float = 0.1,
-        center: bool = True,
-        normalize: bool = True,
-        power: float = 0.0,
-    ) -> None:
-        self.n_components = n_components
-        self.ridge = ridge
-        self.center = center
-        self.normalize = normalize
-        self.power = power
+    n_components: int | None = None
+    ridge: float = 0.1
+    center: bool = True
+    normalize: bool = True
+    power: float = 0.0
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
@@ -186,25 +164,19 @@ class CCAMap(HeadsMap):
         """Return the whitened rows and the whitening matrix."""
         if not svd.rank and not self.ridge:
             raise InputError(
-                "Got rows that are all equal once preprocessed, and `ridge=0`; expected rows that vary.",
-                "Add other rows, or pass `ridge=1.0`.",
+                "Got rows that are all equal once preprocessed, and `ridge=0`.", "Add other rows, or pass `ridge=1.0`."
             )
         kept = max(1, svd.rank)
         return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays of both heads and the canonical correlations."""
-        return {**super().state(), "singular_values": self.singular_values_}
-
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
-        _restore_directions(self, arrays["singular_values"])
+        super()._restore(arrays, facts)
+        _check_directions(self)
 
 
 @dataclass(frozen=True)
 class SideRows:
     """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
-
     ``raw`` (n, d); ``shift`` (d,): vector that is subtracted: the mean of the (unit) rows, or zeros; ``average`` (d,):
     mean of the (unit) rows before anything is subtracted.
     """
@@ -256,9 +228,8 @@ def _set_directions(
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
     if mapping.n_components is not None and mapping.n_components > most:
         raise ParameterError(
-            f"Got `n_components={mapping.n_components}`; expected at most {most}, the number of directions that "
-            f"{len(A)} pairs of widths {A.width} and {B.width} have in common.",
-            f"Pass `n_components={most}`, or more pairs.",
+            f"Got `n_components={mapping.n_components}`; expected at most {most} for {len(A)} such pairs.",
+            f"Pass `n_components={most}`.",
         )
     k = mapping.n_components or most
     signs = _signs(U[:, :k], A.average)
@@ -273,44 +244,26 @@ def _set_directions(
         parts[side] = [*layers, {"kind": "linear", "weight": W[:, :k] * signs}]
     facts = {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)}
     mapping.set_layers(parts, mapping.kind, facts)
-    _name_directions(mapping, singular[:most])
+    mapping.singular_values_ = singular[:most]
 
 
-def _name_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
-    """Set the attributes that name the matrix and the mean of each head."""
-    mapping.singular_values_ = singular
-    for side in ("source", "target"):
-        layers = getattr(mapping, f"{side}_layers_")
-        weights = layers[-1]["weight"]
-        setattr(mapping, f"{side}_weights_", weights)
-        setattr(mapping, f"{side}_mean_", layers[-2]["mean"] if mapping.center else np.zeros(len(weights)))
-
-
-def _restore_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
-    """Set the attributes of a saved map, after checking that its heads are those that its parameters describe."""
+def _check_directions(mapping: ProcrustesHeads | CCAMap) -> None:
+    """Check that the heads of a saved map are those that its parameters describe."""
     kinds = ["normalize"] * mapping.normalize + ["center"] * mapping.center + ["linear"]
-    width = mapping.d_out
-    if (
-        singular.dtype != np.float64
-        or singular.ndim != 1
-        or len(singular) < width
-        or not np.isfinite(singular).all()
-        or (singular < 0).any()
-    ):
+    singular, width = mapping.singular_values_, mapping.d_out
+    if singular.ndim != 1 or len(singular) < width or not (singular >= 0).all():
         raise ValueError("negative singular values, or fewer singular values than directions")
     for layers in (mapping.source_layers_, mapping.target_layers_):
         if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
             raise ValueError("layers that do not match the map's parameters")
     if mapping.n_components not in (None, width) or mapping.decode_source_layers_ or mapping.decode_target_layers_:
         raise ValueError("heads that do not match the map's parameters")
-    _name_directions(mapping, singular)
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
-    """Choose the sign of each direction such that the mean row has a positive component.
-
-    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has
-    no component in a direction, the direction's largest entry is made positive.
+    """Choose the sign of each direction such that the mean row has a positive component. The rule uses only inner
+    products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component in a
+    direction, the direction's largest entry is made positive.
     """
     component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
@@ -319,10 +272,9 @@ def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
 
 
 def _compress(A: SideRows, B: SideRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them.
-
-    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block
-    by block. This is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
+    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them. They are the
+    triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block by block. This
+    is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
     """
     import scipy.linalg
 

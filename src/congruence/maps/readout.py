@@ -17,6 +17,7 @@ from congruence._utils.arrays import blocks, cast_like, namespace, normalize_row
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
+from congruence.errors import ParameterError
 
 #: What mapped rows are for: rows that stand in an index, queries, or neither (the fitted map itself).
 ROLES = ("plain", "store", "query")
@@ -33,6 +34,43 @@ class RowMeans(NamedTuple):
     guessed: bool
     sources: Mapping[str, np.ndarray]
     targets: Mapping[str, np.ndarray]
+
+
+class Measured(NamedTuple):
+    """Mean cosine between mapped rows and the new model's own, without their means; the ratio of their lengths; and the
+    sums whose ratio is the slope of the own rows' part along the new mean on that of the mapped ones.
+    """
+
+    cosine: float
+    length: float
+    both_along: float
+    mapped_along: float
+
+    @classmethod
+    def of(cls, mapped: np.ndarray, own: np.ndarray, mean: np.ndarray) -> Measured:
+        """Measure rows (n, d)."""
+        dots = np.einsum("ij,ij->i", mapped, own)
+        sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
+        scale = sizes[0] * sizes[1]
+        cosine = np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0).mean()
+        length = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
+        along = mapped @ mean
+        return cls(float(cosine), float(length), float(along @ (own @ mean)), float(along @ along))
+
+    @property
+    def slope(self) -> float:
+        """Slope of the parts along the mean, from 0 to 1."""
+        return float(np.clip(self.both_along / self.mapped_along, 0, 1)) if self.mapped_along > 0 else 1.0
+
+    @property
+    def height(self) -> float:
+        """How much of its part along the mean a stored row keeps."""
+        return max(self.cosine, 0.0) * self.slope
+
+    @property
+    def share(self) -> float:
+        """How much of their mean queries keep."""
+        return min(1.0, max(self.cosine, 0.0) * self.length)
 
 
 class Folded(NamedTuple):
@@ -55,22 +93,12 @@ class Readout:
     - ``plain``: the map itself, ``r + ν``.
     - ``cone``: ``t + √(1 − ‖t‖²) unit(p)`` with ``p = r − r BᵀB − ⟨u, r⟩ u`` and ``t = ν + k ⟨u, r⟩ u``. k is
       ``height[m]`` if m may be searched by queries of its own kind, else 0. Means that hold less than a tenth of the
-      squared norm are no directions here. Mapped rows and unit rows of the new model
-      can stand side by side. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
-    - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere. It
-      maps rows in any of the forms above back, and the model's own.
+      squared norm are no directions here. If ν is unknown, ``unit(p)``, and u is the direction of the map's guess of ν.
+    - ``back``, of an inverse: from ν along ``z R``, without the directions of the old means, to the unit sphere.
 
     A query is ``r + s ν`` with ``s = share[m]``. All of this is for new rows of unit norm, and gives unit rows; a row
-    that equals its mean becomes the mean.
-
-    Parameters
-    ----------
-    queries : tuple of str
-        Modalities of the queries; empty for all whose new mean is known.
-    store : str
-        A form.
-    height, share, back : mapping of str to float
-        k and s by modality (1 if not given), and s in the other direction.
+    that equals its mean becomes the mean. ``queries`` are the modalities of the queries, empty for all whose new mean
+    is known; ``height`` (k), ``share`` (s) and ``back`` (s in the other direction) are by modality, 1 if not given.
     """
 
     queries: tuple[str, ...] = ()
@@ -135,6 +163,20 @@ class Readout:
 
         return Readout(other.queries, other.store, both("height"), both("share"), both("back"))
 
+    def merge(self, other: Readout, share: float) -> Readout:
+        """Return the read-out of a map of both maps' pairs, of which the other's are this share."""
+        if (self.queries, self.store) != (other.queries, other.store):
+            raise ParameterError("Got maps whose rows are read in two ways.", "Fit both with the same `queries=…`.")
+
+        def both(name: str) -> dict[str, float]:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            return {
+                key: (1 - share) * mine.get(key, theirs.get(key)) + share * theirs.get(key, mine.get(key))
+                for key in {**mine, **theirs}
+            }
+
+        return Readout(self.queries, self.store, both("height"), both("share"), both("back"))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""
         return {**asdict(self), "queries": list(self.queries)}
@@ -181,10 +223,9 @@ _MOST = 0.99  # length of the longest base, so that something of each row remain
 
 
 def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, offset: float = 0.0) -> Array:
-    """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm.
-
-    The part of a row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than
-    the rounding of a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
+    """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm. The part of a
+    row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than the rounding of
+    a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
     """
     tiny = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5 * offset
     if not isinstance(rows, np.ndarray):

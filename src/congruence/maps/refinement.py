@@ -42,25 +42,15 @@ _DRAWS = 4095
 class Refinement:
     """Pairs found between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
-    Attributes
-    ----------
-    improves : bool
-        Whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤ 0.05). Use
-        the matches only if True.
-    n_pairs, pool_sizes : int, (int, int)
-        Pairs given; rows of the pools, without duplicates and without rows that are among the pairs.
-    source_rows, target_rows : ndarray of int, shape (k,)
-        Row numbers of the matches, in the pools as passed.
-    matched_share : float
-        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two
-        thirds.
-    recall_before, recall_after : float
-        Share of left-out pairs whose target is ranked first among the ``gallery`` (the target pool and the other
-        left-out targets), by maps fitted on the other folds without and with refinement.
-    median_rank_before, median_rank_after : float
-        Median rank of the correct target; 1 is best, half of ``gallery`` is chance.
-    log_gain, p_value : float
-        Mean of log₂(rank before / rank after), 1 if the rank is halved; and the one-sided p-value of its sign test.
+    - ``improves``: Whether refined maps retrieve left-out pairs better (``p_value`` ≤ 0.05). Use the matches only if
+      True.
+    - ``n_pairs``, ``pool_sizes``: Pairs given; rows of the pools, without duplicates and rows that are among the pairs.
+    - ``source_rows``, ``target_rows``: Row numbers (k,) of the matches, in the pools as passed.
+    - ``matched_share``: k divided by the rows of the smaller pool. No evidence: wrong maps match a third to two thirds.
+    - ``recall_before``, ``recall_after``, ``median_rank_before``, ``median_rank_after``: Of left-out pairs, whose
+      target is ranked among the ``gallery`` (the target pool and the other left-out targets), without and with
+      refinement.
+    - ``log_gain``, ``p_value``: Mean of log₂(rank before / rank after), and the one-sided p-value of its sign test.
     """
 
     improves: bool
@@ -100,41 +90,22 @@ def refine(
     folds: int = 5,
     random_state: int = 0,
 ) -> Refinement:
-    """Find pairs between two unpaired pools, starting from a few known pairs, and test whether they help.
+    """Find pairs between two unpaired pools, starting from at least five known pairs, and test whether they help.
+
+    A round maps the source pool by the current map, centers both pools, takes the mutual nearest neighbors under CSLS,
+    and fits a map on the pairs and the r/max_iter most confident matches (Conneau et al. 2018; Artetxe, Labaka and
+    Agirre 2018). For each fold all rounds are run on the other folds, and each source row of the fold is searched among
+    the target pool and the fold's own targets; gains in rank are compared by a sign test (docs/refine.md). In the
+    rounds, wide rows are reduced to the 128 leading directions of their pool. Time: (folds + 1) · max_iter rounds, each
+    O(p q · 128).
 
     Parameters
     ----------
-    X, Y : array_like, shapes (n, d_source) and (n, d_target)
-        Known pairs, n ≥ 5.
     unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
-        Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or
-        none of their items; this need not be known. Duplicate rows, and rows that are in X or Y, are left out.
+        Further rows of both models, of the same modality, in any order, with any share of common items. Duplicate rows,
+        and rows that are in X or Y, are left out.
     base : OrthogonalMap, optional
-        Map whose parameters the fits use; fitted or not. By default a map with default parameters.
-    max_iter : int, default=8
-        Largest number of rounds. Round r uses the r/max_iter most confident matches. Rounds end early if the matches no
-        longer change.
-    n_neighbors : int, default=10
-        Number of neighbors for CSLS.
-    folds : int, default=5
-        Number of folds of the pairs; each fold is left out of all rounds once.
-    random_state : int, default=0
-        Determines the folds.
-
-    Notes
-    -----
-    A round maps the source pool by the current map, centers both pools, takes the mutual nearest neighbors under CSLS
-    (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and the most confident
-    matches. For each fold all rounds are run on the other folds, and each source row of the fold is searched among the
-    target pool and the fold's own targets, so that no pair is used for both fitting and evaluation. Gains in rank are
-    compared by a sign test (docs/refine.md). In the rounds, wide rows are reduced to the 128 leading directions of
-    their pool; the matches that are returned come from one more round in all directions.
-
-    Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
-
-    Source: Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
-    Artetxe, Labaka and Agirre (2018), "A robust self-learning method for fully unsupervised cross-lingual mappings of
-    word embeddings".
+        Map whose parameters the fits use; fitted or not.
     """
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(n_neighbors, "n_neighbors", integer=True)
@@ -148,9 +119,8 @@ def refine(
     n, n_different = len(A), int(labels.max()) + 1
     if n_different < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {n_different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show "
-            "whether unpaired rows helped.",
-            "Pass more pairs, or leave out `unpaired=…`.",
+            f"Got {n_different} different pairs to refine; expected at least {FEWEST}.",
+            "Pass more, or leave out `unpaired=…`.",
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
@@ -192,24 +162,13 @@ def refine(
     )
 
 
+@dataclass(eq=False, repr=False)
 class RefinedMap(OrthogonalMap):
     """An ``OrthogonalMap`` fitted on pairs and, if they help, on matches between two unpaired pools.
 
-    ``congruence.refine`` finds the matches and evaluates them on left-out pairs. If they do not help, the map is
-    fitted on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches. ``save`` writes a plain
-    ``OrthogonalMap``, with the evidence in ``scores_["refinement"]``.
-
-    Parameters
-    ----------
-    center, shrinkage, shrinkage_strength, allow_reflection
-        As for ``OrthogonalMap``; used in every fit.
-    max_iter, n_neighbors, folds, random_state
-        As for ``congruence.refine``.
-
-    Attributes
-    ----------
-    refinement_ : Refinement or None
-        The matches and the evidence; None if no pools were passed.
+    ``congruence.refine`` finds the matches and evaluates them on left-out pairs. If they do not help, the map is fitted
+    on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches; ``refinement_`` has them and the evidence.
+    ``save`` writes a plain ``OrthogonalMap``, with the evidence in ``scores_["refinement"]``.
 
     Examples
     --------
@@ -222,23 +181,9 @@ class RefinedMap(OrthogonalMap):
     True
     """
 
-    refinement_: Refinement | None
-
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        allow_reflection: bool = True,
-        max_iter: int = 8,
-        n_neighbors: int = 10,
-        folds: int = 5,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
-        self.max_iter = max_iter
-        self.n_neighbors = n_neighbors
-        self.folds = folds
+    max_iter: int = 8
+    n_neighbors: int = 10
+    folds: int = 5
 
     def fit(
         self,
@@ -249,22 +194,15 @@ class RefinedMap(OrthogonalMap):
         *,
         unpaired: tuple[RowsLike, RowsLike] | None = None,
     ) -> Self:
-        """Fit the rotation on pairs and, if they help, on matches between the pools.
-
-        Parameters
-        ----------
-        X, Y, sample_weight, modality
-            As for ``congruence.OrthogonalMap.fit``. With pools, all rows have one modality and equal weight.
-        unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
-            Further rows of both models, in any order.
+        """Fit the rotation on pairs and, if they help, on matches between the pools ``unpaired``, (p, d_source) and (q,
+        d_target). With pools, all rows have one modality and equal weight.
         """
-        self.refinement_ = None
+        self.refinement_: Refinement | None = None
         if unpaired is None or Y is None:
             return super().fit(X, Y, sample_weight, modality)
         if sample_weight is not None or not (modality is None or isinstance(modality, str)):
             raise ParameterError(
-                "Got unpaired rows together with sample_weight or several modalities; expected pairs of one "
-                "modality and equal weight.",
+                "Unpaired rows need pairs of one modality and equal weight.",
                 "Leave out `sample_weight=…`, and pass one `modality=…`.",
             )
         refinement = refine(
@@ -375,10 +313,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
     """Return both pools as matrices (p, d_source) and (q, d_target), checked against the models' widths."""
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
-        raise ParameterError(
-            "Got unpaired that is not (rows of the source, rows of the target); expected both.",
-            "Pass `unpaired=(U, V)`.",
-        )
+        raise ParameterError("Got unpaired that is not (source rows, target rows).", "Pass `unpaired=(U, V)`.")
     pools = []
     for side, rows, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
         pool = as_matrix(getattr(rows, "vectors", rows), f"unpaired_{side}")

@@ -52,9 +52,8 @@ class TorchMap(nn.Module):
 
 
 def _normalize(x: Tensor) -> Tensor:
-    """Return rows (…, d) of unit norm, in their dtype; half precision is summed in float32.
-
-    Zero rows stay zero and have a finite gradient, unlike with torch's own function.
+    """Return rows (…, d) of unit norm, in their dtype; half precision is summed in float32. Zero rows stay zero and
+    have a finite gradient, unlike with torch's own function.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)

@@ -42,20 +42,12 @@ _ROUNDS = 8
 class Alignment:
     """Whether independent restarts found the same map.
 
-    Attributes
-    ----------
-    found : bool
-        Whether ``agreement`` ≥ 0.5, on at least 20 rows.
-    agreement, chance : float
-        Share of the ``left_out`` rows of the two restarts that agree best which both map to the same target row; and
-        that of two random maps.
-    matched_share : float
-        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success:
-        docs/refine.md.
-    n_restarts, sizes : int, (int, int)
-        Restarts run; numbers of different rows on both sides.
-    source_rows, target_rows : ndarray of int, shape (k,)
-        Row numbers of the matches, in the arrays as passed.
+    - ``found``: Whether ``agreement`` ≥ 0.5, on at least 20 rows.
+    - ``agreement``, ``chance``: Share of the ``left_out`` rows of the two restarts that agree best which both map to
+      the same target row; and that of two random maps.
+    - ``matched_share``: Mutual nearest neighbors divided by the rows of the smaller side. No evidence: docs/refine.md.
+    - ``n_restarts``, ``sizes``: Restarts run; numbers of different rows on both sides.
+    - ``source_rows``, ``target_rows``: Row numbers (k,) of the matches, in the arrays as passed.
     """
 
     found: bool
@@ -83,83 +75,44 @@ class Alignment:
         return f"The spaces were aligned: {evidence}." if self.found else f"No alignment was found: {evidence}."
 
 
+@dataclass(eq=False, repr=False)
 class UnpairedMap(OrthogonalMap):
     """A rotation between two spaces fitted without any known pair, with a measure of whether the search succeeded.
 
-    Each restart leaves out a tenth of the source rows, couples the two sides by Gromov–Wasserstein transport and
-    refines the coupling to a rotation. Successful restarts agree on rows they have not seen; failed ones do not,
-    although each matches a third or more of its rows. The method needs two sides that share most of their items, and
-    models as similar as two CLIP text encoders; see docs/refine.md for experiments.
+    Each restart leaves out a tenth of the source rows, couples the sorted similarities of each row to its own side,
+    sharpens the plan by entropic Gromov–Wasserstein (Alvarez-Melis and Jaakkola 2018) and refines its matches as
+    ``congruence.refine`` does. Successful restarts agree on rows they have not seen; failed ones do not, although each
+    matches a third or more of its rows. The map is fitted on the matches of the restart that agrees best with another.
+    The method needs two sides that share most of their items, and models as similar as two CLIP text encoders
+    (docs/refine.md). ``alignment_`` has the matches and the evidence.
 
     Parameters
     ----------
-    center, shrinkage, shrinkage_strength, allow_reflection
-        As for ``OrthogonalMap``; used in the final fit on the matches.
     n_restarts : int, default=4
         Largest number of restarts, at least 2; the search ends as soon as two agree.
     n_neighbors : int, default=10
         Number of neighbors for CSLS.
     max_rows : int, default=2000
-        Largest number of rows of a side that are coupled. A side with more rows is replaced by this many centroids
-        (k-means).
-    random_state : int, default=0
-        Determines the rows that restarts leave out, the perturbation of their start, and the centroids.
-
-    Attributes
-    ----------
-    alignment_ : Alignment
-        The matches, whose number is ``n_pairs_``, and the evidence.
-
-    Notes
-    -----
-    A restart couples the sorted similarities of each row to its own side
-    (``congruence.transport.gromov.local_distributions``), sharpens the plan by entropic Gromov–Wasserstein with
-    decreasing entropy, and refines its matches as ``congruence.refine`` does. The final map is fitted on the matches of
-    the restart that agrees best with another one on left-out rows. Time is O(n m d) per step with about two dozen steps
-    per restart; memory is a plan of ``max_rows`` × ``max_rows``.
-
-    Source: Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
-    Conneau et al. (2018), "Word translation without parallel data".
+        Largest number of rows of a side that are coupled; more are replaced by so many centroids (k-means).
 
     Examples
     --------
     >>> from congruence import UnpairedMap
     >>> from congruence.synthetic import unimodal_problem
     >>> p = unimodal_problem(300, 24, latent=20, noise=0, nuisance=0.05, classes=60, spread=0.3, random_state=0)
-    >>> mapping = UnpairedMap().fit(p.images, p.texts[::-1])
-    >>> mapping.alignment_.found
+    >>> UnpairedMap().fit(p.images, p.texts[::-1]).alignment_.found
     True
     """
 
-    alignment_: Alignment
-
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        allow_reflection: bool = True,
-        n_restarts: int = 4,
-        n_neighbors: int = 10,
-        max_rows: int = 2000,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
-        self.n_restarts = n_restarts
-        self.n_neighbors = n_neighbors
-        self.max_rows = max_rows
+    n_restarts: int = 4
+    n_neighbors: int = 10
+    max_rows: int = 2000
 
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
         self, X: RowsLike, Y: RowsLike, modality: str | None = None
     ) -> Self:
-        """Match the rows and fit the rotation on the matches.
-
-        Parameters
-        ----------
-        X, Y : array_like, shapes (n, d_source) and (m, d_target)
-            Not paired with X; duplicate rows count once.
-        modality : str, optional
-            Modality of all rows.
+        """Match the rows, shapes (n, d_source) and (m, d_target), and fit the rotation on the matches; duplicate rows
+        count once.
         """
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.max_rows, "max_rows", integer=True)

@@ -41,17 +41,11 @@ def linear_cka(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-        NumPy or torch.
-    Y : array_like, shape (n, e)
-        Row i belongs to row i of ``X``.
+    X, Y : array_like, shapes (n, d) and (n, e)
+        NumPy or torch, paired by row.
     estimator : {"debiased", "biased", "minibatch"}, default="debiased"
-        ``"debiased"`` uses the unbiased HSIC, and may be below 0. ``"minibatch"`` sums the unbiased HSIC over batches
-        before the ratio.
-    batch_size : int, default=512
-        Rows of a minibatch, at least 4; a last batch with fewer than 4 is left out.
-    random_state : int, default=0
-        Seed of the assignment of rows to minibatches.
+        ``"debiased"`` uses the unbiased HSIC, and may be below 0. ``"minibatch"`` sums the unbiased HSIC over random
+        batches of ``batch_size`` rows, at least 4, before the ratio; a last batch with fewer than 4 is left out.
 
     Notes
     -----
@@ -75,9 +69,7 @@ def linear_cka(
         return as_scalar(_divide(*_hsic_terms(A, B, hsic), xp))
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
-        raise ParameterError(
-            argument="batch_size", got=batch_size, expected="at least 4 rows", fix="Pass `batch_size=4` or more."
-        )
+        raise ParameterError(argument="batch_size", got=batch_size, expected="at least 4 rows")
     order = np.random.default_rng(random_state).permutation(A.shape[0])
     totals = [xp.zeros((), dtype=xp.float64, device=device(A)) for _ in range(3)]
     for start in range(0, len(order) - 3, batch_size):

@@ -145,10 +145,12 @@ def cca(
 ) -> float | Array:
     """Canonical correlations of paired rows, in sample.
 
+    Torch input gives torch output, in [0, 1], which is differentiable; with reduction or deficient rank only where the
+    singular values of the sides are distinct.
+
     Parameters
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
         The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
         r is the dimension of a side after reduction.
@@ -162,12 +164,6 @@ def cca(
     ridge : float, default=0.0
         Added to the variance in every direction, as a share of the mean variance of the directions kept: the covariance
         C becomes C + ridge · tr(C)/r · I (Vinod 1976), which shrinks the correlations.
-
-    Returns
-    -------
-    float, ndarray of shape (k,), or tensor
-        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where
-        the singular values of the sides are distinct.
 
     Notes
     -----
@@ -189,29 +185,18 @@ def svcca(
 ) -> float | Array:
     """Singular vector CCA: canonical correlations of the leading principal components.
 
+    Torch in, torch out, in [0, 1], differentiable where the singular values of the sides are distinct. Unchanged by
+    translations, rotations and isotropic scaling of either side. Saturates as ``cca`` does.
+
     Parameters
     ----------
-    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     keep : float or int, default=0.99
         A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
         components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
     components : {"mean", "first", "all"}, default="mean"
-        The paper's similarity is the mean.
     standardize : bool, default=False
         Divide each column by its standard deviation before the principal components are taken, as the code of Huh et
         al. (2024) does; columns that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
-
-    Returns
-    -------
-    float, ndarray of shape (k,), or tensor
-        In [0, 1]; torch in, torch out, differentiable where the singular values of the sides are distinct. The number
-        of components kept is piecewise constant, so the value jumps where it changes.
-
-    Notes
-    -----
-    The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
-    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
-    ``cca`` does.
 
     Source: Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis
     for deep learning dynamics and interpretability", NeurIPS.
@@ -244,17 +229,9 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     scaled to sum to 1.
 
     In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
-    distinct.
-
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d_x) and (n, d_y)
-    rank : int, optional
-        Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
-        are still computed from all columns. By default nothing is reduced.
-    weights : {"X", "Y"}, default="X"
-        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in
-        general. The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
+    distinct. ``rank`` reduces each side to this many principal components before the CCA, as is necessary if n < 2d;
+    the weights are still computed from all columns. ``weights``, "X" or "Y", is the side from whose variates and
+    columns they are computed. The authors' code uses the side with fewer columns, and adds the column means.
 
     Notes
     -----
@@ -302,11 +279,8 @@ def _compare_weighted(xp: ArrayNamespace, first: _Weighted, second: _Weighted) -
 class CCAFit:
     """Canonical directions of two spaces, to be evaluated on rows they were not fitted on.
 
-    - ``x_mean``, shape (d_x,)
-    - ``y_mean``, shape (d_y,)
-    - ``x_projection``, shape (d_x, k): ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they
-      have unit variance on the rows of the fit.
-    - ``y_projection``, shape (d_y, k)
+    - ``x_projection``, ``y_projection``, shapes (d_x, k) and (d_y, k): ``(X - x_mean) @ x_projection`` are the
+      canonical variates; without ridge they have unit variance on the rows of the fit.
     - ``correlations``, shape (k,): Canonical correlations on the rows of the fit, descending.
     """
 
@@ -405,13 +379,8 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         scales.append(inverse[:, None] * np.sqrt(len(side) - 1))
         sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
     directions = canonical_directions(*sides)
-    return CCAFit(
-        means[0],
-        means[1],
-        scales[0] * directions.x_directions,
-        scales[1] * directions.y_directions,
-        directions.correlations,
-    )
+    projections = scales[0] * directions.x_directions, scales[1] * directions.y_directions
+    return CCAFit(means[0], means[1], *projections, directions.correlations)
 
 
 # ------------------------------------------------------------------ in steps, for many re-pairings

@@ -160,7 +160,11 @@ def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
 
-def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
+def _pearson(X: Dissimilarities, Y: Dissimilarities) -> float:
+    return _cosine(X, Y, center=True)
+
+
+def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool = False) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
         if center:
@@ -197,7 +201,7 @@ def rsa(
     Parameters
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        Row i belongs to row i of X; widths may differ.
+        Paired by row; widths may differ.
     rdm : {"correlation", "cosine", "euclidean", "sqeuclidean"}, default="correlation"
         Dissimilarity of two rows: 1 − Pearson's correlation of their entries, 1 − their cosine, their distance, or its
         square. The package rsatoolbox calls the squared distance (divided by the width) "euclidean".
@@ -208,8 +212,6 @@ def rsa(
     max_rows : int, optional
         If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are
         compared, and more than 5000 are refused: pass the size of the sample, or n to compare all of them.
-    random_state : int, default=0
-        Random seed of the sample.
 
     Notes
     -----
@@ -231,23 +233,14 @@ def rsa(
                 f"Got {n} rows, above {MOST_ROWS}; memory grows with the number of pairs.",
                 f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
             )
-    else:
-        check_positive(max_rows, "max_rows", integer=True)
-        if max_rows < 3:
-            raise ParameterError(
-                argument="max_rows", got=max_rows, expected="at least 3", fix="Pass `max_rows=3` or more."
-            )
-        if n > max_rows:
-            rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
-            A, B = A[rows], B[rows]
+    elif check_positive(max_rows, "max_rows", integer=True) < 3:
+        raise ParameterError(argument="max_rows", got=max_rows, expected="at least 3")
+    elif n > max_rows:
+        rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
+        A, B = A[rows], B[rows]
     left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
-    if compare == "spearman":
-        value = _spearman(left, right)
-    elif compare == "kendall":
-        value = _kendall(left, right)
-    else:
-        value = _cosine(left, right, center=compare == "pearson")
-    return float(np.clip(value, -1.0, 1.0))
+    measure = {"spearman": _spearman, "kendall": _kendall, "pearson": _pearson, "cosine": _cosine}[compare]
+    return float(np.clip(measure(left, right), -1.0, 1.0))
 
 
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:

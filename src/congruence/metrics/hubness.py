@@ -15,7 +15,6 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_choice, check_positive
-from congruence.errors import ParameterError, ShapeError
 from congruence.linalg.csls import mean_of_largest
 from congruence.metrics.search import nearest
 
@@ -152,32 +151,3 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
     if hubness is None or isinstance(hubness, Hubness):
         return hubness
     return HUBNESS[check_choice(hubness, HUBNESS, "hubness")]()
-
-
-def means_of(
-    center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the means (d,) or None that centering subtracts from queries (or the bank) and gallery rows: ``center`` is
-    True for each side's own mean, or two vectors, None for the side's own.
-    """
-    if center is None or center is False:
-        return None, None
-    passed = (None, None) if center is True else tuple(center)
-    means = []
-    for mean, rows, name in zip(passed, (queries, gallery), ("queries", "gallery rows"), strict=True):
-        if mean is None:
-            if len(rows) < 2:
-                raise ParameterError(
-                    f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
-                    "Pass their mean in `center=…`.",
-                )
-            means.append(rows.mean(axis=0, dtype=np.float64))
-            continue
-        mean = np.asarray(mean, dtype=np.float64)
-        if mean.shape != rows.shape[1:]:
-            raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}.",
-                "Pass `center=True`, or two vectors.",
-            )
-        means.append(mean)
-    return means[0], means[1]

@@ -99,10 +99,8 @@ def _both(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[_N
     A, B = (as_matrix(side, name, min_rows=2, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_n_neighbors(n_neighbors, len(A))
-    return (
-        _prepare(A, "X", n_neighbors, metric, search_device(X)),
-        _prepare(B, "Y", n_neighbors, metric, search_device(Y)),
-    )
+    first = _prepare(A, "X", n_neighbors, metric, search_device(X))
+    return first, _prepare(B, "Y", n_neighbors, metric, search_device(Y))
 
 
 def _prepare(A: np.ndarray, name: str, k: int = 10, metric: str = "inner", place: Device | None = None) -> _Neighbors:
@@ -229,12 +227,8 @@ def cknna(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-        n ≥ 4. Nothing is centered beforehand.
-    Y : array_like, shape (n, e)
-        Row i belongs to row i of X; the widths may differ.
-    n_neighbors : int, default=10
-        From 1 to n − 1.
+    X, Y : array_like, shapes (n, d) and (n, e), n ≥ 4
+        Paired by row. Nothing is centered beforehand.
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
         JAM paper (Yoon et al.). Both are described below; their values differ.

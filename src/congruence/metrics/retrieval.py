@@ -8,7 +8,7 @@ first place and one is correct, the query scores 1/3, the expected score of brea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,11 +18,7 @@ from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width, check_scale
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.metrics._base import Metric, as_labels, paired
-from congruence.metrics.hubness import Hubness, as_hubness, means_of
-
-#: Whether to subtract each side's own mean, or the means to subtract.
-Center: TypeAlias = bool | tuple[ArrayLike | None, ArrayLike | None] | None
-
+from congruence.metrics.hubness import Hubness, as_hubness
 
 # ------------------------------------------------------------------ paired rows
 
@@ -66,41 +62,34 @@ def paired_distance(X: RowsLike, Y: RowsLike) -> float:
 def _similarities(
     queries: SizedRows,
     gallery: SizedRows,
-    center: Center,
     hubness: str | Hubness | None,
     bank: RowsLike | None,
     exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
     """Yield slices of queries, their similarities to the gallery, and the difference up to which two count as equal."""
     method = as_hubness(hubness)
-    if bank is not None and method is None and not center:
-        raise ParameterError(
-            "Got a bank of queries without hubness or center, which use it.", 'Pass `hubness="csls"` or `center=True`.'
-        )
+    if bank is not None and method is None:
+        raise ParameterError("A bank of queries is used only with hubness.", 'Pass `hubness="csls"`, or leave it out.')
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
     G = as_matrix(gallery, "gallery", allow_zero_rows=True)
     check_same_width(Q, G)
     B = Q if bank is None else as_matrix(bank, "bank", allow_zero_rows=True)
     check_same_width(B, G)
-    query_mean, gallery_mean = means_of(center, B, G)
-    if gallery_mean is not None:
-        G = G - gallery_mean.astype(G.dtype)
     dtype = np.result_type(Q, G)
     G = normalize_rows(G, "gallery").astype(dtype, copy=False)
 
-    def center_and_scale(rows: np.ndarray, name: str) -> np.ndarray:
-        rows = rows if query_mean is None else rows - query_mean.astype(rows.dtype)
+    def unit(rows: np.ndarray, name: str) -> np.ndarray:
         return np.asarray(normalize_rows(rows, name).astype(dtype, copy=False))
 
     # The rounding error of a dot product of unit vectors grows like √d; copies of a row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
     correction = None
     if method is not None:
-        bank_rows = center_and_scale(B, "queries" if bank is None else "bank")
+        bank_rows = unit(B, "queries" if bank is None else "bank")
         correction = method.of(bank_rows, G, exclude_self=exclude_self and bank is None)
         tie *= 2  # the subtracted numbers are rounded as well
     for part in blocks(len(Q), len(G) * dtype.itemsize):
-        similarity = center_and_scale(Q[part], "queries") @ G.T
+        similarity = unit(Q[part], "queries") @ G.T
         if exclude_self:
             rows = np.arange(part.start, part.stop)
             similarity[rows - part.start, rows] = -np.inf
@@ -113,34 +102,25 @@ def top1_scores(
     query_labels: Labels,
     gallery_labels: Labels,
     *,
-    center: Center = False,
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
     """Return for each query whether its nearest gallery row has the query's label.
 
+    The result (m,) is 1, 0, or a fraction for ties.
+
     Parameters
     ----------
     queries, gallery : array_like, shapes (m, d) and (n, d)
     query_labels, gallery_labels : array_like, shapes (m,) and (n,)
-    center : bool or tuple of ndarray, shape (d,), default=False
-        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
-        cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
-        None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (``CSLS``,
-        ``QBNorm``).
+        Correct for gallery rows that are near many queries (``CSLS``, ``QBNorm``).
     bank : array_like, shape (b, d), optional
-        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the
-        queries themselves: the score is then transductive, i.e. that of queries that arrive together.
+        Other queries from which the correction is computed. By default the queries themselves: the score is then
+        transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        1, 0, or a fraction for ties.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -151,7 +131,7 @@ def top1_scores(
             "Pass `exclude_self=False`.",
         )
     out = np.empty(m)
-    for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
+    for part, similarity, tie in _similarities(queries, gallery, hubness, bank, exclude_self):
         best = np.argmax(similarity, axis=1)
         top = similarity[np.arange(len(best)), best]
         out[part] = of_gallery[best] == expected[part]
@@ -168,28 +148,19 @@ def class_retrieval(
     gallery_labels: Labels | None = None,
     *,
     exclude_self: bool = False,
-    center: Center = False,
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine), in [0, 1]; always 1 with one
     class.
 
-    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
+    ``gallery_labels`` are by default those of the queries; the other arguments are as for ``top1_scores``. The paper
+    does not exclude a query's own row.
 
-    Parameters
-    ----------
-    queries, gallery : array_like, shapes (m, d) and (n, d)
-        E.g. images of one model, mapped into the other model's space, and the other model's images.
-    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
-        Those of the gallery are by default the same.
-    exclude_self, center, hubness, bank
-        As for ``top1_scores``. The paper does not exclude a query's own row.
+    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
     """
     labels = query_labels, query_labels if gallery_labels is None else gallery_labels
-    scores = top1_scores(
-        queries, gallery, *labels, exclude_self=exclude_self, center=center, hubness=hubness, bank=bank
-    )
+    scores = top1_scores(queries, gallery, *labels, exclude_self=exclude_self, hubness=hubness, bank=bank)
     return float(scores.mean())
 
 
@@ -199,27 +170,18 @@ def zero_shot_accuracy(
     labels: Labels,
     classes: Labels | None = None,
     *,
-    center: Center = False,
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
     """Share of images whose nearest class prototype is that of their own class, in [0, 1].
 
-    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+    A prototype is one text vector per class; see ``ensemble_prompts``. ``labels`` (n,) are row numbers of
+    ``prototypes``, or of ``classes`` (k,), their names. ``hubness`` and ``bank`` are as for ``top1_scores``, with
+    images as the queries.
 
-    Parameters
-    ----------
-    images, prototypes : array_like, shapes (n, d) and (k, d)
-        A prototype is one text vector per class; see ``ensemble_prompts``.
-    labels : array_like, shape (n,)
-        Class of each image: a row number of ``prototypes``, or one of ``classes``.
-    classes : array_like, shape (k,), optional
-        Class of each prototype, without repetition; by default row numbers.
-    center, hubness, bank
-        As for ``top1_scores``, with images as the queries. Centering closes the modality gap, which is necessary if the
-        mean of one modality in the target space is unknown.
+    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
-    scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
+    scores = zero_shot_scores(images, prototypes, labels, classes, hubness=hubness, bank=bank)
     return float(scores.mean())
 
 
@@ -229,7 +191,6 @@ def zero_shot_scores(
     labels: Labels,
     classes: Labels | None = None,
     *,
-    center: Center = False,
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
@@ -245,7 +206,7 @@ def zero_shot_scores(
             f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images).",
             "Use the names of `classes=…`.",
         )
-    return top1_scores(images, prototypes, expected, names, center=center, hubness=hubness, bank=bank)
+    return top1_scores(images, prototypes, expected, names, hubness=hubness, bank=bank)
 
 
 def recall_at_k(
@@ -255,7 +216,6 @@ def recall_at_k(
     k: int = 1,
     *,
     mode: str = "any",
-    center: Center = False,
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
@@ -271,7 +231,7 @@ def recall_at_k(
     mode : {"any", "share"}, default="any"
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
-    center, hubness, bank
+    hubness, bank
         As for ``top1_scores``.
     """
     check_positive(k, "k", integer=True)
@@ -284,7 +244,7 @@ def recall_at_k(
     query, row = _pairs(relevant, n)
     count = np.bincount(query, minlength=m)
     total = 0.0
-    for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank):
+    for part, similarity, tie in _similarities(queries, gallery, hubness, bank):
         kth = np.partition(similarity, n - k, axis=1)[:, n - k, None]
         above, level = similarity > kth + tie, np.abs(similarity - kth) <= tie
         places, tied = k - np.count_nonzero(above, axis=1), np.count_nonzero(level, axis=1)

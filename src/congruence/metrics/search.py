@@ -41,15 +41,13 @@ def nearest(
     metric: str = "inner",
     exact: bool = True,
     left_out: ArrayLike | None = None,
-    block_rows: int | None = None,
 ) -> np.ndarray:
-    """Find the nearest gallery rows of each row, by default among the other rows of X.
+    """Return the row numbers (m, n_neighbors) of the nearest gallery rows of each row of X (m, d), nearest first.
+
+    Of equally near rows, the one with the lowest number comes first.
 
     Parameters
     ----------
-    X : array_like, shape (m, d)
-    n_neighbors : int
-        Between 1 and the number of candidates: n, or n − 1 if one is excluded.
     gallery : array_like, shape (n, d), optional
         By default X; a row is then not its own neighbor.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
@@ -61,14 +59,6 @@ def nearest(
         then be in a different order.
     left_out : array_like of int, shape (m,), optional
         With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
-    block_rows : int, optional
-        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not
-        change the exact result.
-
-    Returns
-    -------
-    ndarray of int, shape (m, n_neighbors)
-        Row numbers in the gallery, nearest first. Of equally near rows, the one with the lowest number comes first.
 
     Notes
     -----
@@ -85,18 +75,30 @@ def nearest(
         B = as_matrix(gallery, "gallery", allow_zero_rows=True)
         check_same_width(A, B)
         own = None if left_out is None else _as_rows(left_out, len(A), len(B))
-        check_positive(n_neighbors, "n_neighbors", integer=True)
         available = len(B) - (own is not None)
-        if n_neighbors > available:
+        if check_positive(n_neighbors, "n_neighbors", integer=True) > available:
             raise ParameterError(
                 f"Got `n_neighbors={n_neighbors}` for {available} gallery rows to choose from.",
                 f"Pass `n_neighbors={available}` or less.",
             )
-        if A.dtype != B.dtype:
-            wider = np.result_type(A, B)
-            A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
-    names = "X", "X" if gallery is None else "gallery"
-    return _search(A, B, n_neighbors, metric, own, exact, block_rows, names, search_device(X))
+        wider = np.result_type(A, B)
+        A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
+    names, place = ("X", "X" if gallery is None else "gallery"), search_device(X)
+    index = np.empty((len(A), n_neighbors), dtype=np.intp)
+    if exact:
+        for part, i, j, similarity, _ in _candidates(A, B, n_neighbors, metric, own, names, place):
+            index[part] = select_top_k(i, j, similarity, part.stop - part.start, n_neighbors)[0]
+        return index
+    Q, G = _rescaled(A, B, metric)
+    shift = None
+    if metric == "cosine":
+        G = normalize_rows(G, names[1])
+        Q = G if A is B else normalize_rows(Q, names[0])
+    elif metric == "euclidean":
+        shift = 0.5 * np.einsum("ij,ij->i", G, G)
+    for part, block, _ in _products(Q, G, shift, own, n_neighbors, place):
+        index[part] = top_k(block, n_neighbors)
+    return index
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
@@ -120,8 +122,7 @@ def search_device(X: object) -> Device | None:
 
 def check_n_neighbors(n_neighbors: int, n: int) -> None:
     """Check that n rows have this number of neighbors."""
-    check_positive(n_neighbors, "n_neighbors", integer=True)
-    if n_neighbors >= n:
+    if check_positive(n_neighbors, "n_neighbors", integer=True) >= n:
         raise ParameterError(
             f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}.",
             f"Pass `n_neighbors={n - 1}` or less.",
@@ -151,7 +152,7 @@ def neighbor_shares(
     check_n_neighbors(k, len(A))
     parts = []
     names, rows, rng = (name, name), np.arange(len(A)), own_rng(A)
-    for part, i, j, similarity, tie in _candidates(A, A, k, metric, rows, None, names, place):
+    for part, i, j, similarity, tie in _candidates(A, A, k, metric, rows, names, place):
         i, j, similarity, share = share_top_k(i, j, similarity, part.stop - part.start, k, tie, rng)
         keys = (i + part.start) * len(A) + j
         order = np.argsort(keys)
@@ -163,30 +164,6 @@ def neighbor_shares(
 def own_rng(A: np.ndarray) -> np.random.Generator:
     """Return a generator seeded by the rows themselves: two spaces break their ties independently, and always alike."""
     return np.random.default_rng(zlib.crc32(np.ascontiguousarray(A).data))
-
-
-def _search(
-    Q: np.ndarray,
-    G: np.ndarray,
-    k: int,
-    metric: str,
-    left_out: np.ndarray | None,
-    exact: bool,
-    block_rows: int | None,
-    names: tuple[str, str],
-    place: Device | None,
-) -> np.ndarray:
-    """Find each query's k nearest gallery rows; see ``nearest``."""
-    index = np.empty((len(Q), k), dtype=np.intp)
-    if exact:
-        for part, i, j, similarity, _ in _candidates(Q, G, k, metric, left_out, block_rows, names, place):
-            index[part] = select_top_k(i, j, similarity, part.stop - part.start, k)[0]
-    else:
-        Q, G = _rescaled(Q, G, metric)
-        query_rows, gallery_rows, shift = _plain_form(Q, G, metric, names)
-        for part, block, _ in _products(query_rows, gallery_rows, shift, left_out, k, block_rows, place):
-            index[part] = top_k(block, k)
-    return index
 
 
 def _rescaled(Q: np.ndarray, G: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -204,16 +181,11 @@ def _products(
     shift: np.ndarray | None,
     left_out: np.ndarray | None,
     k: int,
-    block_rows: int | None,
     place: Device | None,
 ) -> Iterator[tuple[slice, Array, tuple[Array, Array] | None]]:
     """Yield blocks of fast products on the device, minus the shift, −inf at what is left out, and where that is."""
     n = len(gallery_rows)
-    if block_rows is not None:
-        check_positive(block_rows, "block_rows", integer=True)
-    size = n * gallery_rows.dtype.itemsize + 64 * k
-    m = len(query_rows)
-    parts = blocks(m, size) if block_rows is None else blocks(m, 1, budget=int(block_rows), minimum=1)
+    parts = blocks(len(query_rows), n * gallery_rows.dtype.itemsize + 64 * k)
     send, _ = device_transfer(place, gallery_rows.dtype)
     device_gallery, device_shift = send(gallery_rows), None if shift is None else send(shift)
     device_queries = device_gallery if query_rows is gallery_rows else send(query_rows)
@@ -242,7 +214,6 @@ def _candidates(
     k: int,
     metric: str,
     left_out: np.ndarray | None,
-    block_rows: int | None,
     names: tuple[str, str],
     place: Device | None,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
@@ -253,7 +224,7 @@ def _candidates(
     send, truncation = device_transfer(place, G.dtype)
     query_rows, gallery_rows, shift, slack, tie = centered_form(Q, G, metric, names, truncation)
     compare = exact_similarity(Q, G, metric, names)
-    steps = _products(query_rows, gallery_rows, shift, left_out, k, block_rows, place)
+    steps = _products(query_rows, gallery_rows, shift, left_out, k, place)
     del query_rows, gallery_rows
     for part, similarity, excluded in steps:
         xp = namespace(similarity)
@@ -267,16 +238,6 @@ def _candidates(
             i, j = map(to_numpy, xp.nonzero(candidates[rows]))
             target = slice(part.start + rows.start, part.start + rows.stop)
             yield target, i, j, compare(i + target.start, j), tie[target]
-
-
-def _plain_form(
-    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Prepare rows such that inner products, minus a shift per column, rank the gallery for a query."""
-    if metric == "cosine":
-        gallery_rows = normalize_rows(G, names[1])
-        return gallery_rows if Q is G else normalize_rows(Q, names[0]), gallery_rows, None
-    return Q, G, 0.5 * np.einsum("ij,ij->i", G, G) if metric == "euclidean" else None
 
 
 # ------------------------------------------------------------------ fast products with a bound, and exact sums
@@ -387,18 +348,12 @@ def exact_similarity(
     """Return a function that compares rows by sums in float64; among many pairs, duplicate rows are computed once."""
     n, d = G.shape
     compared = 0
-    duplicates: tuple[np.ndarray, np.ndarray, bool] | None = None
-
-    def find_duplicates() -> tuple[np.ndarray, np.ndarray, bool]:
-        first_g = _first_copies(G)
-        first_q = first_g if Q is G else _first_copies(Q)
-        return first_q, first_g, any(bool((rows != np.arange(len(rows))).any()) for rows in (first_g, first_q))
+    copies: tuple[np.ndarray, np.ndarray] | None = None
 
     def compute(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        if metric == "inner":
-            return pair_values(Q, i, j, lambda rows: rows, G)
-        if metric == "cosine":
-            return pair_values(Q, i, j, lambda rows: normalize_rows(rows, names[1]), G)
+        if metric != "euclidean":
+            name = names[1] if metric == "cosine" else None
+            return pair_values(Q, i, j, lambda rows: rows if name is None else normalize_rows(rows, name), G)
         out = np.empty(len(i))
         for part in blocks(len(i), 16 * d, budget=_PAIR_BYTES):
             difference = Q[i[part]].astype(np.float64) - G[j[part]]
@@ -406,18 +361,15 @@ def exact_similarity(
         return out
 
     def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        nonlocal compared, duplicates
+        nonlocal compared, copies
         compared += len(i)
-        # The search for duplicates costs len(Q) + n products and a sort, so it saves nothing for fewer pairs.
-        if duplicates is None and compared <= len(Q) + n:
-            return compute(i, j)
-        if duplicates is None:
-            duplicates = find_duplicates()
-        first_q, first_g, any_duplicates = duplicates
-        if not any_duplicates:
+        if copies is None and compared > len(Q) + n:  # finding copies costs as many products and a sort
+            first_g = _first_copies(G)
+            copies = (first_g if Q is G else _first_copies(Q)), first_g
+        if copies is None or all((first == np.arange(len(first))).all() for first in copies):
             return compute(i, j)
         # A row repeated a thousand times gives a million pairs of equal value.
-        pairs, inverse = np.unique(first_q[i] * n + first_g[j], return_inverse=True)
+        pairs, inverse = np.unique(copies[0][i] * n + copies[1][j], return_inverse=True)
         return compute(*np.divmod(pairs, n))[inverse]
 
     return exact

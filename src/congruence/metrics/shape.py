@@ -64,8 +64,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     Parameters
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        Row i is the same item as row i of X. Widths may differ: the narrower side is treated as padded with zeros.
-    kind : {"angular", "euclidean"}, default="angular"
+        Paired by row. Widths may differ: the narrower side is treated as padded with zeros.
     scale : bool, default=True
         Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
         √(‖X‖² + ‖Y‖² − 2ν), in the units of the vectors.

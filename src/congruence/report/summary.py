@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
-from congruence._utils.ids import id_texts, is_in
+from congruence._utils.ids import id_rows, id_texts, is_in
 from congruence._utils.validation import check_seed
 from congruence._version import __version__
 from congruence.datasets import Bundle
@@ -476,46 +476,37 @@ def commuting(
     mapped_captions = aligned["text"].vectors[captions].astype(np.float32, copy=False)
     target_captions = _nearest(mapped_captions, target_texts, 1)[:, 0]
     mediated = _nearest(target_texts[target_captions], pictures, 5)
-    own = np.flatnonzero(is_in(source["image"].ids[queries], target["image"].ids))
-    target_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
-
-    def own_at(q: int, found: np.ndarray) -> int | None:
-        """Return the rank, from 1, at which a query finds the target's vector of the same picture."""
-        return _first(found[q] == target_row[str(source["image"].ids[queries[q]])])
-
+    found = {"direct": direct, "mediated": mediated}
+    own_row = id_rows(
+        id_texts(target["image"].ids), id_texts(source["image"].ids[queries])
+    )  # of the same picture, or −1
+    own, hits = np.flatnonzero(own_row >= 0), {name: rows == own_row[:, None] for name, rows in found.items()}
     overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
     image_ids, text_ids = source["image"].ids[queries], source["text"].ids
-    picture_labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
     result: dict[str, Any] = {
         "overlap": float(overlap.mean()),
         "chance": float(direct.shape[1] / len(pictures)),
         "n": len(queries),
         "label_agreement": None,
         "n_own": len(own),
-        "found": float(np.mean([own_at(q, direct) is not None for q in own.tolist()])) if len(own) else None,
+        "found": float(hits["direct"][own].any(axis=1).mean()) if len(own) else None,
         "examples": [],
     }
+    picture_labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
     if all(label is not None for label in picture_labels):
         labels = np.array(picture_labels)
-        query_classes = bundle.class_of("image", image_ids).tolist()
-        query_labels = np.array([bundle.labels.get(c) for c in query_classes], dtype=object)
-        result["label_agreement"] = {
-            "direct": float((labels[direct] == query_labels[:, None]).mean()),
-            "mediated": float((labels[mediated] == query_labels[:, None]).mean()),
-            "chance": float(np.mean([(labels == label).mean() for label in query_labels])),
-        }
+        query_labels = np.array([bundle.labels.get(c) for c in bundle.class_of("image", image_ids).tolist()], object)
+        agreement = {name: float((labels[rows] == query_labels[:, None]).mean()) for name, rows in found.items()}
+        agreement["chance"] = float(np.mean([(labels == label).mean() for label in query_labels]))
+        result["label_agreement"] = agreement
     for q in rng.permutation(own)[:examples].tolist():
         both = {*direct[q].tolist()} & {*mediated[q].tolist()}
         paths = {
             name: [
-                {
-                    **_item(bundle, "image", str(target["image"].ids[k])),
-                    "shared": k in both,
-                    "own": r + 1 == own_at(q, found),
-                }
-                for r, k in enumerate(found[q].tolist())
+                {**_item(bundle, "image", str(target["image"].ids[k])), "shared": k in both, "own": bool(hit)}
+                for k, hit in zip(rows[q].tolist(), hits[name][q], strict=True)
             ]
-            for name, found in (("direct", direct), ("mediated", mediated))
+            for name, rows in found.items()
         }
         result["examples"].append(
             {
@@ -523,7 +514,7 @@ def commuting(
                 "read": _text(bundle, "text", str(text_ids[captions[q]])),
                 "mapped_to": _text(bundle, "text", str(target["text"].ids[target_captions[q]])),
                 **paths,
-                "own_at": {"direct": own_at(q, direct), "mediated": own_at(q, mediated)},
+                "own_at": {name: _first(hit[q]) for name, hit in hits.items()},
                 "shared": round(float(overlap[q]) * direct.shape[1]),
             }
         )

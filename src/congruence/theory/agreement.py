@@ -232,7 +232,7 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     top = np.append(x[1:] != x[:-1], True)  # the highest point for each x
     x, y = x[top], y[top]
     while True:
-        # A point on or below the chord of its neighbors is no vertex. Dropping all such points at once is correct, since
+        # A point on or below the chord of its neighbors is no vertex. All such points can be dropped at once, since
         # a vertex lies above every chord.
         dx, dy = np.diff(x), np.diff(y)
         corner = np.concatenate([[True], dx[:-1] * dy[1:] < dy[:-1] * dx[1:], [True]])[: len(x)]

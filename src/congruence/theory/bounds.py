@@ -81,20 +81,26 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     True
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
-    svd = cross_svd(G_target)
-    rank = numerical_rank(svd.s, G_target.shape)
+    found = _solve(G, G_target)
     m, d_target = G_target.shape
-    if rank < d_target and not allow_rank_deficient:
-        problem = f"Got {m} text anchors that span {rank} of the target's {d_target} dimensions"
+    if found.rank < d_target and not allow_rank_deficient:
+        problem = f"Got {m} text anchors that span {found.rank} of the target's {d_target} dimensions"
         remedy = "or pass `allow_rank_deficient=True` for the map into their span"
         if m < d_target:
             raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors.", f"Add some, {remedy}.")
         raise InputError(f"{problem}.", f"Choose more varied anchors, {remedy}.")
+    return found
+
+
+def _solve(G: np.ndarray, G_target: np.ndarray) -> AnchorMap:
+    """Return G̃⁺ G on the directions that G̃ covers."""
+    svd = cross_svd(G_target)
+    rank = numerical_rank(svd.s, G_target.shape)
     U, s, Vt = svd.U[:, :rank], svd.s[:rank], svd.Vt[:rank]
     # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a
     # direction.
     full = numerical_rank(scipy.linalg.svdvals(U.T @ G), G.shape) == G.shape[1]
-    return AnchorMap((G.T @ (U / s)) @ Vt, float(s[-1]), rank, full, m)
+    return AnchorMap((G.T @ (U / s)) @ Vt, float(s[-1]), rank, full, len(G))
 
 
 def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
@@ -106,7 +112,7 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
     """
     F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
-    A = anchor_map(G, G_target, allow_rank_deficient=True)
+    A = _solve(G, G_target)
     m, d_target = G_target.shape
     epsilon = longest = delta = 0.0
     for part in blocks(len(F), 8 * 3 * (m + d_target)):
@@ -185,7 +191,7 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     Singular values up to the share ``rtol`` of the largest count as zero; by default, those within rounding error.
     """
     matrix = as_matrix(A, "A", allow_zero_rows=True)
-    svd = cross_svd(as_map(matrix, *matrix.shape, "A"))
+    svd = cross_svd(as_map(matrix, len(matrix), matrix.shape[1], "A"))
     s = svd.s
     unique = numerical_rank(s, matrix.shape, rtol) == len(s)
     rotation = rotation_from_svd(svd) + 0.0  # no negative zeros

@@ -175,13 +175,12 @@ def class_margins(
 
     ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
 
-    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at
-    least γ_c, and the last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ >
-    2η, since γ ≤ γ_c and η ≥ η_c. (The last inequality of the printed proof has the wrong sign; the condition stands.)
-    Real models have e ≠ 0. Then the middle term can rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any
-    assumption; since s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full
-    even if it is nearly the same for every c', as it is because of the gap between modalities. Only differences decide:
-    with r the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
+    The proposition assumes e = 0. From c to c' ≠ c the first term then falls by at least γ_c, and the last rises by at
+    most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ > 2η. (The last inequality of the
+    printed proof has the wrong sign; the condition stands.) Real models have e ≠ 0: the middle term can rise by 2s_c ≤
+    2‖u_c‖ρ, so γ_c > 2(η_c + s_c) is sufficient without any assumption. These conditions count a term in full even if
+    it is nearly the same for every c', as it is because of the gap between modalities. Only differences decide: with r
+    the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
 
     Scores are compared block by block: memory is O(K·d), time O(K²·d).
     """

@@ -95,11 +95,10 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     -----
     The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2
     times those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and
-    an SVD, exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c =
-    Sᵀ diag(c) S, each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C =
-    SᵀS/n. Its result is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows
-    cannot span; the rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in
-    which a singular value below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
+    an SVD up to D = 3,000 (d = 76). Above, T is never formed, and LOBPCG, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n,
+    finds an upper bound of its smallest singular value: "does not span" has a witness, "spans" is an estimate. With n <
+    D rows cannot span; the rank is that of T if T is small enough, and otherwise a lower bound from its n × n Gram
+    matrix (S Sᵀ)∘², in which a singular value below 10⁻⁷ of the largest cannot be told from zero.
 
     Examples
     --------
@@ -292,19 +291,16 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between
     neighboring anchors. O(n log n).
 
-    *Upper bound*, with T as in ``congruence.theory.sym_spanning``, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤
-    ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are
-    solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the
-    worst direction, up to d = 76. The last is the tightest with few anchors, the second with many; as anchors fill the
-    sphere and κ falls to 1, both stay near d/√2.
+    *Upper bound*, with T as in ``sym_spanning``, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤ ‖M‖_F ≤ ‖T
+    svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are solved; and
+    ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the worst
+    direction, up to d = 76.
 
     *Lower bound*: any M gives one. For a fixed v, h(v) and its M are the solution of a linear program (HiGHS);
     replacing v by the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h
     no longer rises. If the program is too large, it is replaced by least squares: M = argmin ‖T svec(M)‖₂ with vᵀMv =
-    1. κ is the maximum of a convex function, so neither is certain to find it. In our experiments the bounds were a
-    factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
-
-    ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
+    1. Neither is certain to find the maximum of a convex function: the bounds were a factor of 1 to 2.1 apart with
+    linear programs and 4 to 9 without.
     """
     check_seed(random_state)
     A = as_unit_rows(S, "S")

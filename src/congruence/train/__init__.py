@@ -61,8 +61,7 @@ METHODS: dict[str, type[HeadsMap]] = {
 
 
 def make_method(name: str, **parameters: object) -> HeadsMap:
-    """Return a method of ``METHODS`` by name, with the given parameters.
-    """
+    """Return a method of ``METHODS`` by name, with the given parameters."""
     cls = METHODS[check_choice(name, METHODS, "method")]
     known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):

@@ -147,7 +147,7 @@ class HeadTrainer(HeadsMap):
         Parameters
         ----------
         X, Y : Embeddings or array_like, shapes (n, d_source) and (n, d_target)
-            Paired with X by id if both are embeddings with ids, else by position.
+            Paired by id if both are embeddings with ids, else by position.
         unpaired : tuple of two, optional
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or
             None.
@@ -155,20 +155,13 @@ class HeadTrainer(HeadsMap):
             Held-out rows as for ``score``: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
             rows with equal labels match. The weights with the best score are kept. Or a share (below 1) or number of
             the pairs, by which the number of steps is chosen before the training on all pairs.
-        checkpoint : path-like, optional
-            Folder in which the latest checkpoint is kept.
-        resume : bool, default=True
-            Resume from the checkpoint if there is one.
+        checkpoint, resume : path-like, optional, and bool, default=True
+            Folder in which the latest checkpoint is kept, and whether to resume from it.
         verbose : bool, default=True
             Show a progress bar on stderr, if that is a terminal.
         callback : callable, optional
             Called as ``callback(step, values)`` with the recorded losses and ``"learning_rate"`` of a step, and with
             ``"validation"`` after a validation.
-
-        Raises
-        ------
-        TrainingError
-            If a loss is not finite, or the checkpoint belongs to another run.
         """
         require("torch", extra="train")
         self._check_parameters()

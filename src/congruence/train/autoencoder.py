@@ -65,8 +65,7 @@ def _funnel(widths: Sequence[int], d_out: int, rng: np.random.Generator, dropout
 
 
 def count(layers: Iterable[Layer]) -> Cost:
-    """Count the parameters of layers, as of ``congruence.HeadsMap.layers``, and the operations per row.
-    """
+    """Count the parameters of layers, as of ``congruence.HeadsMap.layers``, and the operations per row."""
     total = Cost(0, 0)
     for layer in layers:
         if layer["kind"] == "residual":

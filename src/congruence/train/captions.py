@@ -83,9 +83,7 @@ def split_by_group(
     labels = np.asarray(groups).astype(str)
     train, validation = shares
     if not (min(shares) > 0 and train + validation < 1):
-        raise ParameterError(
-            f"Got `shares={shares}`; expected two above 0 whose sum is below 1.", "Pass `shares=(0.7, 0.15)`."
-        )
+        raise ParameterError(argument="shares", got=shares, expected="two above 0 whose sum is below 1")
     names = np.unique(labels)
     not_train = _held_out(names, train, random_state)
     test = _held_out(not_train, round(validation / (1 - train), 9), random_state)  # 0.15 is half of the remaining 0.3
@@ -110,12 +108,9 @@ def read_captions(
     A, B, ids = read_pairs(X, Y)
     n = len(B) if ids is None else len(Y)  # type: ignore[arg-type]
     wrong = None if negatives is None else _wrong(negatives, Y, n, B.shape[1])
-    if groups is None:
-        labels = np.arange(n)
-    else:
-        labels = np.asarray(groups)
-        if labels.shape != (n,):
-            raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},).", "Pass one label per caption.")
+    labels = np.arange(n) if groups is None else np.asarray(groups)
+    if labels.shape != (n,):
+        raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},).", "Pass one label per caption.")
     if ids is not None:
         rows = id_rows(Y.ids, ids)  # type: ignore[union-attr]
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]

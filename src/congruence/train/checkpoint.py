@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import atomic_path, check_output, has_marker, locked, recover, why_foreign
 from congruence._utils.refusals import describe_refusal

@@ -79,17 +79,18 @@ Callback: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
 
 class Objective(Protocol):
-    """A ``module`` to train, the batches and losses of its steps, and a score by which weights are selected.
-
-    ``batch(step)`` is determined by the step and the seed alone; ``training_step`` returns the terms of the loss of a
-    batch as scalar tensors, of which ``"loss"`` is minimized; a larger score of ``validate`` is better, or it is None.
-    """
+    """A ``module`` to train, the batches and losses of its steps, and a score by which weights are selected."""
 
     module: Module
 
-    def batch(self, step: int) -> Any: ...
-    def training_step(self, batch: Any) -> Mapping[str, Tensor]: ...
-    def validate(self) -> float | None: ...
+    def batch(self, step: int) -> Any:
+        """Return the data of a step, determined by the step and the seed alone."""
+
+    def training_step(self, batch: Any) -> Mapping[str, Tensor]:
+        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is minimized."""
+
+    def validate(self) -> float | None:
+        """Return a score (larger is better), or None."""
 
 
 def run(
@@ -165,8 +166,9 @@ def run(
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
                     bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
                     kept = "No checkpoint was requested." if saved is None else saved.describe()
+                    problem = ", ".join(bad) or f"a gradient of norm {norm:g}"
                     raise TrainingError(
-                        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses.",
+                        f"Got {problem} at step {step}; expected finite losses.",
                         f"Lower the learning rate, or raise the temperatures. {kept}",
                     )
                 optimizer.step()

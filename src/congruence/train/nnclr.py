@@ -119,4 +119,3 @@ class NNCLR(HeadTrainer):
     n_neighbors: int = 5
     text_weight: float = 1.0
     image_weight: float = 1.0
-

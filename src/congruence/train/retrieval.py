@@ -37,9 +37,10 @@ def recalls(
     hubness, (there, home) = (None, (None, None)) if banks is None else ("csls", banks)
     for k in ks:
         if k <= min(len(X), len(Y)):
-            scores[f"source_to_target@{k}"] = recall_at_k(X, Y, forth, k=k, hubness=hubness, bank=there)
-            scores[f"target_to_source@{k}"] = recall_at_k(Y, X, back, k=k, hubness=hubness, bank=home)
-            scores[f"mean@{k}"] = (scores[f"source_to_target@{k}"] + scores[f"target_to_source@{k}"]) / 2
+            forward = recall_at_k(X, Y, forth, k=k, hubness=hubness, bank=there)
+            backward = recall_at_k(Y, X, back, k=k, hubness=hubness, bank=home)
+            scores |= {f"source_to_target@{k}": forward, f"target_to_source@{k}": backward}
+            scores[f"mean@{k}"] = (forward + backward) / 2
     return scores
 
 

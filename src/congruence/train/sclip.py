@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 ASSIGNMENTS = ("hard", "soft", "ot")
-SPACES = ("unimodal", "joint")
 
 
 def pseudo_label_loss(
@@ -54,7 +53,7 @@ def pseudo_label_loss(
     def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
         with torch.no_grad():
             if plan is not None:
-                P = plan(part)
+                P: Any = plan(part)
                 targets = P / P.sum(1, keepdim=True).clamp_min(torch.finfo(P.dtype).tiny)
             else:
                 targets = _assign(queries[part] @ keys.T / temperature, assignment)
@@ -121,17 +120,14 @@ class _Objective(HeadsObjective):
                 continue
             U = self.heads(unpaired, side)
             similar, paired = (unpaired, paired_rows) if trainer.space == "unimodal" else (U, paired_joint)
-            terms[f"pseudo_{name}"] = pseudo_label_loss(
-                U,
-                partners,
-                similar,
-                paired,
-                self.module.log_scale.exp(),
+            pseudo = pseudo_label_loss(
+                *(U, partners, similar, paired, self.module.log_scale.exp()),
                 assignment=trainer.assignment,
                 temperature=trainer.assignment_temperature,
                 max_iter=trainer.max_iter,
             )
-            loss = loss + weight * terms[f"pseudo_{name}"]
+            terms[f"pseudo_{name}"] = pseudo
+            loss = loss + weight * pseudo
         return {"loss": loss, **terms}
 
 
@@ -144,7 +140,7 @@ class SCLIP(HeadTrainer):
 
     Parameters
     ----------
-    assignment : {"hard", "soft", "ot"}, default="ot"
+    assignment, max_iter : {"hard", "soft", "ot"} and int, default="ot" and 100
         How similarity is turned into a target; see ``pseudo_label_loss``.
     assignment_temperature : float, default=0.05
         τ of the softmax or ε of the transport.
@@ -154,15 +150,12 @@ class SCLIP(HeadTrainer):
     image_weight, text_weight : float, default=1.0
         Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A
         side with weight 0 needs no unpaired rows.
-    max_iter : int, default=100
-        Largest number of Sinkhorn iterations.
     published : bool, default=False
         The loss of S-CLIP's public code, but for its key words: InfoNCE in which unpaired images are candidates of each
         caption, plus half the loss on pseudo-labels of images, found in the joint space, through which the gradient
         flows. ``assignment`` applies; the other parameters above do not. Needs ``pair_loss="infonce"``.
     **parameters
-        Parameters of ``HeadTrainer``, with its defaults. S-CLIP's own supervised loss is
-        ``"infonce"``.
+        Parameters of ``HeadTrainer``. S-CLIP's own supervised loss is ``"infonce"``.
 
     Notes
     -----
@@ -190,6 +183,6 @@ class SCLIP(HeadTrainer):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice(self.assignment, ASSIGNMENTS, "assignment")
-        check_choice(self.space, SPACES, "space")
+        check_choice(self.space, ("unimodal", "joint"), "space")
         if self.published and self.pair_loss != "infonce":
             raise ParameterError("Got `published=True` without InfoNCE.", 'Pass `pair_loss="infonce"`.')

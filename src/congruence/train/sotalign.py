@@ -107,14 +107,15 @@ class _Objective(HeadsObjective):
         """Return the divergence and, for KLOT, how well its iterations converged."""
         import torch
 
-        t, rows = self.trainer, (*students, *teachers)
+        t = self.trainer
+        X, Y, TX, TY = *students, *teachers
         if t.divergence == "cka":
-            return cka_divergence(*rows), {}
+            return cka_divergence(X, Y, TX, TY), {}
         if t.divergence == "infonce":
-            return generalized_infonce(*rows, t.epsilon, t.epsilon_teacher, symmetric=True), {}
+            return generalized_infonce(X, Y, TX, TY, t.epsilon, t.epsilon_teacher, symmetric=True), {}
         start = self.module.potentials if self.constant_rows else None
-        options = {"rho_teacher": t.rho_teacher, "teacher": plan, "start": start, "return_info": True}
-        value, info = klot_features(*rows, t.epsilon, t.epsilon_teacher, t.max_iter, t.tolerance, **options)
+        options: dict[str, Any] = {"rho_teacher": t.rho_teacher, "teacher": plan, "start": start, "return_info": True}
+        value, info = klot_features(X, Y, TX, TY, t.epsilon, t.epsilon_teacher, t.max_iter, t.tolerance, **options)
         if self.constant_rows:
             self.module.potentials = info.student.v
         return value, {

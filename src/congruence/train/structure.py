@@ -105,16 +105,8 @@ class _Objective(HeadsObjective):
         for side, (aligned, original, unpaired) in enumerate(sides):
             if trainer.unpaired and unpaired is not None:
                 aligned, original = torch.cat([aligned, self.heads(unpaired, side)]), torch.cat([original, unpaired])
-            terms.append(
-                structure_loss(
-                    aligned,
-                    original,
-                    trainer.structure_temperature,
-                    trainer.levels,
-                    direction=trainer.direction,
-                    decay=trainer.decay,
-                )
-            )
+            tau, options = trainer.structure_temperature, {"direction": trainer.direction}
+            terms.append(structure_loss(aligned, original, tau, trainer.levels, decay=trainer.decay, **options))
         structure = (terms[0] + terms[1]) / 2
         weight = trainer.weight * min(1.0, (batch.step + 1) / max(trainer.structure_warmup, 1))
         return {"loss": supervised + weight * structure, "supervised": supervised, "structure": structure}

@@ -54,9 +54,9 @@ def tune(
     """Fit a method with every combination of some parameters, and return the one with the best score on held-out rows,
     the first in case of ties.
 
-    ``method`` is not modified; ``grid`` holds the values to try, by parameter; ``validation`` has the form that the
-    method's ``score`` expects; ``checkpoint`` is a folder with one checkpoint for each combination; ``callback`` is
-    called with the parameters and the score of each; ``fit_params`` are further arguments of ``fit``.
+    ``grid`` holds the values to try, by parameter; ``validation`` has the form that the method's ``score`` expects;
+    ``checkpoint`` is a folder with one checkpoint for each combination; ``callback`` is called with the parameters and
+    the score of each; ``fit_params`` are further arguments of ``fit``.
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]

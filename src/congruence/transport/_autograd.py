@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from congruence._utils.arrays import blocks
-from congruence.transport._comparison import Side, compare
 from congruence.transport._kernel import Dense, Scratch, exponential, strip_bytes, strip_pool_for, width
+from congruence.transport.divergence import Side, compare
 
 
 class Klot(torch.autograd.Function):

@@ -1,11 +1,10 @@
 """A thread pool for the strips of a matrix, in which each thread computes a whole strip single-threaded.
 
-A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times
-in a solve. If another process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the
-others spin while they wait, in operations that take a tenth of a millisecond. Here a thread takes a strip, does all the
-work on it, and takes the next: a preempted thread delays only its own strip, and a thread that never gets to run delays
-nothing. The result for a strip does not depend on the thread that computed it, and results are combined in the order of
-the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
+A linear algebra library splits every operation among its threads and waits for the slowest. If another process keeps a
+core busy, a thread is preempted for milliseconds, and the others spin in operations that take a tenth of one. Here a
+thread takes a strip, does all the work on it, and takes the next, so a preempted thread delays only its own strip. The
+result for a strip does not depend on the thread that computed it, and results are combined in the order of the strips:
+they are bitwise identical for any number of threads above one, and for tensors also for one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -57,7 +56,7 @@ class StripPool:
 
     def __enter__(self) -> StripPool:
         if self._limit_torch:
-            self._exit.enter_context(_openmp().limit(limits=1))
+            self._exit.enter_context(_controller("openmp").limit(limits=1))
         if self.size > 1:
             initializer = _limit_torch_to_one_thread if self._limit_torch else None
             self._pool = ThreadPoolExecutor(self.size - 1, "congruence-strips", initializer)
@@ -152,30 +151,24 @@ def threads(tensors: bool) -> int:
         import torch
 
         return int(torch.get_num_threads())
-    return int(min((library["num_threads"] for library in _blas().info()), default=1))
+    return int(min((library["num_threads"] for library in _controller("blas").info()), default=1))
 
 
-@lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
-    """Return a controller of the loaded BLAS libraries; cached, since finding them takes milliseconds."""
+@cache
+def _controller(api: str) -> ThreadpoolController:
+    """Return a controller of the loaded libraries of an API, since finding them takes milliseconds; the number of
+    threads that torch's "openmp" is set to applies to the calling thread only.
+    """
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
-
-
-@lru_cache(maxsize=1)
-def _openmp() -> ThreadpoolController:
-    """Return a controller of torch's OpenMP; the number of threads that it sets applies to the calling thread only."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="openmp")
+    return ThreadpoolController().select(user_api=api)
 
 
 @contextmanager
 def single_threaded(*arrays: object) -> Iterator[None]:
     """Make torch single-threaded here if an array is a tensor: waiting for threads would slow short operations."""
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
-        with _openmp().limit(limits=1):
+        with _controller("openmp").limit(limits=1):
             yield
     else:
         yield
@@ -184,7 +177,7 @@ def single_threaded(*arrays: object) -> Iterator[None]:
 def _limit_torch_to_one_thread() -> None:
     """Make torch single-threaded in the calling thread, for the thread's lifetime."""
     threads(True)  # the first query in a thread makes torch set the number itself, so query before setting the limit
-    _openmp().limit(limits=1)
+    _controller("openmp").limit(limits=1)
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:

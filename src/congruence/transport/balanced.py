@@ -28,60 +28,43 @@ MAX_ITER = 1000
 MEMORY = 2**30
 #: The largest relative error of a plan's entries that rounding of A/ε may cause.
 ROUNDING = 1e-3
-#: Smallest allowed marginal, by bytes per number: entries below it cannot be distinguished from those at
-#: ``_kernel.FLOOR``.
+#: Smallest allowed marginal, by bytes per number: smaller entries cannot be told from those at ``_kernel.FLOOR``.
 LEAST = {4: 1e-10, 8: 1e-100}
 #: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29):
 #: times both scalings they are below 3e-20, too small to affect any marginal.
 GROWTH = 20.0
 #: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors, and that
 #: below which they may, if PATIENCE iterations have not halved it.
-SETTLED = 4
-ROUNDED = 100
-PATIENCE = 20
-#: Iterates that the acceleration combines, and the share of the trace of their Gram matrix that is added to its
-#: diagonal.
-DEPTH = 8
-RIDGE = 1e-10
-#: Largest range of the accelerated changes of potentials, by itself and as a multiple of that of the plain iteration.
-LONGEST = 4.0
-FURTHER = 1000.0
-#: An iterate whose marginal error is this many times the smallest is left for the best one.
-WORSE = 3.0
-#: Number of rows from which L1 distances of plans are estimated.
-ROWS = 50
-#: What is promised, as a multiple of the estimated error, which is mostly a little too small.
-PROMISE = 3.0
-#: The error is estimated once the marginal error is at most this many times the goal: estimates are not free.
-NEAR = 10.0
+SETTLED, ROUNDED, PATIENCE = 4, 100, 20
+#: Acceleration: iterates combined, and the share of the trace of their Gram matrix added to its diagonal; the largest
+#: range of a change of potentials, by itself and as a multiple of the plain one; an iterate whose marginal error is
+#: WORSE times the smallest is left for the best one.
+DEPTH, RIDGE, LONGEST, FURTHER, WORSE = 8, 1e-10, 4.0, 1000.0, 3.0
+#: Estimated errors of plans: from this many rows, promised as this multiple (estimates are mostly a little too small),
+#: once the marginal error is at most NEAR times the goal (estimates are not free). The error is known after FEWEST
+#: changes of residuals, or if an iteration left less than FAST of the marginal error.
+ROWS, PROMISE, NEAR, FEWEST, FAST = 50, 3.0, 10.0, 3, 0.2
 #: Largest logarithm of entries of a plan below which they are multiplied.
 SMALL = -40.0
-#: Number of changes of residuals from which the error is known; with fewer, only if an iteration left less than FAST of
-#: the marginal error.
-FEWEST = 3
-FAST = 0.2
 
 
 @dataclass(frozen=True)
 class SinkhornResult:
     """An entropic transport plan stored in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
 
-    - ``u``, shape (n,): Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of
-      affinity.
-    - ``v``, shape (m,): The same for columns.
-    - ``epsilon``: Weight of the entropy, in units of affinity.
-    - ``mass``: "unit", "bistochastic". Sum of P: 1 or n.
+    - ``u``, ``v``, shapes (n,) and (m,): Logarithms of the scalings: ε·u is the dual potential in units of affinity.
+    - ``epsilon``, ``mass``: Weight of the entropy, in units of affinity, and sum of P: 1 ("unit") or n
+      ("bistochastic").
     - ``marginal_error``: L1 distance of the row sums from their marginals plus that of the column sums, for the plan
       of mass 1: from 0 to 4. For an unbalanced plan: L1 distance of the row sums from those that the potentials
-      imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns, as a share of the
-      mass.
-    - ``error``: Estimated L1 distance to the converged plan, for mass 1: from 0 to 2.
+      imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns.
+    - ``error``, ``converged``: Estimated L1 distance to the converged plan, for mass 1, from 0 to 2, and whether it is
+      at most ``tolerance``.
     - ``n_iter``: Number of iterations; each updates rows and columns.
-    - ``converged``: Whether ``error`` is at most ``tolerance``.
     - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1: in an unbalanced plan,
       rows without a near partner have little mass.
-    - ``rho``: Strength of the marginal constraints of an unbalanced plan, in units of affinity; else infinite.
-    - ``log_mass``: Natural logarithm of an unbalanced plan's sum before normalization.
+    - ``rho``, ``log_mass``: Strength of the marginal constraints of an unbalanced plan, in units of affinity, else
+      infinite, and the logarithm of its sum before normalization.
     """
 
     u: Array
@@ -134,20 +117,16 @@ def sinkhorn(
         no gradient flows through. float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
-    max_iter : int, default=1000
-        Largest number of iterations; each corrects the row marginals and then the column marginals.
     tolerance : float, default=1e-6
         Stop when the plan's estimated L1 distance to the converged one is at most this (mass 1: from 0 to 2), or
         when further iterations would only change rounding; float32 does not get much below 1e-5.
-    X : array_like, shape (n, d), optional
-        Instead of ``affinity``, together with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have
-        unit norm), computed in strips and never stored as a whole.
-    Y : array_like, shape (m, d), optional
+    X, Y : array_like, shapes (n, d) and (m, d), optional
+        Instead of ``affinity``: the affinities are the inner products ⟨x_i, y_j⟩, computed in strips and never stored
+        as a whole.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         Positive weights of rows and of columns, each summing to 1. Uniform by default.
     mass : {"unit", "bistochastic"}, default="unit"
-        Whether the plan sums to 1, or to n so that rows of a square plan sum to 1 (SOTAlign, equation 11). The latter
-        is n times the former.
+        Whether the plan sums to 1, or to n so that rows of a square plan sum to 1 (SOTAlign, equation 11).
     memory : int, default=2**30
         Bytes of the kernel (n·m numbers) that are kept in memory; further rows are recomputed in each iteration. The
         kernel of ``affinity`` is always kept.
@@ -190,19 +169,15 @@ def choose_affinity(
     affinity: RowsLike | None, X: RowsLike | None, Y: RowsLike | None, memory: int
 ) -> tuple[Affinity, int]:
     """Return the affinities, passed in one of the two ways, and the bytes of the kernel to keep."""
-    if (affinity is None) == (X is None) or (X is None) != (Y is None):
-        passed = [
-            name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
-        ]
+    passed = [name for name, array in (("affinity", affinity), ("X", X), ("Y", Y)) if array is not None]
+    if passed not in (["affinity"], ["X", "Y"]):
         raise ParameterError(
             f"Got {' and '.join(passed) or 'nothing'} instead of affinities.", "Pass `affinity=…`, or `X=…` and `Y=…`."
         )
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
         return Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
-    assert X is not None
-    assert Y is not None
-    A, B = same_library({"X": X, "Y": Y})
+    A, B = same_library({"X": X, "Y": Y})  # type: ignore[dict-item]
     return products(A, B, ("X", "Y"), computing_dtype(A, B)), memory
 
 
@@ -227,27 +202,27 @@ def check_options(max_iter: int, tolerance: float, memory: int) -> None:
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Validate matrices and return them in one array library, on one device, without a graph; lists take the library of
-    the others, integers and booleans become float64.
+    """Return matrices in one array library, on one device, without a graph; lists take the library of the others,
+    integers and booleans become float64.
     """
     with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
     tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
+    if not tensors:
+        return list(checked.values())
+    first = next(iter(tensors.values()))
     for name, array in arrays.items():
-        if tensors and hasattr(array, "dtype") and name not in tensors:
+        if hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
                 f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.",
                 "Convert one with torch.as_tensor.",
             )
-    if len({str(array.device) for array in tensors.values()}) > 1:
+    if any(tensor.device != first.device for tensor in tensors.values()):
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
         raise DtypeError(f"Got {where}; expected one device.", "Move them to one with .to(…).")
-    if tensors:
-        first = next(iter(tensors.values()))
-        xp = namespace(first)
-        moved = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
-        return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in moved]
-    return list(checked.values())
+    xp = namespace(first)
+    moved = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
+    return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in moved]
 
 
 def computing_dtype(*arrays: Array) -> DType:

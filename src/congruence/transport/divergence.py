@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from congruence._utils.arrays import to_numpy
+from congruence._utils.arrays import blocks, to_numpy
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._comparison import Side as Side
-from congruence.transport._kernel import Affinity, Dense
+from congruence.transport._kernel import (
+    Affinity,
+    Dense,
+    Kernel,
+    Scratch,
+    exponential,
+    fits,
+    strip_bytes,
+    strip_pool_for,
+    width,
+)
 from congruence.transport.balanced import (
     LEAST,
     MASSES,
@@ -39,10 +48,26 @@ from congruence.transport.unbalanced import check_rho, relax
 if TYPE_CHECKING:
     from torch import Tensor
 
+ResultT = TypeVar("ResultT")
 #: The plan that is solved first is solved to this share of the tolerance: how much the plans differ is not known yet.
 TIGHT = 0.2
 #: Share of the tolerance at which iterations stop, since ‖P − P*‖₁ is estimated from a sample.
 SAFE = 0.8
+
+
+@dataclass(frozen=True)
+class Side:
+    """The plan of one side: its affinities, its potentials, and its marginals at convergence."""
+
+    affinity: Affinity
+    epsilon: float
+    potentials: Potentials[np.ndarray]
+    marginals: tuple[np.ndarray, np.ndarray]
+    kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
+
+    def exponent(self, part: slice, out: Array) -> Array:
+        """Write the rows ``part`` of log P into ``out``, and return it."""
+        return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
 
 
 @dataclass(frozen=True)
@@ -108,10 +133,8 @@ def klot(
 
     Parameters
     ----------
-    student : tensor, shape (n, m)
-        Affinities A. Gradients flow into them, in the same dtype; float16 and bfloat16 are computed in float32.
-    teacher : tensor, shape (n, m)
-        Affinities T. No gradient flows into them.
+    student, teacher : tensor, shape (n, m)
+        Affinities A, into which gradients flow, and T. float16 and bfloat16 are computed in float32.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two plans, in units of affinity.
     max_iter : int, default=1000
@@ -125,20 +148,13 @@ def klot(
     rho_teacher : float, optional
         Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have
         no partner; see ``sinkhorn_unbalanced``. P* is then the unbalanced plan divided by its mass, and P has the
-        marginals of P*, so that rows without a known partner have little weight. Balanced, with uniform marginals, by
-        default. This is our extension, not the paper's.
+        marginals of P*, so that rows without a known partner have little weight. Balanced by default. This is our
+        extension, not the paper's.
     start : tensor, shape (m,), optional
         Column potentials to start the student's iterations from: ``student.v`` of the ``Convergence`` of an earlier
         call for the same rows.
     return_info : bool, default=False
-        Also return information on convergence.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats. float64 if either input is, else float32.
-    Convergence
-        Only with ``return_info``: potentials, errors and iterations of both plans, and their effect on the gradient.
+        Also return a ``Convergence``: potentials, errors and iterations of both plans.
 
     Notes
     -----
@@ -187,7 +203,7 @@ def klot(
     tracked = student if isinstance(student, torch.Tensor) else A
     differences: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, float(len(A)) if mass == "bistochastic" else 1.0, differences)
-    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
+    return _with_info(value, sides, differences[0], tolerance, return_info)
 
 
 def klot_features(
@@ -211,23 +227,16 @@ def klot_features(
 
     Parameters
     ----------
-    X : tensor, shape (n, d)
-        The student's vectors: A_ij = ⟨x_i, y_j⟩. For cosines, normalize the rows first.
-    Y : tensor, shape (m, d)
-        Gradients flow into X and Y.
-    TX : tensor, shape (n, e)
+    X, Y : tensor, shapes (n, d) and (m, d)
+        The student's vectors, into which gradients flow: A_ij = ⟨x_i, y_j⟩. For cosines, normalize the rows first.
+    TX, TY : tensor, shapes (n, e) and (m, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
-    TY : tensor, shape (m, e)
-    epsilon, epsilon_teacher, max_iter, tolerance, mass, rho_teacher
-        As for ``klot``.
     memory : int, default=2**30
         Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
         strips of about 50 MB.
     teacher : result of ``solve_teacher``, optional
         The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
         ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
-    start, return_info
-        As for ``klot``.
 
     Notes
     -----
@@ -257,7 +266,7 @@ def klot_features(
     value = _autograd.KlotFeatures.apply(
         *tracked, *sides, float(len(A)) if mass == "bistochastic" else 1.0, memory, differences
     )
-    return _with_info(value, sides, differences[0], max_iter, tolerance, return_info)
+    return _with_info(value, sides, differences[0], tolerance, return_info)
 
 
 def solve_teacher(
@@ -287,7 +296,7 @@ def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
 
 
 def _with_info(
-    value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tolerance: float, return_info: bool
+    value: Tensor, sides: tuple[Side, ...], difference: float, tolerance: float, return_info: bool
 ) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     rounding = sum(_rounding(side.affinity, side.epsilon) for side in sides)
@@ -400,3 +409,41 @@ class _Solver:
     ) -> Side:
         solved, kernel = iterate(affinity, float(epsilon), *marginals, self.max_iter, goal, self.memory, start, buffer)
         return Side(affinity, float(epsilon), solved, marginals, kernel)
+
+
+def compare(
+    student: Side,
+    teacher: Side,
+    memory: int,
+    use: Callable[[slice, Array], ResultT],
+    then: Callable[[slice, Array], None] | None = None,
+) -> list[tuple[Array, ResultT]]:
+    """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
+
+    A part is the sum of P* log(P*/P) − P* + P, float64: over all rows the last two terms cancel up to rounding, but
+    with them the sum is never negative, and the gradient is exact at any potentials. ``use``, in several threads at
+    once, and then ``then``, in the order of the rows, get a slice and its strip of P − P*, which is scratch memory.
+    """
+    affinity = student.affinity
+    xp, n = affinity.xp, affinity.shape[0]
+    held = fits(affinity, memory)
+    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held)))
+    scratch = Scratch(affinity)
+
+    def strip(part: slice, number: int) -> Array:
+        return scratch.rows(part.stop - part.start, number)
+
+    def work(part: slice) -> tuple[Array, ResultT]:
+        P, Q, spare = (strip(part, number) for number in range(3))
+        student.exponent(part, P)
+        teacher.exponent(part, Q)
+        xp.subtract(Q, P, out=spare)
+        spare *= exponential(Q)
+        exponential(P)
+        P -= Q
+        spare += P
+        return xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), use(part, P)
+
+    after = None if then is None else lambda part, _: then(part, strip(part, 0))
+    with strip_pool_for(affinity, memory) as pool:
+        return list(pool.each(work, parts, after))

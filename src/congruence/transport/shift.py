@@ -73,10 +73,8 @@ def distribution_shift(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-        Unpaired images.
-    A : array_like, shape (m, d)
-        Images of the paired data, from the same encoder.
+    X, A : array_like, shapes (n, d) and (m, d)
+        Unpaired images, and images of the paired data, from the same encoder.
     Y, B : array_like, shapes (n', e) and (m', e), optional
         The corresponding texts.
     p, n_projections, variant, grid, normalize
@@ -84,9 +82,7 @@ def distribution_shift(
     max_rows : int, default=100_000
         If a collection has more rows, use a random sample of this size, drawn without replacement.
     repeats : int, default=20
-        Number of draws of rows and circles.
-    callback : callable, optional
-        Called with 1 after each draw.
+        Number of draws of rows and circles; ``callback`` is called with 1 after each.
     """
     check_seed(random_state)
     cost = choose_cost(variant, p, grid)
@@ -104,7 +100,10 @@ def distribution_shift(
     for repeat in range(repeats):
         rng = np.random.default_rng([random_state, repeat])
         for k, side in enumerate(sides):
-            first, second = (_draw(cloud, max_rows, rng) for cloud in side)
+            first, second = (
+                cloud if len(cloud) <= max_rows else cloud[np.sort(rng.choice(len(cloud), max_rows, replace=False))]
+                for cloud in side
+            )
             frames = random_frames(n_projections, first.shape[1], rng)
             order = rng.permutation(len(first) + len(second))
             distances[repeat, k] = circle_costs(first, second, frames, cost, order=order).mean(axis=1) ** (1 / p)
@@ -112,13 +111,6 @@ def distribution_shift(
             callback(1)
     parts = [_summary(distances[:, k]) for k in range(len(sides))]
     return DistributionShift(parts[0], parts[1] if len(parts) > 1 else None, _summary(distances.sum(axis=1)))
-
-
-def _draw(cloud: np.ndarray, max_rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of a cloud, or a random sample of them, in order."""
-    if len(cloud) <= max_rows:
-        return cloud
-    return cloud[np.sort(rng.choice(len(cloud), max_rows, replace=False))]
 
 
 def _summary(draws: np.ndarray) -> Distance:

@@ -55,7 +55,6 @@ def sliced_wasserstein_sphere(
     grid: int | None = None,
     normalize: bool = False,
     projections: ArrayLike | None = None,
-    batch: int | None = None,
     random_state: int = 0,
 ) -> float:
     """Sliced Wasserstein distance between two clouds on the unit sphere, whose rows need not be paired.
@@ -67,10 +66,9 @@ def sliced_wasserstein_sphere(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
+    X, Y : array_like, shapes (n, d) and (m, d)
         NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in
         float64.
-    Y : array_like, shape (m, d)
     p : float, default=2
         At least 1. The linear variant is defined for 2 only.
     n_projections : int, default=50
@@ -86,14 +84,10 @@ def sliced_wasserstein_sphere(
         Scale rows to unit norm. Otherwise rows whose norm differs from 1 by more than 0.001 are refused.
     projections : array_like, shape (N, d, 2), optional
         Orthonormal frames, used instead of ``n_projections`` and ``random_state``.
-    batch : int, optional
-        Number of circles processed at once. By default as many as take a few tens of megabytes.
-    random_state : int, default=0
-        For ``random_frames``.
 
     Notes
     -----
-    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a
+    O(N · (n + m) · (d + log(n + m))) operations and O(n + m) memory. A row orthogonal to the plane of a
     circle, which has probability zero, is placed at the circle's origin.
 
     Source: Bonet, Berg, Courty, Septier, Drumetz and Pham (2023), "Spherical sliced-Wasserstein", ICLR, section 3.
@@ -116,7 +110,7 @@ def sliced_wasserstein_sphere(
         frames = random_frames(n_projections, A.shape[1], random_state)
     else:
         frames = _check_frames(projections, A.shape[1])
-    return float(circle_costs(A, B, frames, cost, batch=batch)[0].mean() ** (1 / p))
+    return float(circle_costs(A, B, frames, cost)[0].mean() ** (1 / p))
 
 
 def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
@@ -196,7 +190,6 @@ def circle_costs(
     frames: np.ndarray,
     cost: Cost,
     *,
-    batch: int | None = None,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2).
@@ -204,10 +197,8 @@ def circle_costs(
     With ``order``, a permutation of the concatenated rows, a second row has the cost of the clouds so permuted.
     """
     n, total = len(A), len(A) + len(B)
-    if batch is not None:
-        check_positive(batch, "batch", integer=True)
     size = 3 * total * max(A.itemsize, B.itemsize)  # two coordinates and an angle
-    parts = blocks(len(frames), size, minimum=8) if batch is None else blocks(len(frames), 1, batch, batch)
+    parts = blocks(len(frames), size, minimum=8)
     out = np.empty((1 if order is None else 2, len(frames)))
     for part in parts:
         turns = np.concatenate([_turns(A, frames[part]), _turns(B, frames[part])], axis=1)

@@ -60,12 +60,8 @@ def sinkhorn_unbalanced(
     rho : float, default=0.1
         Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
         affinities are high. ``math.inf`` gives the result of ``sinkhorn``, to the bit.
-    tolerance : float, default=1e-6
-        Stop when the plan's estimated L1 distance to the converged one, as a share of the mass, is at most this.
-    marginals : tuple of array_like, shapes (n,) and (m,), optional
-        r and c, each summing to 1. Uniform by default.
-    affinity, epsilon, max_iter, X, Y, memory
-        As for ``sinkhorn``.
+    affinity, epsilon, max_iter, tolerance, X, Y, marginals, memory
+        As for ``sinkhorn``; the tolerance is a share of the mass.
 
     Notes
     -----

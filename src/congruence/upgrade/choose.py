@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,11 @@ from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_choice
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
-from congruence.linalg.moments import CrossMoments
+from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, half_svd, near_identity
 from congruence.linalg.shrinkage import SHRINKAGES, choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
+from congruence.maps.readout import Measured
 from congruence.splits import duplicate_groups, equal_rows
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
@@ -89,24 +91,25 @@ class FittedPairs:
     """The pairs that candidates are fitted on; what several candidates need is computed once."""
 
     def __init__(self, pairs: CandidatePairs, which: np.ndarray, moments: CrossMoments | None) -> None:
-        self._pairs, self._which = pairs, which
-        self.moments = moments
-        self.means = (
-            (moments.source_mean, moments.target_mean)
-            if moments is not None
-            else (self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64))
-        )
+        self._pairs, self._which, self.moments = pairs, which, moments
         self._solved: dict[bool, tuple[CrossSVD, float]] = {}
 
-    @property
+    @cached_property
     def X(self) -> np.ndarray:
         """The source rows, shape (n, d_source): a copy, made only if rows themselves are needed."""
         return np.asarray(self._pairs.X[self._which])
 
-    @property
+    @cached_property
     def Y(self) -> np.ndarray:
         """The target rows, shape (n, d_target)."""
         return np.asarray(self._pairs.Y[self._which])
+
+    @cached_property
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The means of both sides, in float64."""
+        if self.moments is not None:
+            return self.moments.source_mean, self.moments.target_mean
+        return self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64)
 
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
         """Return the SVD of the mean cross-covariance, singular values padded with zeros, and its alignment."""
@@ -136,15 +139,9 @@ class FittedPairs:
 
     def _whole(self, center: bool) -> tuple[CrossSVD, float]:
         """Return ``solved`` from the moments."""
-        m = self.moments
-        assert m is not None
-        cross = (m.cross if center else m.uncentered_cross()) / m.weight
-        svd = half_svd(cross)
-        source, target = m.source_scatter, m.target_scatter
-        if not center:
-            source += m.weight * float(m.source_mean @ m.source_mean)
-            target += m.weight * float(m.target_mean @ m.target_mean)
-        size = float(np.sqrt(source * target)) / m.weight
+        assert self.moments is not None
+        svd = half_svd(pooled_cross([self.moments], center=center))
+        size = pooled_size([self.moments], center=center)
         return svd, float(svd.s.sum() / size) if size else 0.0
 
 
@@ -201,7 +198,6 @@ WORTH = 0.005
 @dataclass(frozen=True)
 class Quality(PlainData):
     """How much of mapped rows is right, from the old model to the new one and back, measured on left-out pairs.
-
     ``cosine``: mean cosine between a mapped row and the pair's other row, both without their means; ``length``: root
     mean square of the first one's length, relative to the second one's; ``slope``: of the second one's part along the
     new mean on the first one's.
@@ -260,8 +256,7 @@ def choose_map(
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
     if foreign:
         raise ParameterError(
-            f"Got {foreign[0]}=… for `method='auto'`; expected parameters of a rotation.",
-            f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
+            f"Got {foreign[0]}=… for `method='auto'`, a rotation.", f"Pass a `method=…`, or leave out `{foreign[0]}=…`."
         )
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
@@ -296,7 +291,6 @@ def choose_map(
 
 def count_distinct(X: np.ndarray) -> float:
     """Return how many distinct things rows (n, d) show: exp of the entropy of their variance by principal direction.
-
     Pairs of few classes are many rows of few things, and a map fitted on them fails on others. That does not show on
     left-out pairs, which are of the same classes.
     """
@@ -320,7 +314,7 @@ class _LeftOut:
         pairs, different = CandidatePairs(X, Y), int(groups.max()) + 1
         folds = min(MEASURED_FOLDS, different)
         parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
-        found, along, parted = [], np.zeros(2), []
+        found, parted = [], []
         for test in _held_out(groups, folds, parts, 1, 0):
             if len(X) - len(test) < 2:
                 continue
@@ -329,31 +323,21 @@ class _LeftOut:
             test = test[:: -(-len(test) * parts // MOST_COUNTED)]
             x, y = (side[test].astype(np.float64) - mean for side, mean in zip((X, Y), kept.means, strict=True))
             mapped = forward(x)
-            there, back = _compare(mapped, y), _compare(backward(y), x)
-            heights = mapped @ kept.means[1], y @ kept.means[1]
-            along += heights[0] @ heights[1], heights[0] @ heights[0]
-            found.append([[there[0].mean(), back[0].mean()], [there[1], back[1]]])
-            parted.append((test, there[0], mapped, y))
+            there, back = Measured.of(mapped, y, kept.means[1]), Measured.of(backward(y), x, kept.means[0])
+            found.append([there, back])
+            parted.append((test, mapped, y))
         self.quality, self.rows = Quality(), np.zeros(0, np.intp)
         if parted:
-            cosine, length = np.clip(np.mean(found, axis=0), 0, None).tolist()
-            self.rows, self.cosines, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
-            slope = float(along[0] / along[1]) if along[1] > 0 else 1.0
-            self.quality = Quality(tuple(cosine), tuple(length), float(np.clip(slope, 0, 1)), len(self.rows))
+            self.rows, self.mapped, self.own = map(np.concatenate, zip(*parted, strict=True))
+            there, back = (Measured(*means) for means in np.mean(found, axis=0).tolist())
+            cosines = max(there.cosine, 0.0), max(back.cosine, 0.0)
+            self.quality = Quality(cosines, (there.length, back.length), there.slope, len(self.rows))
 
     def hits(self) -> np.ndarray:
         """Return for each pair that was left out whether its rows find each other: 0, ½ or 1."""
         a, b = normalize_rows(self.mapped), normalize_rows(self.own)
         near, own = a @ b.T, np.arange(len(a))
         return np.asarray((near.argmax(axis=1) == own) * 0.5 + (near.argmax(axis=0) == own) * 0.5)
-
-
-def _compare(mapped: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the cosines of rows, and the ratio of their lengths."""
-    sizes = [np.linalg.norm(rows, axis=1) for rows in (mapped, own)]
-    dots, scale = np.einsum("ij,ij->i", mapped, own), sizes[0] * sizes[1]
-    ratio = np.sqrt(np.square(sizes[0]).sum() / max(float(np.square(sizes[1]).sum()), 1e-300))
-    return np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0), float(ratio)
 
 
 def _among_rotations(

@@ -20,8 +20,8 @@ from congruence.errors import DegenerateWarning, ModalityError, ParameterError
 from congruence.maps import METHODS, AffineMap, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
-from congruence.upgrade.choose import OFFSET, Candidate, choose_map, count_distinct, measure_quality
-from congruence.upgrade.readouts import choose_readout, read_queries
+from congruence.upgrade.choose import OFFSET, choose_map, count_distinct
+from congruence.upgrade.readouts import choose_readout, read_as_store, read_queries
 from congruence.upgrade.sides import check_sides, recorded
 
 #: By modality, rows of the source and of the target (None if unknown), or the mean (d,) of either.
@@ -197,12 +197,11 @@ def fit(
         {name: rows.vectors for name, of in others.items() if isinstance(rows := of[k], Embeddings)} for k in (0, 1)
     )
     if isinstance(model, AffineMap):
-        if method != "auto":
-            given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
-            both = train.source.vectors, train.target.vectors
-            quality = measure_quality(both[0], both[1], Candidate(method, method, given), kinds)
         asked = read_queries(queries, model, ours)
-        model.readout_ = choose_readout(model, quality, asked, sides)
+        if method == "auto":
+            model.readout_ = choose_readout(model, quality, asked, sides)
+        else:
+            read_as_store(model, (train.source.vectors, train.target.vectors), method, asked, sides, kinds)
     elif queries not in (None, "all"):
         raise ParameterError(
             f"Stored rows of {type(model).__name__} are the same for all queries.", "Leave out `queries=…`."

@@ -10,9 +10,9 @@ import numpy as np
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES
 from congruence.errors import ModalityError
-from congruence.maps import AffineMap, OrthogonalMap
+from congruence.maps import AffineMap, OrthogonalMap, make_map
 from congruence.maps.readout import Readout
-from congruence.upgrade.choose import Quality
+from congruence.upgrade.choose import Candidate, Quality, measure_quality
 
 
 def choose_readout(
@@ -43,6 +43,20 @@ def choose_readout(
     return Readout(queries, "cone" if unit else "plain", *(tables if unit else ({}, {}, {})))
 
 
+def read_as_store(
+    model: AffineMap,
+    pairs: tuple[np.ndarray, np.ndarray],
+    method: str,
+    queries: tuple[str, ...] = (),
+    sides: Sequence[Mapping[Any, np.ndarray]] = ({}, {}),
+    groups: np.ndarray | None = None,
+) -> None:
+    """Give a fitted map the role of stored rows, with the read-out of what its method gets right of left-out pairs."""
+    given = {name: value for name, value in model.get_params().items() if name in make_map(method).get_params()}
+    quality = measure_quality(*pairs, Candidate(method, method, given), groups)
+    model.readout_, model.role_ = choose_readout(model, quality, queries, sides), "store"
+
+
 def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> float:
     """Return the root mean square length of mapped rows without their mean, relative to that of the other model's."""
     matrix, mean = [(mapping.matrix, mapping.target_mean_), (mapping.matrix.T, mapping.source_mean_)][direction]
@@ -53,9 +67,9 @@ def _relative_length(rows: np.ndarray, mapping: AffineMap, direction: int) -> fl
 
 def read_queries(queries: str | Sequence[str] | None, model: AffineMap, fitted: str | None) -> tuple[str, ...]:
     """Return the modalities of the queries; empty for all whose new mean is known."""
-    if queries is None or queries == "all":
+    names = ("all",) if queries is None else (queries,) if isinstance(queries, str) else tuple(queries)
+    if "all" in names:
         return ()
-    names = (queries,) if isinstance(queries, str) else tuple(queries)
     for name in names:
         check_choice(name, MODALITIES, "queries")
         known = model.modality_means_ if isinstance(model, OrthogonalMap) else {fitted: None}

@@ -124,7 +124,10 @@ def _classify(
     """Return the zero-shot accuracy of the query images; None without images, texts or queries."""
     if images is None or texts is None or not len(view.rows):
         return None
-    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=centers)
+    queries = images[view.rows]
+    if centers is not None:
+        queries, texts = queries - centers[0], texts - centers[1]
+    return zero_shot_accuracy(queries, texts, view.labels[view.rows])
 
 
 def _within(view: EvaluationRows, modality: str, what: str, queries: np.ndarray) -> float | None:

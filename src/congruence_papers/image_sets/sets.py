@@ -30,19 +30,9 @@ _NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, Arithmetic
 class ImageDataset:
     """One split of a labeled image data set; images are read when needed.
 
-    Parameters
-    ----------
-    name, split : str
-    classes : sequence of str
-        Class names; a label is an index into them.
-    templates : sequence of str
-        Prompts with ``{}`` in place of the class name.
-    ids : sequence of str
-        One unique id per image; for image files the path below ``source``.
-    labels : array_like of int, shape (n,)
-        From 0 to ``len(classes) − 1``.
-    source : path-like or ndarray, shape (n, height, width, 3)
-        Folder of the image files, or the images in one array, such as a memory-mapped binary file.
+    ``classes`` are names, which labels (n,) index; ``templates`` are prompts with ``{}`` in place of the name; ``ids``
+    (n,) are unique, and for image files the paths below ``source``: the folder of the files, or the images in one
+    array, shape (n, height, width, 3), such as a memory-mapped binary file.
     """
 
     def __init__(

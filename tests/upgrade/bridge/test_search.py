@@ -111,7 +111,7 @@ def test_an_index_that_found_fewer_rows_than_asked_for():
         assert not found.reranked[:, 3:].any()
 
 
-@pytest.mark.parametrize("options", [{"center": True}, {"hubness": "csls"}, {"hubness": "qb_norm", "center": True}])
+@pytest.mark.parametrize("options", [{"hubness": "csls"}, {"hubness": "qb_norm"}])
 def test_corrections_are_those_of_the_retrieval_measures(options):
     own = np.arange(len(INDEX))[140:]
     found = BRIDGE.search(QUERIES, INDEX, k=1, **options).ids[:, 0]
@@ -129,7 +129,7 @@ def test_what_a_search_cannot_be_is_refused():
         ({"candidates": 5, "rerank": ITEMS}, ParameterError, "for k=10"),
         ({"bank": NEW}, ParameterError, "bank is used only with hubness"),
         ({"metric": "near"}, ParameterError, "near"),
-        ({"metric": "inner", "center": True}, ParameterError, "need cosines"),
+        ({"metric": "inner", "hubness": "csls"}, ParameterError, "needs cosines"),
         ({"rerank": OLD}, ShapeError, "rerank has 12 dimensions"),
         ({"rerank": ITEMS[:5]}, InputError, "not row numbers of rerank, which has 5 rows"),
         ({"rerank": lambda ids: []}, InputError, "0 vectors"),
@@ -140,7 +140,7 @@ def test_what_a_search_cannot_be_is_refused():
     with pytest.raises(ShapeError, match=r"width 8, that of the queries' model.*old model"):
         BRIDGE.search(QUERIES, ITEMS)
     for found, options, error, says in (
-        (None, {"center": True}, ParameterError, "search index takes"),
+        (None, {"hubness": "csls"}, ParameterError, "search index takes"),
         (None, {}, InputError, "Return .scores, ids."),
         ((np.ones(3), np.ones(3)), {}, InputError, "shape"),
     ):

@@ -1,7 +1,5 @@
 """Stores of which a part is re-embedded: the forecast against such stores, and against a progressive migration."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from certify_data import sides
@@ -11,7 +9,7 @@ from congruence.embeddings import normalize_rows
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.mixed import SHARES, measure_mixed, reached, refit_unseen
+from congruence.upgrade.certify.mixed import SHARES, reached, refit_unseen
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.refit import Refit
 
@@ -156,26 +154,3 @@ def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
     other[7] = -other[7]  # not of the first part, by which the penalty is chosen without it
     changed = np.abs(again(other, 200)[200] - many[200]).max(axis=1)
     assert changed[7] < 1e-6 < changed[part != part[7]].min()
-
-
-def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
-    """More anchors help a map of few, and less where descriptions are added to it."""
-    asked = []
-
-    def spy(*given):
-        asked.append(given)
-        return measure_mixed(*given)
-
-    monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", spy)
-    certified(problem(300, source_noise=0.8), 60)
-    question, measured, task, *rest = asked[0]
-    base = f"{task}/stored"
-
-    def at_first(**changed):
-        return measure_mixed(question, replace(measured, **changed), task, *rest).values[0]
-
-    result, alone = at_first(), at_first(mapped_by_fewer=measured.mapped)
-    assert at_first(scores={**measured.scores, base: measured.scores[base] + 0.2}) == result
-    fewer = at_first(mapped=measured.mapped_by_fewer, mapped_by_fewer=measured.mapped_by_fewer)
-    assert measured.ahead > 0
-    assert result == pytest.approx(min(1.0, alone + measured.ahead * (alone - fewer)))

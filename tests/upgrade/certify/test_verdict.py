@@ -3,7 +3,7 @@
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.upgrade.certify import Criteria, Verdict
+from congruence.upgrade.certify import Criteria
 from congruence.upgrade.certify.verdict import decide
 
 
@@ -87,11 +87,6 @@ def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action)
 def test_bad_thresholds(bad):
     with pytest.raises(ParameterError):
         Criteria(**bad)
-
-
-def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
-    assert Verdict("keep", None, "", "", {"keep": 0.93, "map": 0.07}).settled
-    assert not Verdict("keep", None, "", "", {"keep": 0.6, "map": 0.4}).settled
 
 
 @pytest.mark.parametrize(

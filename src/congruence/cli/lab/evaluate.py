@@ -30,7 +30,7 @@ def evaluate(
     held_out: bool = option(False, "Evaluate only items that the map was not fitted on.", "--held-out"),
     against: list[str] | None = option(None, "Another map between the same models, to compare; repeatable."),
     engine: Engine = "local",
-    settings: dict[str, Any] = settable(center=False, hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
+    settings: dict[str, Any] = settable(hubness=str, fitted_rows="refuse", groups=str, **SAMPLE),
     seed: Seed = 0,
     report: str | None = option(None, "HTML file to write a report to."),
     force: Force = False,

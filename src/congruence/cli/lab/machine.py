@@ -56,31 +56,31 @@ def plan(
         int(rows), dim, width, rates=rates, machines=cluster, dtype=dtype, payload=payload, fragment_bytes=size
     )
     if as_json:
-        print_json(found.to_dict())
+        print_json(found)
         return
     facts = {
         "one core reads": f"{rates.read:,.0f} rows/s",
         "one core multiplies": f"{rates.product:,.0f} rows/s",
         "one core writes": f"{rates.write:,.0f} rows/s",
         "one core, all three": f"{rates.rows:,.0f} rows/s",
-        "read": f"{found.bytes_read / 1e12:,.3f} TB",
-        "written": f"{found.bytes_written / 1e12:,.3f} TB",
-        "fragments": f"{found.fragments:,}",
-        "core-hours": f"{found.core_hours:,.1f}",
-        f"hours on {machines} × {cores} cores": f"{found.hours:,.2f}, limited by the {found.bound}",
-        "requests": f"{found.gets:,} reads, {found.puts:,} writes, {found.lists:,} listings",
-        "cost of machines": f"{found.cost_machines:,.2f}",
-        "cost of requests": f"{found.cost_requests:,.2f}",
+        "read": f"{found['bytes_read'] / 1e12:,.3f} TB",
+        "written": f"{found['bytes_written'] / 1e12:,.3f} TB",
+        "fragments": f"{found['fragments']:,}",
+        "core-hours": f"{found['core_hours']:,.1f}",
+        f"hours on {machines} × {cores} cores": f"{found['hours']:,.2f}, limited by the {found['bound']}",
+        "requests": f"{found['gets']:,} reads, {found['puts']:,} writes, {found['lists']:,} listings",
+        "cost of machines": f"{found['cost_machines']:,.2f}",
+        "cost of requests": f"{found['cost_requests']:,.2f}",
     }
     print_facts(f"{int(rows):,} × {dim} → {width}", facts)
     loads = [
-        [one.name, f"{one.load:,.1f} {one.unit}", f"{one.limit:,.1f} {one.unit}", f"{one.share:.2f}"]
-        for one in found.checks
+        [name, f"{load:,.1f} {unit}", f"{limit:,.1f} {unit}", f"{share:.2f}"]
+        for name, load, limit, unit, _, share in (one.values() for one in found["checks"])
     ]
     print_table("limits, the most heavily loaded first", ["", "load", "limit", "share"], loads)
-    for one in found.checks:
-        if one.share > 1:
-            say(f"{one.name}: {one.advice}")
+    for one in found["checks"]:
+        if one["share"] > 1:
+            say(f"{one['name']}: {one['advice']}")
 
 
 def info(

@@ -42,11 +42,10 @@ from congruence.evaluation.judgments import expected_scores, judge, ranked_score
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
 from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
-from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
+from congruence.upgrade.bridge.search import Lookup, SearchResult, as_rows, find, is_plain, rerank_rows
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import TypeIs
 
     from congruence.maps.torch_module import TorchMap
 
@@ -61,7 +60,6 @@ _OF_MAP = ("kind", "parameters", "facts")
 
 #: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
 _TINY, _HUGE = 1e-30, 1e30
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class BridgeScores(PlainData):
     candidates: int | None  # rows that the first stage of two-stage search returned
     mode: str
     notes: list[str] = field(default_factory=list)  # what was left out, and where a correction came from
-    center: bool = False
     hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
@@ -259,7 +256,6 @@ class Bridge:
         candidates: int | None = None,
         rerank: RowsLike | Lookup | None = None,
         metric: str = "cosine",
-        center: bool = False,
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> SearchResult:
@@ -279,7 +275,7 @@ class Bridge:
             id that embeddings do not have) follow those that have one, in the order of the first stage.
         metric : {"cosine", "inner", "euclidean"}, default="cosine"
             Metric of the first stage. An index that searches by itself has its own.
-        center, hubness, bank
+        hubness, bank
             As for ``congruence.metrics.class_retrieval``, in the first stage, for an index given as vectors;
             ``bank`` holds queries of the new model.
         """
@@ -304,7 +300,6 @@ class Bridge:
             index,
             k if rerank is None else candidates or max(CANDIDATES, 10 * k),
             metric=metric,
-            center=center,
             hubness=hubness,
             bank=None if bank is None else np.asarray(self.transform(bank, modality)),
             source_dim=self.map.n_features_in_,
@@ -328,7 +323,6 @@ class Bridge:
         mode: str = "any",
         candidates: int = CANDIDATES,
         modality: str | None = None,
-        center: bool = False,
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> BridgeScores:
@@ -351,7 +345,7 @@ class Bridge:
         at, mode
             Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
             "share" the share of relevant rows found.
-        modality, candidates, center, hubness, bank
+        modality, candidates, hubness, bank
             As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
             applies the correction in the first stage only, and the old model's line uses its own queries as ``bank``.
         """
@@ -394,7 +388,7 @@ class Bridge:
             return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
 
         vectors, correction = asked.vectors[kept], as_hubness(hubness)
-        own: dict[str, Any] = {"center": center, "hubness": correction}
+        own: dict[str, Any] = {"hubness": correction}
         theirs = {**own, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
         ours = {**own, "bank": bank, "modality": modality or asked.space.modality}
         unnamed = rows.vectors  # without ids, so that results are row numbers
@@ -410,16 +404,16 @@ class Bridge:
         if asked.dim == rows.dim:
             systems.append(scored("unmapped", find(vectors, unnamed, depth, **theirs)[1]))
         systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))
-        if (center or correction) and bank is None:
+        if correction and bank is None:
             notes.append(
-                "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
+                "The correction for hubs uses the evaluated queries as the bank: the scores are those of "
                 "queries that arrive together (transductive). Pass a bank of earlier queries for others."
             )
-        elif (center or correction) and old is not None:
+        elif correction and old is not None:
             notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
         n_candidates = min(first_stage, len(rows)) if new is not None else None
         name = None if correction is None else correction.name
-        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
+        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, name)
 
     def fit_thresholds(
         self,
@@ -588,10 +582,6 @@ def load(path: str | Path) -> Map | Bridge:
     return Bridge._restore(arrays, config, path)
 
 
-def _is_plain(queries: RowsLike) -> TypeIs[np.ndarray]:
-    return type(queries) is np.ndarray and queries.dtype in _FLOATS
-
-
 def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
     """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
     if len(rows) == 1:  # without the microseconds that reductions take
@@ -601,20 +591,10 @@ def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
     return squares, squares.min(), squares.max()
 
 
-def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
-    """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
-    if is_tensor(queries):
-        return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
-    A = queries if _is_plain(queries) else to_rows(queries, "queries")
-    if A.ndim == 1 and len(A) and A.dtype.kind in "fiub":
-        return A[None], True
-    return queries, False
-
-
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
-    if _is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
+    if is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
         # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
         # with them is said below.
         _, low, high = _squares(queries)

@@ -19,10 +19,11 @@ from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, by_modality
 from congruence.errors import ProjectionWarning
-from congruence.evaluation import rankings
+from congruence.evaluation.scores import bank_notes
 from congruence.maps import Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
+from congruence.metrics.hubness import as_hubness
 from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.estimates import curve_of, gains
 from congruence.upgrade.certify.mixed import measure_mixed
@@ -141,7 +142,6 @@ def certify(
     theory: str = "brief",
     random_state: int = 0,
     data: str = "",
-    center: bool = False,
     hubness: str | Hubness | None = None,
     single_modality: bool = False,
     rows: int | None = None,
@@ -189,7 +189,7 @@ def certify(
     random_state : int, default=0
     data : str, optional
         Name of the data, shown in the certificate.
-    center, hubness : optional
+    hubness : optional
         As for ``congruence.metrics.class_retrieval``, for every strategy; the scored queries are the query bank
         (transductive).
     single_modality : bool, default=False
@@ -207,7 +207,7 @@ def certify(
     """
     check_seed(random_state)
     thresholds = thresholds or Criteria()
-    ranking = rankings(center, hubness)[-1]
+    correction = as_hubness(hubness)
     check_positive(n_neighbors, "n_neighbors", integer=True)
     for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price")):
         if given is not None:
@@ -216,7 +216,7 @@ def certify(
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
     design = Design.of(
-        source, target, queries, text_queries, labels, fitted, method, n_neighbors, ranking, random_state
+        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
     )
     held = () if queries is None else (("queries", *queries),)
     check_sides(
@@ -296,7 +296,7 @@ def certify(
             "modality": items.tables.store_modality,
         },
         notes=design.notes()
-        + ranking.notes
+        + bank_notes(correction)
         + _map_notes(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),

@@ -23,8 +23,7 @@ from congruence.errors import (
     SpaceMismatchError,
     TooFewAnchorsError,
 )
-from congruence.evaluation import Ranking
-from congruence.metrics import nearest
+from congruence.metrics import Hubness, nearest
 from congruence.splits import Split
 
 _FEWEST_QUERIES = 3  # fewest held-out items whose scores have a variance, and that search other items than themselves
@@ -168,8 +167,6 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
     return np.array([place[label] for label in of_item])
 
 
-PLAIN = Ranking()  # cosine similarity, without centering or a correction for hubs
-
 #: Largest number of stored rows that search each other: every one of them is compared with all others.
 MOST_COMPARED = 2000
 
@@ -214,7 +211,7 @@ class EvaluationSet:
     texts: tuple[np.ndarray | None, np.ndarray] | None = None
     groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
     n_neighbors: int = 10  # length of the lists that are compared
-    ranking: Ranking = PLAIN  # search variant of all strategies
+    hubness: Hubness | None = None  # correction in the search of all strategies
     random_state: int = 0  # of the rows that are compared, and of the folds
 
     @cached_property
@@ -496,7 +493,7 @@ class Design:
         fitted: str | None,
         method: str,
         n_neighbors: int,
-        ranking: Ranking,
+        hubness: Hubness | None,
         random_state: int,
     ) -> Design:
         """Pair the rows, and determine what can be measured."""
@@ -515,7 +512,7 @@ class Design:
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
         texts = None if text_queries is None else _join_texts(text_queries, anchors)
-        items = EvaluationSet(scored, texts, groups, n_neighbors, ranking, random_state)
+        items = EvaluationSet(scored, texts, groups, n_neighbors, hubness, random_state)
         return cls(anchors, items, _choose_fitted(anchors, fitted, together=method != "linear"))
 
     @property

@@ -52,11 +52,15 @@ def draw_scores(
 
     Truncated to [0, 1]. A bootstrap of the items would ignore that a few groups estimate the variance badly.
     """
-    freedom_ = freedom(len(influence), groups)
-    values, vectors = np.linalg.eigh(joint_covariance(influence, groups))
+    errors = draw_errors(joint_covariance(influence, groups), freedom(len(influence), groups), draws, rng)
+    return np.asarray(np.clip(scores + errors, 0, 1))
+
+
+def draw_errors(spread: np.ndarray, degrees: float, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw from the multivariate t-distribution with a covariance (q, q) and degrees of freedom, shape (draws, q)."""
+    values, vectors = np.linalg.eigh(spread)
     normal = rng.standard_normal((draws, len(values))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-    scale = np.sqrt(freedom_ / rng.chisquare(freedom_, draws))
-    return np.asarray(np.clip(scores + normal * scale[:, None], 0, 1))
+    return np.asarray(normal * np.sqrt(degrees / rng.chisquare(degrees, draws))[:, None])
 
 
 def freedom(n: int, groups: np.ndarray | None = None) -> float:

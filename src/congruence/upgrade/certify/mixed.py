@@ -14,7 +14,14 @@ import numpy as np
 
 from congruence._utils.arrays import normalize_rows
 from congruence.upgrade.certify.design import EvaluationSet, deal
-from congruence.upgrade.certify.estimates import Measured, freedom, joint_covariance, rate_interval, results_of
+from congruence.upgrade.certify.estimates import (
+    Measured,
+    draw_errors,
+    freedom,
+    joint_covariance,
+    rate_interval,
+    results_of,
+)
 from congruence.upgrade.certify.scoring import influence_of, read, similarities, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
@@ -88,22 +95,13 @@ class MixedStore:
         slope = np.linalg.lstsq(spread[:q, :q], spread[:q, q:], rcond=None)[0]
         rest = spread[q:, q:] - slope.T @ spread[:q, q:]
         moved = np.stack([drawn[name] - values[name] for name in self.names], axis=1)
-        size, axes = np.linalg.eigh((rest + rest.T) / 2)
-        noise = rng.standard_normal((len(moved), len(size))) @ (axes * np.sqrt(np.maximum(size, 0))).T
-        degrees = freedom(len(self.influence), self.groups)
-        noise *= np.sqrt(degrees / rng.chisquare(degrees, len(moved)))[:, None]
+        noise = draw_errors((rest + rest.T) / 2, freedom(len(self.influence), self.groups), len(moved), rng)
         return np.asarray(np.clip(self.values + moved @ slope + noise, 0, 1))
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores as plain data."""
         low, high = self._ends().tolist()
-        return {
-            "order": self.order,
-            "share": list(SHARES),
-            "value": self.values.tolist(),
-            "low": low,
-            "high": high,
-        }
+        return {"order": self.order, "share": [*SHARES], "value": self.values.tolist(), "low": low, "high": high}
 
     def _ends(self) -> np.ndarray:
         """Return the lower and the upper ends of the intervals at ``SHARES``, shape (2, s)."""
@@ -167,11 +165,11 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     again = refit_unseen(refit, raw, normalize_rows(native, dtype=np.float64), plain, take, part, counts)
 
     judge = similarities("re-embed", items, found)
-    queries = unit_rows(items.ranking, found.target, None, found.queries)
+    queries = unit_rows(found.target, None, found.queries)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
-        near = queries @ unit_rows(items.ranking, store, None, np.arange(len(store))).T
+        near = queries @ unit_rows(store, None, np.arange(len(store))).T
         hits = read(items, found, "stored", near, judge)[base]
         return hits.score, influence_of(hits, found.paired)
 

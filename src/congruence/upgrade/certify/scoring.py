@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 
 from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import TooFewAnchorsError
-from congruence.evaluation import Ranking
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
@@ -62,22 +62,20 @@ MAPPED = tuple(ROLES)  # strategies whose scores depend on the map
 Units = Callable[[np.ndarray], np.ndarray]  # the unit rows of some of the queries, or of the store, by their numbers
 
 
-def unit_rows(ranking: Ranking, rows: np.ndarray, mapping: AffineMap | None, some: np.ndarray) -> np.ndarray:
-    """Return some rows, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
-    transform = mapping.transform if mapping is not None else np.asarray
-    mapped = transform(rows[some])
-    return np.asarray(normalize_rows(mapped - transform(rows).mean(axis=0) if ranking.center else mapped))
+def unit_rows(rows: np.ndarray, mapping: AffineMap | None, some: np.ndarray) -> np.ndarray:
+    """Return some rows, mapped and scaled to unit norm."""
+    return np.asarray(normalize_rows(rows[some] if mapping is None else mapping.transform(rows[some])))
 
 
 def sides(strategy: str, model: TwoWay | None, items: EvaluationSet, search: Search) -> tuple[Units, Units]:
     """Return what a strategy compares: queries and store."""
-    stored, ranking = items.tables.store_modality, items.ranking
+    stored = items.tables.store_modality
     queries = search.source if strategy == "keep" else search.target
     store = (items.tables.target if strategy == "re-embed" else items.tables.source)[stored]
     ahead = model.to_target(stored) if model is not None and strategy == "stored" else None
     back = model.to_source(search.modality) if model is not None and strategy == "queries" else None
     assert queries is not None
-    return partial(unit_rows, ranking, queries, back), partial(unit_rows, ranking, store, ahead)
+    return partial(unit_rows, queries, back), partial(unit_rows, store, ahead)
 
 
 def similarities(strategy: str, items: EvaluationSet, search: Search) -> np.ndarray:
@@ -130,7 +128,7 @@ def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> H
 
 def task_hits(items: EvaluationSet, near: np.ndarray, depth: int) -> Hits:
     """Return for each stored row whether it is assigned to its class, or found by its query."""
-    tables, hubness = items.tables, items.ranking.hubness
+    tables, hubness = items.tables, items.hubness
     if tables.by_class:
         assert tables.classes is not None
         found = top_k(ranked(near.T, False, hubness), min(depth, len(near) - 1))
@@ -164,6 +162,7 @@ def compare_lists(
         return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
 
     scores = graded(worth[:, :k], best[:, k - 1])
+    easier = graded(worth[:, :k], best[:, k])
     pulls = np.zeros((2, n))
     place = np.arange(k)
     for at in range(k):
@@ -174,7 +173,6 @@ def compare_lists(
         # A row that is in the right list alone: the list under test stays, unless the row is the next in line.
         missed = right[:, at]
         alone = ~(found[:, :k] == missed[:, None]).any(axis=1)
-        easier = graded(worth[:, :k], best[:, k])
         for which in (0, 1):
             for row, change, here in (
                 (gone, after[which] - scores[which], slice(None)),
@@ -207,7 +205,7 @@ def read(
         found = {f"{task}/{strategy}": task_hits(items, near, depth) for task, depth in items.tasks.items()}
     k = items.list_length(len(search.rows))
     if judge is not None and k > 0 and strategy != "re-embed":
-        for name, hits in compare_lists(near, judge, k, search.role, items.ranking.hubness).items():
+        for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
             found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = hits
     return found
 
@@ -226,41 +224,33 @@ def influence_of(hits: Hits, paired: bool) -> np.ndarray:
     return np.asarray(hits.score.mean() + scale * (hits.score - hits.score.mean()))
 
 
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """The fold of each anchor, (n,), and of the scored rows by modality; −1 for rows that no map is fitted on."""
+#: The fold of rows by modality; −1 for rows that no map is fitted on.
+Folds: TypeAlias = Mapping[str, np.ndarray]
 
-    anchors: np.ndarray
-    rows: Mapping[str, np.ndarray]
 
-    @classmethod
-    def deal(cls, items: EvaluationSet, fitted: Sequence[str]) -> Folds:
-        """Divide anchors that are scored themselves; the rows of an item share its fold, or that of its class."""
-        tables, groups = items.tables, items.groups_of(fitted)
-        units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
-        fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
-        rows = dict.fromkeys(tables.source, fold)
-        if tables.by_class:
-            assert tables.classes is not None
-            on_items = tables.store_modality in fitted
-            rows[tables.store_modality] = fold if on_items else fold[tables.classes]
-            rows[tables.query_modality] = np.full(len(tables.ids[tables.query_modality]), -1) if on_items else fold
-        return cls(fold, rows)
+def deal_folds(items: EvaluationSet, fitted: Sequence[str]) -> tuple[np.ndarray, Folds]:
+    """Divide anchors that are scored themselves, (n,); the rows of an item share its fold, or that of its class."""
+    tables, groups = items.tables, items.groups_of(fitted)
+    units = np.arange(len(tables.ids[fitted[0]])) if groups is None else groups
+    fold = deal(units, FOLDS, np.random.default_rng(items.random_state))
+    rows = dict.fromkeys(tables.source, fold)
+    if tables.by_class:
+        assert tables.classes is not None
+        on_items = tables.store_modality in fitted
+        rows[tables.store_modality] = fold if on_items else fold[tables.classes]
+        rows[tables.query_modality] = np.full(len(tables.ids[tables.query_modality]), -1) if on_items else fold
+    return fold, rows
 
-    @classmethod
-    def none(cls, items: EvaluationSet) -> Folds:
-        """Return the folds of items that are no anchors."""
-        return cls(np.empty(0, np.intp), {name: np.full(len(ids), -1) for name, ids in items.tables.ids.items()})
 
-    def of(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
-        """Return the folds of some rows; texts of other items, modality None, have none."""
-        return np.full(len(rows), -1) if modality is None else self.rows[modality][rows]
+def folds_of(folds: Folds | None, modality: str | None, rows: np.ndarray) -> np.ndarray:
+    """Return the folds of some rows; items that are no anchors, and texts of other items, modality None, have none."""
+    return np.full(len(rows), -1) if folds is None or modality is None else folds[modality][rows]
 
 
 class Sheet:
     """What maps fitted on equally many folds show: similarities by search and strategy, cosines, the mapped store."""
 
-    def __init__(self, items: EvaluationSet, folds: Folds, *, only_task: bool = False) -> None:
+    def __init__(self, items: EvaluationSet, folds: Folds | None = None, *, only_task: bool = False) -> None:
         self._items, self._folds, tables = items, folds, items.tables
         searches = [items.search_of(items.task)] if only_task else items.searches
         self._near = {
@@ -289,18 +279,20 @@ class Sheet:
                 model = model.recentered(search.source, search.target, search.modality)
         for (search, strategy), near in self._near.items():
             queries, store = sides(strategy, model, items, search)
-            of_row = folds.of(stored, search.rows) // each
-            of_query = folds.of(None if search.role == "apart" else search.modality, search.queries) // each
+            of_row = folds_of(folds, stored, search.rows) // each
+            of_query = folds_of(folds, None if search.role == "apart" else search.modality, search.queries) // each
             for a, b in cells:
                 i, j = np.flatnonzero(of_query == a), np.flatnonzero(of_row == b)
                 if len(i) and len(j):
                     near[np.ix_(i, j)] = queries(search.queries[i]) @ store(search.rows[j]).T
         for name, (total, terms) in self._cosines.items():
-            rows = np.flatnonzero(np.isin(folds.rows[name] // each, [-1, *(b for _, b in cells)]))
+            own = folds_of(folds, name, np.arange(total.shape[-1])) // each
+            rows = np.flatnonzero(np.isin(own, [-1, *(b for _, b in cells)]))
             if len(rows):
                 total[rows] += cosines(certified or model, items, name, rows)
                 terms[rows] += 1
-        rows = np.flatnonzero(np.isin(folds.rows[stored] // each, [b for a, b in cells if a == -1]))
+        own = folds_of(folds, stored, np.arange(items.tables.n)) // each
+        rows = np.flatnonzero(np.isin(own, [b for a, b in cells if a == -1]))
         if len(rows):
             self.mapped[rows] = model.to_target(stored).transform(items.tables.source[stored][rows])
 
@@ -328,7 +320,7 @@ def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str
 def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     """Score items that are not anchors."""
     judges, found = read_unmapped(items)
-    sheet = Sheet(items, Folds.none(items))
+    sheet = Sheet(items)
     sheet.add(model)
     out = Measured(mapped=sheet.mapped)
     for name, hits in (found | sheet.read(judges)).items():
@@ -350,7 +342,7 @@ def measure_heldout(
     for size in sizes_of(np.arange(len(fold)), fold):
         found = []
         for first in range(FOLDS):
-            sheet = Sheet(items, Folds.none(items), only_task=True)
+            sheet = Sheet(items, only_task=True)
             sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
             found.append(sheet.read(judges))
         out.add_size(size / FOLDS, {name: [hits[name].score.mean() for hits in found] for name in items.curved})
@@ -381,10 +373,10 @@ def cross_fit(
     certified, since other kinds can have quite different ones.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
-    folds = Folds.deal(items, recipe.fitted)
-    anchors = AnchorFolds(recipe, tables, folds.anchors)
-    sizes = sizes_of(np.arange(len(folds.anchors)) if groups is None else groups, folds.anchors)
-    coarse = folds.anchors // (FOLDS // COARSE)
+    fold, folds = deal_folds(items, recipe.fitted)
+    anchors = AnchorFolds(recipe, tables, fold)
+    sizes = sizes_of(np.arange(len(fold)) if groups is None else groups, fold)
+    coarse = fold // (FOLDS // COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(COARSE), 2)
     }
@@ -438,13 +430,13 @@ def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int
 
 def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
     """Return the fold of each row that has a score; rows that are no anchors are divided as well."""
-    part = folds.of(*items.units_of(name))
+    part = folds_of(folds, *items.units_of(name))
     return np.where(part < 0, np.arange(len(part)) % FOLDS, part)
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
     """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
-    tables, ranking, stored = items.tables, items.ranking, items.tables.store_modality
+    tables, hubness, stored = items.tables, items.hubness, items.tables.store_modality
     out: dict[str, dict[str, float]] = {}
     for search in items.searches if items.judged else ():
         k, own = items.list_length(len(search.rows)), search.role == "items"
@@ -455,10 +447,10 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         turn = random_rotation(d_source, d_target, random_state=items.random_state)
         store = (tables.source[stored] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", items, search)
-        queries = unit_rows(ranking, search.target, None, search.queries)
-        near = queries @ unit_rows(ranking, store, None, search.rows).T
-        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
-        found = compare_lists(near, judge, k, search.role, ranking.hubness)
+        queries = unit_rows(search.target, None, search.queries)
+        near = queries @ unit_rows(store, None, search.rows).T
+        chance = k / (len(search.rows) - own), _graded_chance(ranked(judge, own, hubness), k, own)
+        found = compare_lists(near, judge, k, search.role, hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
             name = f"{measure.replace('overlap', search.name)}@{k}"
             out[name] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
+from congruence import errors
 from congruence._utils.atomic import locked
 from congruence._utils.engine import Engine
 from congruence._utils.ids import id_texts, is_in
@@ -19,16 +20,6 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.databases import Block, Database, Stage, open_database
 from congruence.embeddings import Embeddings, Pairs, as_embeddings
-from congruence.errors import (
-    MigrationError,
-    ModalityError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    SpaceMismatchError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
@@ -102,7 +93,7 @@ class Migration:
         self.journal = kept = Journal.read(self.folder)
         if mapping is None:
             if kept is None:
-                raise ParameterError(
+                raise errors.ParameterError(
                     f"Got no map, and no journal at {self.folder}.", "Pass a map, or the `journal=…` of a migration."
                 )
             mapping = load(self.folder / "map")
@@ -112,7 +103,7 @@ class Migration:
         kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
         self.element_type = element_type or (kept.element_type if kept else kind if kind in supported else supported[0])
         if self.element_type not in supported:
-            raise ParameterError(
+            raise errors.ParameterError(
                 f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
                 f"{', '.join(supported)}.",
                 "Choose one.",
@@ -144,19 +135,18 @@ class Migration:
 
     def _check_journal(self, kept: Journal) -> None:
         """Raise an error if the journal is that of another map, database or condition."""
+        place, rows = self.info.place, self.database.condition
         if kept.map_digest != self._digest:
-            raise SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.",
-                "Leave the map out, or run `discard` first.",
+            raise errors.SpaceMismatchError(
+                f"The migration in {self.folder} was begun with another map.", "Leave it out, or run `discard` first."
             )
-        if kept.place != self.info.place:
-            raise MigrationError(
-                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
+        if kept.place != place:
+            raise errors.MigrationError(
+                f"{self.folder} is the journal of {kept.place}, not of {place}.", "Pass its own `journal=…`."
             )
-        if kept.condition != self.database.condition:
-            raise MigrationError(
-                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not "
-                f"{self.database.condition!r}.",
+        if kept.condition != rows:
+            raise errors.MigrationError(
+                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {rows!r}.",
                 "Open the database with the same condition (`rows=…`).",
             )
 
@@ -234,14 +224,14 @@ class Migration:
             callback = paced(check_positive(rate, "rate"), callback)
         if self.journal is None:
             if resume:
-                raise MigrationError(
+                raise errors.MigrationError(
                     f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
             plan = self._plan(mixed, certificate=certificate, measure=False, allow_unknown=allow_unknown)
             refuse(plan, anyway=anyway)
             self._begin(plan.rows, allow_unknown)
         elif not resume:
-            raise MigrationError(
+            raise errors.MigrationError(
                 f"This migration has already begun and is {self.journal.state} ({self.folder}).",
                 "Pass `resume=True` to continue it, or `discard` it, also if the table was recreated.",
             )
@@ -317,7 +307,7 @@ class Migration:
                     # of the database's switch.
                     self.retry(self.database.switch)
                     break
-                except MigrationError:
+                except errors.MigrationError:
                     added = self.database.count("old") > self.database.count("new")  # in the meantime
                     if not added or attempt == PASSES - 1:
                         raise
@@ -366,16 +356,16 @@ class Migration:
             self.retry(database.rollback)
             if journal.state == "switched":  # else nothing was switched that could have changed since the verification
                 journal.state = "rolled back"
-            checksum = self.passes.checksum()
+            rows, checksum = self.passes.checksum()
             known = journal.passes[-1]["old"] if journal.passes else None
             status = {
-                "rows": checksum.rows,
-                "identical": known == str(checksum) if known else None,
-                "checksum": str(checksum),
+                "rows": rows,
+                "identical": known == checksum if known else None,
+                "checksum": checksum,
                 "rows_without": self.retry(database.info).rows_without,
                 **found.counts(),
             }
-            self._record(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
+            self._record(f"rolled back: {rows:,} rows, identical: {status['identical']}")
         return status
 
     def drop_old(self) -> None:
@@ -399,7 +389,7 @@ class Migration:
         """
         with self._at_work("filling", "filled", "verified", "rolled back", to="discard the new vectors"):
             if self.marks is not None and (rows := self.retry(self._count_only_vectors, self.marks)):
-                raise MigrationError(
+                raise errors.MigrationError(
                     f"{rows:,} rows of {self.info.place}, written after the switch, have only a new vector.",
                     "Switch again, or write their old vectors.",
                 )
@@ -454,7 +444,7 @@ class Migration:
         kept = (place >= 0) & of_modality(old, among)
         names = id_texts(old.ids.filter(pa.array(kept)).to_pylist())
         if len(names) < 2:
-            raise TooFewAnchorsError(
+            raise errors.TooFewAnchorsError(
                 f"{len(names)} rows of the sample have both "
                 f"vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
                 "Finish the run, or pass another `among=…`.",
@@ -468,7 +458,7 @@ class Migration:
             return fit_thresholds((after[asked], after[searched]), (before[asked], before[searched]), None, **options)
         if queries is None or queries_old is None:
             missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
-            raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
+            raise errors.ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
         pairs = Pairs.join(as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old"))
         sides = []
         for side, rows, name, stored in (
@@ -476,7 +466,8 @@ class Migration:
             (pairs.target, before, "queries_old", self.mapper.old),
         ):
             if side.dim != rows.shape[1]:
-                raise ShapeError(f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.", f"Pass other `{name}=…`.")
+                fix = f"Pass other `{name}=…`."
+                raise errors.ShapeError(f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.", fix)
             asked = side.vectors.astype(np.float32, copy=False)
             # As the database would store them; for bits, a cosine is 1 − 2h/d of Hamming distance h.
             sides.append((stored.decode(stored.encode(asked)) if stored.coded else asked, rows))
@@ -506,7 +497,7 @@ class Migration:
 
     def _journal(self) -> Journal:
         if self.journal is None:
-            raise MigrationError(
+            raise errors.MigrationError(
                 f"No migration at {self.folder}.", "Run it first, or pass `journal=…` with its folder."
             )
         return self.journal
@@ -567,7 +558,7 @@ class Migration:
                 return
             self._judge(changed)
             self.passes.repair(marks=self.marks)
-        raise MigrationError(
+        raise errors.MigrationError(
             f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
             "removed).",
             "Stop writers for the time of the switch, and pass `resume=True`.",
@@ -595,7 +586,7 @@ class Migration:
             self.passes.select()
             try:
                 yield journal
-            except (NotFiniteError, ZeroRowError) as error:
+            except (errors.NotFiniteError, errors.ZeroRowError) as error:
                 raise (all_bad_rows(self.database, self.mapper.allow_zero_rows) or error) from None
 
     def _sync(self) -> None:
@@ -610,7 +601,7 @@ def of_modality(block: Block, among: str | None) -> np.ndarray:
     if among is None:
         return np.ones(len(block.ids), bool)
     if block.modalities is None:
-        raise ModalityError(
+        raise errors.ModalityError(
             f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
         )
     return np.array([name == among for name in block.modalities.to_pylist()], bool)
@@ -639,7 +630,7 @@ def migrate(
         migration.run(resume=resume, callback=callback)
         verification = migration.verify(callback=callback)
         if not verification.passed:
-            raise MigrationError(
+            raise errors.MigrationError(
                 f"The new vectors fail verification ({'; '.join(verification.problems)}).", "Resume, or discard them."
             )
         if switch:

@@ -156,17 +156,13 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
         stages = config["facts"]["history"]
         for stage in stages:
             Reading.from_dict(stage)  # raises if it is not valid
-        picture = config.get("picture")
-        if picture is not None:
-            # Unknown values are NaN, stored as null in JSON.
-            points = {
-                part: [
-                    {name: np.nan if point[name] is None else float(point[name]) for name in POINT}
-                    for point in picture[part]
-                ]
-                for part in ("stages", "forecast")
-            }
+        if (picture := config.get("picture")) is not None:
+
+            def point(values: dict[str, Any]) -> dict[str, float]:  # unknown values are NaN, stored as null in JSON
+                return {name: np.nan if values[name] is None else float(values[name]) for name in POINT}
+
             lines = {str(name): float(value) for name, value in picture["lines"].items() if value is not None}
+            points = {part: list(map(point, picture[part])) for part in ("stages", "forecast")}
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder / PROGRESSIVE, type(error).__name__) from error

@@ -77,26 +77,15 @@ class Retry:
                 self.wait(attempt, error)
 
 
-class Checksum:
-    """Order-independent checksum of rows: the sum of 128-bit digests of id and vector, modulo 2¹²⁸."""
+def checksum_of(ids: pa.Array, vectors: np.ndarray) -> int:
+    """Return the sum of 128-bit digests of id and vector, (b,) and (b, dim), which does not depend on their order."""
+    words = hashes(ids, vectors, 16).view("<u4").sum(axis=0, dtype=np.uint64).tolist()
+    return sum(word << 32 * k for k, word in enumerate(words))
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sum = 0
 
-    def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Add rows: ids (b,) and vectors (b, dim)."""
-        words = hashes(ids, vectors, 16).view("<u4").sum(axis=0, dtype=np.uint64).tolist()
-        self._sum = (self._sum + sum(word << 32 * k for k, word in enumerate(words))) % 2**128
-        self.rows += len(ids)
-
-    def merge(self, rows: int, text: str) -> None:
-        """Add another checksum, given as its number of rows and its hexadecimal text."""
-        self._sum = (self._sum + int(text, 16)) % 2**128
-        self.rows += rows
-
-    def __str__(self) -> str:
-        return f"{self._sum:032x}"
+def checksum_text(total: int) -> str:
+    """Return a checksum, modulo 2¹²⁸, as hexadecimal text."""
+    return f"{total % 2**128:032x}"
 
 
 class Sample:
@@ -131,24 +120,22 @@ class Found:
     """What a pass has found: counts, a sample of ids, the checksum of the old vectors, and right new vectors."""
 
     def __init__(self) -> None:
-        self.rows = self.written = 0
-        self.sample, self.old = Sample(), Checksum()
-        self.marks = [np.empty(0, "<u8")]
+        self.rows = self.written = self.old = 0
+        self.sample, self.marks = Sample(), [np.empty(0, "<u8")]
         self.files: list[WrittenFile] = []  # to commit
 
     def plain(self) -> dict[str, Any]:
         """Return all as plain data, as engines pass it on."""
         marks = base64.b64encode(np.concatenate(self.marks).astype("<u8").tobytes()).decode()
-        own = {"rows": self.rows, "written": self.written, "files": self.files, "marks": marks}
-        return {**own, "sample": self.sample.ids, "old": [self.old.rows, str(self.old)]}
+        return {**vars(self), "sample": self.sample.ids, "marks": marks}
 
     def add(self, result: dict[str, Any]) -> None:
         """Add the plain data of another range of rows."""
         self.rows += result["rows"]
         self.written += result["written"]
+        self.old += result["old"]
         self.files += result["files"]
         self.sample.add(result["sample"])
-        self.old.merge(*result["old"])
         self.marks.append(np.frombuffer(base64.b64decode(result["marks"]), "<u8"))
 
 
@@ -221,7 +208,7 @@ def compare(work: Work, block: PairedBlock, found: Found) -> Changes:
 
 def add_up(work: Work, block: PairedBlock, found: Found) -> Changes:
     """Compute the checksum of the old vectors."""
-    found.old.add(block.ids, block.old)
+    found.old += checksum_of(block.ids, block.old)
     return None
 
 
@@ -325,21 +312,23 @@ class Passes:
         self.retry(remove)
         # Files that can no longer be committed count as written, so that another pass follows.
         self.retry(self.database.take, found.files)
-        counts = {"rows": found.old.rows, "written": found.written, "removed": removed, "old": str(found.old)}
+        old = checksum_text(found.old)
+        counts = {"rows": found.rows, "written": found.written, "removed": removed, "old": old}
         return {**counts, "marks": np.concatenate(found.marks), "sample": found.sample.ids}
 
-    def checksum(self) -> Checksum:
-        """Return the checksum of the old vectors."""
+    def checksum(self) -> tuple[int, str]:
+        """Return the number of rows with an old vector, and the checksum of these."""
 
-        def added() -> Checksum:
+        def added() -> tuple[int, str]:
             found = Found()
             if self.engine is not None:
                 for result in self._run(add_up):
                     found.add(result)
-                return found.old
-            for block in self.database.scan("old", batch=rows_per_block(self.mapper.old.dim)):
-                found.old.add(block.ids, block.vectors)
-            return found.old
+            else:
+                for block in self.database.scan("old", batch=rows_per_block(self.mapper.old.dim)):
+                    found.rows += len(block.ids)
+                    found.old += checksum_of(block.ids, block.vectors)
+            return found.rows, checksum_text(found.old)
 
         return self.retry(added)
 

@@ -10,22 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence import errors
 from congruence._utils.memory import say_size
 from congruence._utils.plain import PlainData
 from congruence.compare.origins import JUDGED
 from congruence.databases import Block, Database, DatabaseInfo, NewVectors, Stage
-from congruence.errors import (
-    CongruenceError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    IdError,
-    MigrationError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    StorageError,
-    ZeroRowError,
-)
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.quantize import recall_of
 from congruence.upgrade.transform import map_digest
@@ -68,7 +57,7 @@ class Plan(PlainData):
 
     def __post_init__(self) -> None:
         #: The error of each check that is bad, by its name.
-        self.errors: dict[str, CongruenceError] = {}
+        self.refusals: dict[str, errors.CongruenceError] = {}
 
     @property
     def refused(self) -> list[str]:
@@ -90,7 +79,9 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise ParameterError("The certificate has no verdict.", "Pass the output of congruence check --json.") from None
+        raise errors.ParameterError(
+            "The certificate has no verdict.", "Pass the output of congruence check --json."
+        ) from None
     return content
 
 
@@ -115,17 +106,17 @@ def make_plan(
     """
     place, element_type = info.place, mapper.new.element_type
     checks: list[dict[str, str]] = []
-    errors: dict[str, CongruenceError] = {}
+    refusals: dict[str, errors.CongruenceError] = {}
 
-    def note(check: str, outcome: str, detail: str, error: CongruenceError | None = None) -> None:
+    def note(check: str, outcome: str, detail: str, error: errors.CongruenceError | None = None) -> None:
         checks.append({"check": check, "outcome": outcome, "detail": detail})
         if error is not None and outcome == "bad":
-            errors.setdefault(check, error)
+            refusals.setdefault(check, error)
 
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
-        raise ShapeError(f"No rows with a vector in {place}.", "Check the table, the column and the condition.")
+        raise errors.ShapeError(f"No rows with a vector in {place}.", "Check the table, the column and the condition.")
     mapper.check_width(sample.vectors)
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") != map_digest(mapper.map):
@@ -142,30 +133,30 @@ def make_plan(
             words = f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}"
             fix = ", or remove the new vectors with the database's own client" * (stage is Stage.PREPARED)
         why = f"At {place}, {words}, without the journal of that migration."
-        note("stage", "bad", words, MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
+        note("stage", "bad", words, errors.MigrationError(why, f"Pass `journal=…` with its folder{fix}."))
     try:
         mapper.check(info, sample)
         words = f"vectors of {info.space.model}, as the map expects"
         if not info.space.model:
             words = f"{info.dim}-d, as the map expects; the database does not record which model they come from"
         note("space", "good" if info.space.model else "unknown", words)
-    except CongruenceError as error:
+    except errors.CongruenceError as error:
         note("space", "bad", str(error), error)
     seconds = time.perf_counter() - started
-    if mapper.old.element_type == "binary" or errors:
+    if mapper.old.element_type == "binary" or refusals:
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
         note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
         for check in judge_rows(mapper, _spread(database, info), allow_unknown):
             checks.append(check)
             if check["outcome"] == "bad":
-                errors.setdefault(check["check"], misfit(f"at {place}", check))
+                refusals.setdefault(check["check"], misfit(f"at {place}", check))
     started, mapped = time.perf_counter(), None
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
-    except CongruenceError as error:
-        if isinstance(error, NotFiniteError | ZeroRowError):
+    except errors.CongruenceError as error:
+        if isinstance(error, errors.NotFiniteError | errors.ZeroRowError):
             error = all_bad_rows(database, mapper.allow_zero_rows) or error
         note("rows", "bad", str(error), error)
     seconds += time.perf_counter() - started
@@ -178,13 +169,18 @@ def make_plan(
             note(step, outcome, words, _obstacle(place, step, words))
     repeated = database.repeated_ids()
     words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
-    note("ids", "bad" if repeated else "good", words, IdError(f"At {place}, {words}.", "Make the ids unique first."))
+    note(
+        "ids",
+        "bad" if repeated else "good",
+        words,
+        errors.IdError(f"At {place}, {words}.", "Make the ids unique first."),
+    )
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
         enough, words = info.free_bytes >= size, f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
         why = f"The database's disk has {info.free_bytes:,} bytes free, and {size:,} are needed."
         fix = "Free some, or pass `element_type='float16'`."
-        note("disk", "good" if enough else "bad", words, StorageError(why, fix))
+        note("disk", "good" if enough else "bad", words, errors.StorageError(why, fix))
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
@@ -195,7 +191,7 @@ def make_plan(
         if verdict["action"] == "progressive":
             words += " Mapping alone does not reach the required quality: re-embed afterward."
         supports = verdict["action"] in FOR_MAPPING
-        advice = MigrationError(why, "Follow it, or pass `anyway=True`.")
+        advice = errors.MigrationError(why, "Follow it, or pass `anyway=True`.")
         note("certificate", "good" if supports else "bad", words, advice)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
@@ -207,7 +203,7 @@ def make_plan(
             note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
     if mixed is not None and database.condition is not None:
         outcome, words, fix = _check_partial(database, mapper, info, mixed)
-        note("partial run", outcome, words, ParameterError(f"At {place}, {words}.", fix or "Migrate all rows."))
+        note("partial run", outcome, words, errors.ParameterError(f"At {place}, {words}.", fix or "Migrate all rows."))
     rate = len(sample.ids) / max(seconds, 1e-9)
     written = None if write_seconds is None else len(sample.ids) / max(write_seconds, 1e-9)
     plan = Plan(
@@ -234,12 +230,12 @@ def make_plan(
         verdict=verdict,
         checks=checks,
     )
-    plan.errors = errors
+    plan.refusals = refusals
     return plan
 
 
-def _obstacle(place: str, step: str, words: str) -> DatabaseError:
-    return DatabaseError(
+def _obstacle(place: str, step: str, words: str) -> errors.DatabaseError:
+    return errors.DatabaseError(
         f"{place} cannot be migrated in place: for {step}, {words}.",
         "Remove it, and create it again after `drop-old`; or copy the rows into a table without it.",
     )
@@ -265,9 +261,9 @@ def _measure(
     vectors, kind = mapper.new.encode(mapped), mapper.new.element_type
     try:
         seconds = database.time_write(vectors, kind)
-    except DatabaseUnavailableError:
+    except errors.DatabaseUnavailableError:
         raise
-    except CongruenceError:  # for example no permission to create temporary tables: the plan omits the rate
+    except errors.CongruenceError:  # for example no permission to create temporary tables: the plan omits the rate
         seconds = None
     if kind == "float32":
         return seconds, None
@@ -288,6 +284,6 @@ def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
     """Raise the error of the first bad check of a plan; ``anyway`` ignores the advice of a certificate alone."""
-    for check, error in plan.errors.items():
+    for check, error in plan.refusals.items():
         if check != "certificate" or not anyway:
             raise error

@@ -312,6 +312,6 @@ def _scratch(folder: Path, rows: Iterable[np.ndarray], dim: int) -> np.ndarray:
             out.flush()
             return np.memmap(out, np.float32, "r", shape=(n, dim)) if n else np.empty((0, dim), np.float32)
     except OSError as error:
-        if isinstance(error, CongruenceError) or error.errno is None:
-            raise
+        if isinstance(error, CongruenceError | ConnectionError | TimeoutError) or error.errno is None:
+            raise  # the database's own
         raise StorageError(describe_refusal(error, f"from the disk while writing to {folder}")) from error

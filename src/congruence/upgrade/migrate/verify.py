@@ -16,7 +16,7 @@ from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.journal import places_of
 from congruence.upgrade.migrate.mapper import RowMapper
-from congruence.upgrade.migrate.passes import Checksum, rows_per_block
+from congruence.upgrade.migrate.passes import checksum_of, checksum_text, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of, similarities
 from congruence.upgrade.migrate.written import Marks
 
@@ -106,13 +106,12 @@ def verify(
                 "Pass vectors of the new model.",
             )
         all_queries = np.concatenate([queries, mapper.new.encode(np.asarray(heldout.vectors, np.float32))])
-    checksum = Checksum()
-    best, least = _exact(database, "new", all_queries, k, distance, callback, checksum)
+    best, least, rows, checksum = _exact(database, "new", all_queries, k, distance, callback)
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
         queries_old = old.vectors[has_new][:n_queries]
-        _, least_old = _exact(database, "old", queries_old, k, distance, callback)
-        near = min(k, checksum.rows)
+        least_old = _exact(database, "old", queries_old, k, distance, callback, adds=False)[1]
+        near = min(k, rows)
         recall = _recall(database, "new", queries, near, least, distance)
         recall_old = _recall(database, "old", queries_old, near, least_old, distance)
         if recall < min(least_recall, recall_old - 0.05):
@@ -124,7 +123,7 @@ def verify(
             "queries": len(pairs),
             "recall@1": float(np.mean([name in found[:1] for found, name in pairs])),
             "recall@10": float(np.mean([name in found[:10] for found, name in pairs])),
-            "chance@10": min(10 / max(checksum.rows, 1), 1.0),
+            "chance@10": min(10 / max(rows, 1), 1.0),
         }
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
@@ -139,7 +138,7 @@ def verify(
         index_recall=recall,
         index_recall_old=recall_old,
         heldout=scores,
-        checksum_new=str(checksum),
+        checksum_new=checksum_text(checksum),
         stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted, stored, distance),
         clipped=mapper.new.clipped(wanted),
         problems=problems,
@@ -153,14 +152,16 @@ def _exact(
     k: int,
     distance: str | None,
     callback: Callable[[int], object] | None,
-    checksum: Checksum | None = None,
-) -> tuple[list[list[str]], np.ndarray]:
-    """Return the ids of each query's ``k`` nearest rows, and the similarity of the last, in one pass."""
+    *,
+    adds: bool = True,
+) -> tuple[list[list[str]], np.ndarray, int, int]:
+    """Return ids of each query's ``k`` nearest rows, similarity of the last, rows, and their checksum if it adds."""
+    rows = checksum = 0
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     for block in database.scan(side, batch=rows_per_block(queries.shape[1])):
-        if checksum is not None:
-            checksum.add(block.ids, block.vectors)
+        rows += len(block.ids)
+        checksum += checksum_of(block.ids, block.vectors) if adds else 0
         texts, similar = id_texts(block.ids.to_pylist()), similarities(queries, block.vectors, distance)
         near = top_k(similar, min(k, len(texts)))
         scores = np.concatenate([scores, np.take_along_axis(similar, near, 1)], axis=1)
@@ -169,7 +170,7 @@ def _exact(
         scores, names = np.take_along_axis(scores, near, 1), np.take_along_axis(names, near, 1)
         if callback is not None:
             callback(len(block.ids))
-    return names.tolist(), scores.min(axis=1, initial=np.inf)
+    return names.tolist(), scores.min(axis=1, initial=np.inf), rows, checksum
 
 
 def _recall(

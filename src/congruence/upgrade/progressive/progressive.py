@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -161,11 +161,11 @@ class Progressive:
             raise ParameterError(
                 f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
             )
-        store = open_store(old)
-        self._old, n = store.rows, store.rows.n
-        mapping = mapping.for_modality(modality or store.rows.space.modality)
+        self._old, ids, size, digest = open_store(old)
+        n = self._old.n
+        mapping = mapping.for_modality(modality or self._old.space.modality)
         check_width(self._old.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
-        self._has_ids, self.ids = store.ids is not None, np.arange(n) if store.ids is None else store.ids
+        self._has_ids, self.ids = ids is not None, np.arange(n) if ids is None else ids
         sample = self.unit_rows(np.arange(0, n, -(-n // POOL)))
         self.texts = read_texts(texts, new_texts, mapping, sample)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
@@ -177,8 +177,8 @@ class Progressive:
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(sample, self.texts)
-        self.refit = Refit(mapping, self.texts, store.size, gate)
-        self.inputs = self._digest(store.digest)
+        self.refit = Refit(mapping, self.texts, size, gate)
+        self.inputs = self._digest(digest)
         self.states = RowStates(n, random_state)
         self.new_vectors = Received(n, mapping.d_target)
         self._fitted_at, self._chosen, self._views, self._resumed = 0, False, 0, False
@@ -643,17 +643,8 @@ def _point(share: float, estimate: Estimate) -> dict[str, Any]:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-class Store(NamedTuple):
-    """The rows of a store, and what one pass over them tells."""
-
-    rows: Source
-    ids: np.ndarray | None
-    size: float  # mean squared norm
-    digest: Any  # hash object of all rows
-
-
-def open_store(old: RowsLike | Source | RowsByNumber) -> Store:
-    """Open a store, and check its rows."""
+def open_store(old: RowsLike | Source | RowsByNumber) -> tuple[Source, np.ndarray | None, float, Any]:
+    """Open a store, check its rows, and return these, their ids, mean squared norm, and a hash object of all."""
     # An HDF5 or Zarr data set, and not an array, a table or Embeddings.
     known = ("__array_interface__", "iloc", "detach", "vectors")
     is_data_set = len(getattr(old, "shape", ())) == 2 and not any(hasattr(old, name) for name in known)
@@ -675,7 +666,7 @@ def open_store(old: RowsLike | Source | RowsByNumber) -> Store:
         digest.update(rows.data)
         parts += [] if part is None else [part]
         start += len(rows)
-    return Store(source, as_ids(pa.concat_arrays(parts)) if parts else ids, total / source.n, digest)
+    return source, as_ids(pa.concat_arrays(parts)) if parts else ids, total / source.n, digest
 
 
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: np.ndarray) -> Texts | None:
