@@ -511,3 +511,49 @@ def test_rows_that_change_after_a_kill_are_mapped_by_their_content(mapping, trut
         for one in images(made):
             wanted = truth[str(one)] if embedded[str(one)] else plan.transform(made.old[one][None])[0]
             np.testing.assert_allclose(made.new[one], wanted, atol=2e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
+@pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
+def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):
+    made, before = switched, bits(switched.new)
+    model = Model(truth)
+    monkeypatch.setattr(stages, "CHUNK", 8)
+    monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
+
+    count = 0
+
+    def fail(name):
+        nonlocal count
+        if name == step:
+            count += 1
+            if count > nth:
+                raise Killed
+
+    def watched(name, call):
+        def run(*arguments, **options):
+            found = call(*arguments, **options)
+            fail(name)  # after it was done, and before anybody is told
+            return found
+
+        return run
+
+    with monkeypatch.context() as patch, begin(made, mapping, tmp_path, fail) as migration:
+        patch.setattr(stages, "save_plan", watched("save", stages.save_plan))
+        patch.setattr(type(migration.journal), "write", watched("journal", type(migration.journal).write))
+        encode = watched("encode", lambda ids: model(ids))
+        try:
+            reembed(migration, encode, among="image", size=20, budget=60)
+        except Killed:
+            pass
+    asked = len(model.asked)
+    with begin(made, mapping, tmp_path) as migration:
+        plan = reembed(migration, model, among="image", size=20, budget=60)
+        check(made, plan, truth, before)
+        assert migration.verify().passed
+    assert plan.meter().n_embedded == 60
+    twice = len(model.asked) - len(set(model.asked))
+    assert twice <= (8 if step == "encode" else 0)  # what the model had given and nobody had taken
+    assert asked or step == "save"
+    assert not (tmp_path / "journal" / "encoded").exists()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import logging
+import pickle
 import signal
 import socket
 import subprocess
@@ -23,7 +25,7 @@ from toy_models import Toy, new_model
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.integrations.batching import Batcher, StoppedError
 from congruence.integrations.process import listen
-from congruence.integrations.server import LOOPBACK, Limits, create_app
+from congruence.integrations.server import LOOPBACK, Limits, create_app, refusal
 
 pytestmark = pytest.mark.heavy
 TEXTS = ["a cat sleeps", "the owl that sings", "frogs"]
@@ -518,3 +520,77 @@ def test_a_second_interrupt_does_not_wait_for_a_model_that_hangs():
             assert server.wait(20) == 0
         finally:
             server.kill()
+
+
+def test_a_refusal_keeps_its_status_in_another_process():
+    error = pickle.loads(
+        pickle.dumps(refusal(413, "input_too_long", "Got 5 texts; expected 4.", "Send fewer.", "input"))
+    )
+    assert (error.code, error.status, error.param) == ("input_too_long", 413, "input")
+
+
+def test_a_window_waits_for_more():
+    sizes = []
+
+    def encode(texts):
+        sizes.append(len(texts))
+        return np.zeros((len(texts), 2), np.float32), [1] * len(texts)
+
+    batcher = Batcher(encode, max_batch=3, window=30.0)
+    results = [batcher.submit([str(k)]) for k in range(3)]  # the third fills it: nobody waits half a minute
+    for result in results:
+        result.result(5)
+    assert sizes == [3]
+    batcher.close()
+
+
+def test_http_pipelines_do_not_mix_answers(served, bridge):
+    connection = http.client.HTTPConnection("127.0.0.1", served.port)
+    for text in TEXTS:
+        body = json.dumps({"model": "old-model", "input": text})
+        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+        answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
+        np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
+    connection.close()
+
+
+def test_one_thread_encodes(bridge):
+    toy = Toy()
+    with running(create_app(bridge, toy, names=["old"])) as server:
+        threads = [threading.Thread(target=server.post, args=({"model": "old", "input": f"{k}"},)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
+
+
+def test_the_async_client_too(served, bridge):
+    import asyncio
+
+    texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
+
+    async def ask():
+        plain = httpx.AsyncClient(verify=False, timeout=20)
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", http_client=plain) as client:
+            return await asyncio.gather(*(client.embeddings.create(model="old-model", input=text) for text in texts))
+
+    rows = [one.data[0].embedding for one in asyncio.run(ask())]
+    np.testing.assert_allclose(rows, bridge.transform(new_model(texts), "text"), atol=1e-6)
+
+
+def test_the_client_raises_its_own_errors(served):
+    client = served.client()
+    with pytest.raises(openai.NotFoundError, match="not served"):
+        client.embeddings.create(model="gpt", input="x")
+    with pytest.raises(openai.BadRequestError, match="token ids"):
+        client.embeddings.create(model="old-model", input=[1, 2])
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt")
+
+
+def test_the_openai_client_comes_again(bridge, slow):
+    app = create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))
+    with running(app) as server, slow.busy(server):
+        threading.Timer(0.2, slow.free.set).start()
+        assert len(server.client(retries=2).embeddings.create(model="old", input="a cat").data) == 1

@@ -276,3 +276,25 @@ def test_what_is_written_can_be_read(tmp_path):
         ):
             sink.write(ids, np.ones((2, 1)))
         assert not (tmp_path / "a.npz").exists()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_half_a_character_is_no_id(suffix, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    path.write_text('{"id": "\\ud800", "v": [1, 2]}\n' if suffix == ".jsonl" else "id,v0\n,1\n")
+    with pytest.raises(IdError):
+        read_embeddings(path if suffix == ".csv" else f"{path}:v")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".lance", ".npz"])
+def test_ids_that_differ_by_a_nul_at_the_end_are_different(suffix, tmp_path, here):
+    rng = np.random.default_rng(0)
+    ids = [f"{k // 2}{chr(0) * (k % 2)}" for k in range(40)]
+    X, order = rng.standard_normal((40, 2)), rng.permutation(40)
+    Y = X @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    keep = save_packed if suffix == ".npz" else save
+    first = keep(tmp_path / f"a{suffix}", ids, X)
+    second = keep(tmp_path / f"b{suffix}", [ids[k] for k in order], Y[order])
+    assert read_embeddings(first).ids.tolist() == ids
+    assert here("fit", first, second, "-o", "map", "--set", "check=false").code == 0
+    np.testing.assert_allclose(congruence.load(tmp_path / "map").transform(X), Y, atol=1e-6)

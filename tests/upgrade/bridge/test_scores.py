@@ -237,3 +237,43 @@ def test_the_command_says_what_is_missing(here, files):
         assert done.code == 2
         assert says in done.err, done.err
         assert done.err.count("\n") == 1
+
+
+def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
+    Bridge.load(files / "map").save(files / "saved")
+    done = here("lab evaluate", "saved", "--old-text", "queries.npz:v", "--new-text", "queries_old.npz:v")
+    assert done.code == 2
+    assert "Got a bridge in saved; expected a map" in done.err
+
+
+def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
+    bank = files / "bank.npz"
+    np.savez(bank, v=NEW[:120])
+    for flags, options in (
+        (
+            (
+                "--set",
+                "center=true",
+            ),
+            {"center": True},
+        ),
+        (("--set", "hubness=csls", "--set", "bank=bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
+    ):
+        done = here(*COMMAND, *MORE, *flags, "--json")
+        assert done.code == 0, done.err
+        report, expected = json.loads(done.out), bridge.evaluate(**sides, **options)
+        assert [one["scores"] for one in report["systems"]] == [one.scores for one in expected.systems]
+        assert (report["center"], report["hubness"]) == (expected.center, expected.hubness)
+    done = here(*COMMAND, *MORE, "--set", "center=true", "--set", "hubness=csls", "-o", "out")
+    assert "200 queries over 500 rows; two-stage: 100 candidates; centered; hubness: csls" in " ".join(done.out.split())
+    assert "thresholds are for plain cosines" in done.out
+
+
+def test_the_same_model_needs_no_translation():
+    same = Bridge(OrthogonalMap(shrinkage="full").fit(OLD, OLD)).fit_thresholds(OLD[:100], OLD[:100], ROWS_OLD)
+    for cut in (-0.3, 0.2, 0.6):
+        found = same.translate(cut)
+        assert found.value == pytest.approx(cut, abs=1e-4)
+        # Only rounding lies between the two, and the folds' own choice of quantiles.
+        assert found.fpr == pytest.approx(found.fpr_old, abs=2e-3)
+        assert found.recall is found.recall_old is found.recall_interval is None  # rows without ids
