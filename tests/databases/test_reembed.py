@@ -515,12 +515,11 @@ def test_rows_that_change_after_a_kill_are_mapped_by_their_content(mapping, trut
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
-@pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
-def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):
+@pytest.mark.parametrize("nth", [0, 3])
+def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, monkeypatch):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
-    monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
 
     count = 0
 
