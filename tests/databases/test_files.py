@@ -304,23 +304,21 @@ def small_files():
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.faiss"])
 def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files, name):
     where = tmp_path / name
-    if name == "a.parquet":
-        pq.write_table(table_of(X), where)
-    elif name == "a.arrow":
-        feather.write_feather(table_of(X), where, compression="uncompressed")
-    else:
+    if name == "a.faiss":
         index = faiss.IndexFlatL2(D)
         index.add(X)
         faiss.write_index(index, str(where))
+    elif name == "a.parquet":
+        pq.write_table(table_of(X), where)
+    else:
+        feather.write_feather(table_of(X), where, compression="uncompressed")
     before = where.read_bytes()
     with open_database(where) as database:
         fill(database)
         small_files(200)
-        try:
-            with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
-                database.build_index()
-        finally:
-            small_files(-1)
+        with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
+            database.build_index()
+        small_files(-1)
         assert database.stage() is Stage.PREPARED
         assert where.read_bytes() == before
         assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())

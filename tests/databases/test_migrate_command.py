@@ -12,7 +12,6 @@ from test_migrate import D, E, N, bits, mapping, pairs, table, unit  # noqa: F40
 import congruence.databases
 from congruence import OrthogonalMap, fit
 from congruence.cli.migrate import ACTIONS
-from congruence.cli.migrate._step import shell_command
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.io import open_sink
@@ -416,7 +415,3 @@ def test_an_address_shows_no_secret():
     local = ("milvus:///a/my.db", "qdrant:///folder", "sqlite:////abs/x.db", "chroma://./folder", "postgresql:///db")
     for text in local:
         assert Address.parse(text).shown == text  # the next command is printed with it
-
-
-def test_the_next_step_is_quoted():
-    assert shlex.split(shell_command("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"

@@ -1,10 +1,7 @@
 """Faults of a whole migration on files: a full disk, repeated ids, an interrupted switch, edited journals."""
 
-import random
-import resource
 import sys
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow as pa
@@ -135,60 +132,9 @@ def test_a_sample_of_other_ids_is_said(damaged):
             step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
 
 
-@pytest.mark.long
-def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path, rows, mapping):
-    where = lance_table(tmp_path, rows)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with begin(where, mapping, tmp_path) as migration:
-        revise = migration.database.revise
-
-        def full(*given):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
-            return revise(*given)
-
-        migration.database.revise = full
-        try:
-            with pytest.raises(StorageError, match=r"Got an error from the disk .*; expected"):
-                migration.run()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    np.testing.assert_array_equal(embeddings(where), rows)
-    assert Journal.read(tmp_path / "journal").state == "filling"
-    with begin(where, None, tmp_path) as migration:
-        migration.run(resume=True)
-        assert migration.verify().passed
-        migration.switch()
-        np.testing.assert_allclose(embeddings(where), normalize_rows(mapping.transform(rows)), atol=2e-6)
-        assert migration.rollback()["identical"]
-    np.testing.assert_array_equal(embeddings(where), rows)
-
-
 def test_ids_of_several_rows_are_refused_before_anything_is_written(tmp_path, rows, mapping):
     where = lance_table(tmp_path, rows, [*range(N - 1), 7])
     before = files(tmp_path)
     with begin(where, mapping, tmp_path) as migration, pytest.raises(IdError, match="several rows have the id 7"):
         migration.run()
     assert files(tmp_path) == before
-
-
-def test_some_of_the_damage_that_the_benchmark_does(damaged):
-    import fuzz_migrate
-
-    table, folder = damaged
-    raw, outcomes = (folder / "journal.json").read_bytes(), set()
-    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for number in range(60):
-        (folder / "journal.json").write_bytes(fuzz_migrate.hostile_journal(random.Random(number), raw))
-        outcomes.add(fuzz_migrate.judge(fuzz_migrate.copied(table), folder))
-        for path, content in files.items():
-            path.write_bytes(content)
-    assert outcomes == {"refused", "read", "read, then refused"} or outcomes == {"refused", "read, then refused"}
-
-
-def test_the_steps_at_which_the_benchmark_kills_exist():
-    import fault_databases
-
-    names = [name for kind in fault_databases.KINDS.values() for name in kind.inner if name.startswith("congruence.")]
-    assert len(names) >= 4
-    for name in names:
-        assert callable(resolve_name(name)), name

@@ -640,27 +640,27 @@ def test_tables_are_found_and_chosen(shop):
 
 def test_a_rollback_without_writes_restores_the_schema(shop):
     where, connection = shop()
+    queries = (
+        "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute "
+        "WHERE attrelid = 'items'::regclass AND attnum > 0 AND NOT attisdropped",
+        "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1",
+        "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass",
+        "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'items'::regclass ORDER BY 1",
+        "SELECT items::text, vector_send(embedding) FROM items ORDER BY id",
+    )
 
-    def schema():
-        attributes = (
-            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute "
-            "WHERE attrelid = 'items'::regclass AND attnum > 0 AND NOT attisdropped"
-        )
-        definitions = "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index"
-        indexes = f"{definitions} WHERE indrelid = 'items'::regclass ORDER BY 1"
-        files = "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass"
-        triggers = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'items'::regclass ORDER BY 1"
-        return [connection.execute(one).fetchall() for one in (attributes, indexes, files, triggers)]
+    def state():
+        return [connection.execute(one).fetchall() for one in queries]
 
-    before = schema(), rows(connection, "items::text, vector_send(embedding)")
+    before = state()
     with open_database(where, table="items") as database:
         fill(database)
         database.build_index()
         database.switch()
-        assert schema() != before[0]
+        assert state() != before
         database.rollback()
         database.discard()
-    assert (schema(), rows(connection, "items::text, vector_send(embedding)")) == before
+    assert state() == before
 
 
 def test_other_users_keep_their_rights(shop):

@@ -518,14 +518,3 @@ def test_four_processes_share_one_cache(tmp_path):
     names = [f"{k}-{j}" for k in range(25) for j in range(7)]
     got = VectorCache(tmp_path, "encoder", 2).get(names)
     assert all(np.array_equal(got[name], [int(part) for part in name.split("-")]) for name in names)
-
-
-def test_a_real_folder_of_classes_by_name(tmp_path):
-    for name, colour in (("cat", (1, 2, 3)), ("dog", (4, 5, 6))):
-        (tmp_path / "pets" / name).mkdir(parents=True)
-        Image.new("RGB", (2, 2), colour).save(tmp_path / "pets" / name / "one.png")
-    items = open_items("folder", root=tmp_path / "pets", split="all")
-    embed(Colours(), items, tmp_path / "o.npz")
-    np.testing.assert_array_equal(read_embeddings(tmp_path / "o.npz").vectors, [[1, 2, 3], [4, 5, 6]])
-    prompts = open_items("folder", root=tmp_path / "pets", split="all", modality="text")
-    assert [prompts.fetch(k) for k in range(len(prompts.ids))] == ["a photo of a cat.", "a photo of a dog."]

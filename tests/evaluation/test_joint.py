@@ -7,14 +7,12 @@ import pyarrow as pa
 import pytest
 
 import congruence
-from congruence import CCAMap, Embeddings, HeadsMap, Space
+from congruence import CCAMap, Embeddings, Space
 from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.evaluation import evaluate
-from congruence.integrations import to_faiss
 from congruence.io import open_sink, open_source
 from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k, zero_shot_accuracy
-from congruence.report import summarize
 from congruence.splits import Split
 from congruence.upgrade.transform import transform_file
 
@@ -346,44 +344,3 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     np.testing.assert_allclose(np.load(files / "t.npy"), m.transform_target(data.texts.vectors), atol=1e-9)
     assert here("transform", "map", "t.npz:v", "-o", "again.npy").code == 0  # the width tells the side
     np.testing.assert_array_equal(np.load(files / "again.npy"), np.load(files / "t.npy"))
-
-
-def test_doors_for_one_sided_maps_are_closed(data, mapping):
-    with pytest.raises(ParameterError, match="affine"):
-        to_faiss(mapping)
-    with pytest.raises(ParameterError, match="joint-space map"):
-        summarize(mapping, congruence.datasets.load_sample("emoji"))
-
-
-def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
-    assert here(*FIT, "--method", "procrustes").code == 0
-    for arguments, words in (
-        ((*FIT, "--force"), "--method cca"),
-        ((*FIT, "--force", "--method", "procrustes", "--set", "ridge=1"), "no such option"),
-        ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
-        ((*FIT, "--force", "--method", "cca", "--set", "n_components=19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--set", "n_components=3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "second"), "Pass --side first"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "first or second"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
-        (("bridge export", "map", "-o", "x.vt"), "affine"),
-        (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
-        (("lab evaluate", "map", "--old-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
-    ):
-        here(*arguments).refused(words)
-    assert not list(files.glob("x.*"))
-
-
-def test_trained_heads_are_measured_and_carried_alike(data, mapping):
-    layers = {
-        side: [
-            {"kind": "normalize"},
-            {"kind": "center", "mean": getattr(mapping, f"{side}_mean_")},
-            {"kind": "linear", "weight": getattr(mapping, f"{side}_weights_")},
-        ]
-        for side in ("source", "target")
-    }
-    heads = HeadsMap.from_layers(**layers, source_space=mapping.source_space_, target_space=mapping.target_space_)
-    ours, theirs = (evaluate(m, {"image": data.images}, {"text": data.texts}).rows for m in (heads, mapping))
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.after == pytest.approx(other.after)

@@ -2,7 +2,6 @@
 
 import json
 import resource
-import sys
 
 import numpy as np
 import pytest
@@ -120,16 +119,4 @@ def test_refusals(here, data, arguments, said):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
     here("bridge export", *arguments.split()).refused(said)
-    assert not (data / "x").exists()
-
-
-def test_a_missing_extra_is_named(here, data, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    assert "pip install 'congruence[onnx-export]'" in here("bridge export", "bridge", "--to", "onnx", "-o", "x").err
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "pip install 'congruence[faiss]'" in here("bridge export", "bridge", "-o", "x").err
-    monkeypatch.delitem(sys.modules, "congruence.integrations.sentence_transformers", raising=False)
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    done = here("bridge export", "bridge", "--to", "sentence-transformers", "--model", "m", "-o", "x")
-    assert "pip install 'congruence[sentence-transformers]'" in done.err
     assert not (data / "x").exists()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
 import logging
-import pickle
 import signal
 import socket
 import subprocess
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -25,7 +26,7 @@ from toy_models import Toy, new_model
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.integrations.batching import Batcher, StoppedError
 from congruence.integrations.process import listen
-from congruence.integrations.server import LOOPBACK, Limits, create_app, refusal
+from congruence.integrations.server import LOOPBACK, Limits, create_app
 
 pytestmark = pytest.mark.heavy
 TEXTS = ["a cat sleeps", "the owl that sings", "frogs"]
@@ -522,13 +523,6 @@ def test_a_second_interrupt_does_not_wait_for_a_model_that_hangs():
             server.kill()
 
 
-def test_a_refusal_keeps_its_status_in_another_process():
-    error = pickle.loads(
-        pickle.dumps(refusal(413, "input_too_long", "Got 5 texts; expected 4.", "Send fewer.", "input"))
-    )
-    assert (error.code, error.status, error.param) == ("input_too_long", 413, "input")
-
-
 def test_a_window_waits_for_more():
     sizes = []
 
@@ -537,14 +531,13 @@ def test_a_window_waits_for_more():
         return np.zeros((len(texts), 2), np.float32), [1] * len(texts)
 
     batcher = Batcher(encode, max_batch=3, window=30.0)
-    results = [batcher.submit([str(k)]) for k in range(3)]  # the third fills it: nobody waits half a minute
-    for result in results:
+    for result in [batcher.submit([str(k)]) for k in range(3)]:  # the third fills it: nobody waits half a minute
         result.result(5)
     assert sizes == [3]
     batcher.close()
 
 
-def test_http_pipelines_do_not_mix_answers(served, bridge):
+def test_answers_on_one_connection_do_not_mix(served, bridge):
     connection = http.client.HTTPConnection("127.0.0.1", served.port)
     for text in TEXTS:
         body = json.dumps({"model": "old-model", "input": text})
@@ -556,18 +549,12 @@ def test_http_pipelines_do_not_mix_answers(served, bridge):
 
 def test_one_thread_encodes(bridge):
     toy = Toy()
-    with running(create_app(bridge, toy, names=["old"])) as server:
-        threads = [threading.Thread(target=server.post, args=({"model": "old", "input": f"{k}"},)) for k in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with running(create_app(bridge, toy, names=["old"])) as server, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: server.post({"model": "old", "input": f"{k}"}), range(8)))
     assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
 
 
-def test_the_async_client_too(served, bridge):
-    import asyncio
-
+def test_concurrent_answers_do_not_mix(served, bridge):
     texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
 
     async def ask():

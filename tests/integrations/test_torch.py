@@ -1,7 +1,6 @@
 """Every map as a torch.nn.Module: the numbers of transform_embeddings, and what PyTorch users expect of a module."""
 
 import copy
-import io
 import sys
 from dataclasses import replace
 
@@ -139,15 +138,6 @@ def test_a_bridge_is_a_module_too():
         np.testing.assert_allclose(bridge.to_torch(modality)(A), bridge.transform(X, modality), atol=1e-6)
     with pytest.raises(ModalityError, match="image, text"):
         Bridge(m).to_torch()
-
-
-def test_a_saved_module_holds_tensors_only():
-    """weights_only refuses whatever a pickle could run."""
-    buffer = io.BytesIO()
-    torch.save(MAPS["mlp"].to_torch().state_dict(), buffer)
-    buffer.seek(0)
-    module = MAPS["mlp"].to_torch(trainable=True)
-    module.load_state_dict(torch.load(buffer, weights_only=True))
 
 
 def test_rows_may_have_more_axes():

@@ -318,27 +318,3 @@ def test_names_may_be_as_long_as_the_system_lets_them(tmp_path):
         assert (tmp_path / name).read_text() == "x"
     with pytest.raises(FileError, match="256 bytes"), atomic_path(tmp_path / ("a" * 256)):
         pytest.fail("entered")
-
-
-FULL = """
-import resource, signal, sys
-from congruence._utils.atomic import atomic_path
-from congruence.errors import StorageError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-directory = sys.argv[2] == "True"
-try:
-    with atomic_path(sys.argv[1], directory=directory) as temporary:
-        with open(temporary / "part" if directory else temporary, "wb") as file:
-            file.write(bytes(100_000))
-except StorageError as error:
-    print("refused:", error)
-"""
-
-
-@pytest.mark.parametrize("directory", [False, True])
-def test_a_real_refusal_by_the_system(directory, tmp_path):
-    out = run_fresh(FULL, tmp_path / "a", str(directory))
-    assert out.stdout.startswith("refused: Got an error"), out.stderr[-1000:]
-    assert str(tmp_path / "a") in out.stdout
-    assert names(tmp_path) == []

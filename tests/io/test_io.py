@@ -428,15 +428,6 @@ def test_ids_may_lie_elsewhere(tmp_path):
         read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
 
 
-def test_parquet_parts_keep_their_ids(tmp_path):
-    X = RNG.standard_normal((10, 3)).astype(np.float32)
-    ids = [f"i{k}" for k in range(10)]
-    out = write(tmp_path / "out", X, ids, space=SPACE, parts=[("a.parquet", 4), ("b.parquet", 6)])
-    assert sorted(p.name for p in out.iterdir()) == ["a.parquet", "b.parquet", "space.json"]
-    assert gather(open_source(out), 3)[0] == ids[3:]
-    assert open_source(out).space == SPACE
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
 def test_rubbish_is_refused(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"

@@ -6,7 +6,7 @@ import pytest
 from written import write
 
 from congruence import Space, errors
-from congruence.io import StreamedRows, matrices, open_source, read_column, read_embeddings
+from congruence.io import StreamedRows, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
@@ -115,15 +115,3 @@ def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
     )
     done = run_fresh(code, tmp_path / "a.lance")
     assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr[-500:]
-
-
-def test_several_columns(tmp_path):
-    path = tmp_path / "ä b%20.lance"
-    lance.write_dataset(pa.table({"layer_10": lists(X), "layer_2": lists(2 * X), "k": list(range(60))}), path)
-    assert matrices(path) == {"layer_2": f"{path}:layer_2", "layer_10": f"{path}:layer_10"}
-    assert np.array_equal(open_source(f"{path}:layer_2").read().vectors, 2 * X)
-    for spec, words in ((path, r"contains layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
-        with pytest.raises(errors.ParameterError, match=words):
-            open_source(spec)
-    with pytest.raises(errors.ParameterError, match="'z'"):
-        read_column(f"{path}:z")

@@ -8,7 +8,7 @@ import pytest
 
 import congruence
 from arrays import unit
-from congruence import Embeddings, OrthogonalMap, RefinedMap
+from congruence import Embeddings, OrthogonalMap
 from congruence.synthetic import random_rotation, rigid_problem
 
 P = rigid_problem(260, 16, 20, noise=0.1, decay=0.4, random_state=0)
@@ -109,32 +109,7 @@ def test_names_in_the_records_are_words(chosen, tmp_path):
 
 def test_a_map_of_no_known_pairs_says_so(tmp_path):
     mapping = OrthogonalMap().fit(P.X, P.Y)
-    evidence = {"found": False, "agreement": 0.25, "left_out": 40, "n_restarts": 4, "matches": 260}
-    mapping.scores_["alignment"] = evidence
+    mapping.scores_["alignment"] = {"found": False, "agreement": 0.25, "left_out": 40, "n_restarts": 4, "matches": 260}
     text = read(mapping, tmp_path)
     assert "# OrthogonalMap of rows without known pairs: " in text
-    assert "| aligned | NO: do not use this map |" in text
-    assert "25% of 40" in text
-
-
-def test_a_refined_map_s_card_says_so(tmp_path):
-    mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], P.Y[POOL][::-1]))
-    text, found = read(mapping, tmp_path), mapping.refinement_
-    assert found.improves
-    assert "# OrthogonalMap refined with unpaired rows: " in text
-    assert f"Fitted on: {mapping.n_pairs_} pairs, {mapping.n_pairs_ - 8} of them matches of unpaired rows" in text
-    assert f"{found.sentence} The map is fitted on 8 pairs and {len(found.source_rows)} matches" in text
-    assert "pools of 192 and 192 unpaired rows" in text
-    again = congruence.load(tmp_path / "map")
-    assert again.scores_["refinement"] == found.to_dict()
-    again.partial_fit(P.X[200:210], P.Y[200:210])
-    assert "matches" not in repr(again)  # the count is of another fit
-
-
-@pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
-def test_a_refinement_that_was_declined_is_told_too(tmp_path):
-    foreign = np.random.default_rng(0).standard_normal((150, 20))
-    mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], foreign))
-    text = read(mapping, tmp_path)
-    assert "# OrthogonalMap: " in text
-    assert f"{mapping.refinement_.sentence} The map is fitted on the 8 pairs alone; pools of 192 and 150" in text
+    assert "NO: do not use this map" in text

@@ -121,19 +121,6 @@ def test_the_style_sheet_of_pages_has_the_palette():
             assert said[name] == COLORS[name][scheme], name
 
 
-def test_a_figure_is_drawn_once_and_stays_as_it_was(monkeypatch):
-    """savefig would draw it twice where it has a layout engine, the first time for the layout alone."""
-    with style():
-        figure = Figure(figsize=(5, 4), layout="constrained", facecolor="red")
-        crowded(figure.add_subplot())
-    canvas, drawn, draw = figure.canvas, [], Figure.draw
-    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
-    to_svg(figure, "t")
-    assert drawn == [figure]
-    assert figure.canvas is canvas
-    assert figure.get_facecolor() == (1, 0, 0, 1)
-
-
 def test_marks_stand_where_the_numbers_say():
     def draw(ax):
         ax.set_position((0.1, 0.1, 0.8, 0.8))
@@ -146,10 +133,3 @@ def test_marks_stand_where_the_numbers_say():
     assert [(node.get("x"), node.get("y")) for node in dots] == [("10", "90"), ("50", "50"), ("90", "10")]
     assert {looks(node)["fill"] for node in dots} == {"var(--after)"}
     assert len({node.get("href") for node in dots}) == 1
-
-
-def test_thousands_of_dots_stay_cheap():
-    at = np.random.default_rng(0).random((2, 2000))
-    text = draw_svg(lambda ax: ax.plot(*at, "o", color=COLOR["after"]), "t")
-    assert text.count("<use") > 2000
-    assert len(text) < 300_000

@@ -224,11 +224,6 @@ def test_half_the_offset_where_the_targets_mean_is_unknown():
 def test_the_command_shows_the_choice(here, tmp_path):
     X, Y, _ = sheared(100)
     np.savez(tmp_path / "a.npz", X=X, Y=Y)
-    out = here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
-    assert "rotation about the means" in out
-    assert "distinct things that they show" in out
-    assert "stored rows" in out
+    assert "rotation about the means" in here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"
-    assert "ridge regression" in here("inspect", "other").out
-    assert here("fit", "a.npz:X", "a.npz:Y", "-o", "third", "--set", "ridge=1").code == 2

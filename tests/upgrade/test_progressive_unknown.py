@@ -7,8 +7,7 @@ from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.progressive import read_texts
-from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Refit
-from congruence.upgrade.progressive.state import LEARN
+from congruence.upgrade.progressive.refit import Refit
 from congruence.upgrade.progressive.texts import Gate
 
 CLASSES, D = 40, 24
@@ -116,16 +115,3 @@ def test_auto_begins_with_random_rows_where_texts_say_little(photos):
     assert photos.plan(KNOWN, texts=None, new_texts=None).order_ == "random"
     assert photos.plan(KNOWN).order_ == "random"
     assert photos.plan(np.ones(CLASSES, bool)).order_ == "entropy"
-
-
-def test_the_map_is_chosen_as_soon_as_there_are_enough_random_rows(photos):
-    """A first update of rows that were not drawn puts off no choice."""
-    plan = photos.plan(KNOWN)
-    plan.update(np.arange(200), photos.new[:200])
-    for ids in plan.batches(40):
-        plan.update(ids, photos.new[ids])
-        random = np.count_nonzero(plan.states.role[plan.embedded] == LEARN)
-        if "random rows" in plan.correction_.evidence or plan.embedded.sum() > 420:
-            break
-    assert plan.embedded.sum() < 1.5 * 300
-    assert random >= FEWEST_CHOOSING

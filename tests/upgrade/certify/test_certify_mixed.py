@@ -9,9 +9,8 @@ from congruence.embeddings import normalize_rows
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Criteria, certify
-from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, reached, refit_unseen
+from congruence.upgrade.certify.mixed import SHARES, reached, refit_unseen
 from congruence.upgrade.progressive import Progressive
-from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.refit import Refit
 
 CLASSES = 20
@@ -157,6 +156,7 @@ def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
     assert changed[7] < 1e-6 < changed[part != part[7]].min()
 
 
+@pytest.mark.long
 def test_a_large_store_has_more_rows_to_refit_on():
     p = problem(120, shear=0.8, source_noise=0.1, target_noise=0.1)
     images = [{"image": Embeddings(rows)} for rows in (p.source_images, p.target_images)]
@@ -166,19 +166,7 @@ def test_a_large_store_has_more_rows_to_refit_on():
     assert many[1] > few[1] + 0.01  # on 2 rows of the small store nothing is refitted
 
 
-def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
-    """With rows that do not crowd each other out; ``make_forecast`` adds up rows' own losses."""
-    rng = np.random.default_rng(0)
-    values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
-    order, shuffled = np.argsort(rank), rng.permutation(400)
-    options = {"metric": "x", "meter_share": METER, "target": 0.99, "rate": None, "price": None}
-    result = make_forecast(values, rank / 400, 400, 0, further=SHARES[1:], **options)
-    for k, share in enumerate(SHARES):
-        chosen = first_rows(order, shuffled, share)
-        assert chosen.sum() == round(share * 400)
-        assert np.where(chosen, 1.0, values).mean() == pytest.approx(result.value[k], abs=0.02)
-
-
+@pytest.mark.long
 def test_without_the_stores_size_no_costs_are_made_up():
     costs = certified(problem(120, spread=0.3), 120).costs
     assert [way["items"] for way in costs] == [0, 0, None, None]

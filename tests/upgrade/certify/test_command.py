@@ -191,12 +191,7 @@ def test_the_page_is_whole_and_self_contained():
         assert certificate.verdict.headline[1:] in page
 
 
-def test_one_modality_with_labels(folder):
-    labels = f"{folder / 'old.npz'}:kind"
-    data = json.loads(run(*files(folder, "image"), "--ids", "ids", "--labels", labels, "--json", *QUICK).stdout)
-    assert data["task"] == "same_class@1"
-
-
+@pytest.mark.long
 def test_text_queries_of_other_items(folder, tmp_path):
     p = upgrade_problem(60, 24, random_state=1)
     np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
@@ -208,25 +203,3 @@ def test_text_queries_of_other_items(folder, tmp_path):
     assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
     with pytest.raises(CongruenceError, match="--queries too"):
         run(*images, *texts[2:], *QUICK)
-
-
-def test_the_method_is_an_option(folder):
-    found = run(*files(folder, "image"), "--ids", "ids", "--method", "linear", "-v").stdout
-    assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
-    assert "can be too high" in " ".join(found.split())  # for anchors that are not random
-
-
-@pytest.mark.long
-def test_the_sample_is_certified_by_name():
-    data = json.loads(run("sample", "--anchors", "60", "--json").stdout)
-    assert data["n_anchors"] == 60
-    assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
-
-
-def test_two_files_paired_by_position_are_enough(tmp_path):
-    p = upgrade_problem(80, 12, random_state=0)
-    np.save("old.npy", p.source_images)
-    np.save("new.npy", p.target_images)
-    *_, written, following = run("old.npy", "new.npy", *QUICK).stdout.splitlines()
-    assert written.startswith("Written to checked: map")
-    assert following.startswith("Next: congruence ")
