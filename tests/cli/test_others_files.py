@@ -11,7 +11,7 @@ import congruence
 from congruence import Space
 from congruence.errors import OutputExistsError
 from congruence.io import open_source
-from congruence.upgrade import transform_file
+from congruence.upgrade.transform import transform_file
 
 X = np.random.default_rng(0).standard_normal((60, 6)).astype(np.float32)
 

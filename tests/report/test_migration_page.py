@@ -125,7 +125,7 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
     journal.write(tmp_path)
     found = [
         {"text": "a <cat>", "picture": "data:image/png;base64,AAAA", "wanted": True},
-        {"text": "dog <", "picture": None},
+        {"text": "dog <", "picture": None, "wanted": False},
     ]
     searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
     searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]

@@ -558,7 +558,7 @@ def test_pairs_held_out_by_fit_are_found_again(data):
         for rows, name in ((data.X, "a"), (data.Y, "b"))
     )
     options = {"n_components": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
-    mapping = congruence.fit(X, Y, method="cca", modality="image", target_modality="text", **options)
+    mapping = congruence.fit(X, Y, method="cca", **options)
     got = summarize_training(mapping, X, Y)
     assert got["held_out"]
     assert got["between"]["target"] == 11
