@@ -122,6 +122,7 @@ def test_an_example_runs_as_printed(example, name):
 def test_a_migration_by_its_examples(example):
     """Each action in a state that allows it."""
     pytest.importorskip("lance")
+    example("check")
     first = ("plan", "run", "status", "verify", "discard", "run", "finish", "run", "switch", "reembed")
     for action in (*first, "rollback", "verify", "switch", "drop-old"):
         assert json.loads(example(f"migrate {action}", "--json").out)

@@ -45,16 +45,6 @@ def test_train_inspect_and_use(here, files):
     assert np.load(files / "out.npy").shape == (80, 8)
 
 
-def test_a_recipe_with_options_on_top(here, files):
-    written = "method: sail\npairs: [x.npy, y.npy]\nvalidation: 0\nparameters: {max_steps: 5, n_components: 8}\n"
-    (files / "recipe.yaml").write_text(written)
-    done = here("train --config recipe.yaml --set n_components=4 -o m --json").ends(0)
-    report = json.loads(done.out)
-    assert report["training"]["n_components"] == 4
-    assert report["training"]["max_steps"] == 5
-    assert report["method"] == "sail"
-
-
 def test_a_checkpoint_that_was_named_stays(here, files):
     here(*sotalign(files, "--checkpoint", str(files / "keep"))).ends(0)
     assert (files / "keep" / "000" / "checkpoint.json").is_file()
@@ -226,13 +216,6 @@ def test_jam_takes_what_other_methods_take(here, captions):
     assert report["training"]["spread_mix"] == best["spread_mix"]
     assert report["scores"]["validation_source_to_target_recall_at_1"] == best["source_to_target_recall_at_1"]
     assert report["training"]["random_state"] == 5  # the paper's
-
-
-def test_jam_without_a_validation_trains_on_all_pairs(here, captions):
-    done = here(*jam(captions, "--validation", "0", "--test", "0", "--set", "max_epochs=1", "--json")).ends(0)
-    report = json.loads(done.out)
-    assert report["n_pairs"] == 120
-    assert report["reconstruction_error"]["rows"] == "training"
 
 
 def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, files):

@@ -8,7 +8,7 @@ import pytest
 
 import congruence
 from congruence import Embeddings, Space
-from congruence.compare.origins import OriginDetector
+from congruence.compare.origins import OriginDetector, judge
 from congruence.errors import InputError, ParameterError
 from congruence.io import open_source
 
@@ -206,3 +206,13 @@ def test_command(here, files):
 def test_command_refuses(here, files, arguments, said):
     (files / "known.csv").write_text("v0,v1\n1,0\n0,1\n")
     here("lab doctor", *arguments).refused(said)
+
+
+@pytest.mark.parametrize("width", [5, 12])
+def test_rows_of_another_width_are_not_judged(width):
+    """What checks the width refuses them, and says it better."""
+    draw = np.random.default_rng(0)
+    mapping = congruence.fit(*draw.normal(size=(2, 200, 6)), modality="image", check=False)
+    judged = judge(mapping, draw.normal(size=(50, width)), "image")
+    assert (judged.outcome, judged.shares) == ("unknown", {})
+    assert f"{width}-d" in judged.detail

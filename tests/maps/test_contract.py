@@ -328,6 +328,8 @@ def test_gradients_flow_through_every_map(name, problem):
     assert torch.autograd.gradcheck(fitted.transform, (X,))
     Y = torch.tensor(problem.Y[:3], requires_grad=True)
     assert torch.autograd.gradcheck(fitted.transform_target, (Y,))
+    if hasattr(fitted, "inverse_transform"):
+        assert torch.autograd.gradcheck(fitted.inverse_transform, (Y,))
     half = torch.tensor(problem.X, dtype=torch.bfloat16, requires_grad=True)
     fitted.transform(half).sum().backward()
     assert half.grad.dtype == torch.bfloat16

@@ -164,7 +164,7 @@ def test_a_map_of_two_modalities_asks_which(both, tmp_path):
     assert both.score(declared, images) == both.for_modality("image").score(A, images) == 1
     again = load(both.save(tmp_path / "both"))
     for asks in (both, again, both.inverse()):
-        for use in (asks.transform, asks.transform_embeddings, asks.covered_share):
+        for use in (asks.transform, asks.transform_embeddings, asks.inverse_transform, asks.covered_share):
             with pytest.raises(ModalityError, match="image and text"):
                 use(A)
         for use in (asks.as_layers, lambda asks=asks: asks.score(A, A)):
@@ -198,9 +198,13 @@ def test_score_is_retrieval_on_the_rows_given():
     assert cross_val_score(OrthogonalMap(), A, B, cv=4).mean() > 0.9
 
 
-def test_what_is_shown_says_what_was_chosen():
+def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
     lines = repr(congruence.fit(A, B, holdout=10)).splitlines()
     shown = {line.split()[0]: line for line in lines[1:] if line.strip()}
     assert {"chosen", "fitted", "stored", "held"} <= set(shown)
     assert "rotation about the means" in shown["chosen"]
     assert "distinct things" in shown["fitted"]
+    assert both._repr_html_().count("<rect") == len(both.scores_["choice"]["tried"])
+    with pytest.warns(DegenerateWarning):
+        few = congruence.fit(A[:4], B[:4])
+    assert few._repr_html_().count("<rect") == 1

@@ -85,3 +85,19 @@ def as_html(title: str, facts: Mapping[str, str], picture: str = "") -> str:
         for name, value in facts.items()
     )
     return f"<div><strong>{escape(visible(title))}</strong><table>{rows}</table>{picture}</div>"
+
+
+def svg_bars(title: str, bars: Mapping[str, float], chosen: str) -> str:
+    """Return shares by name as horizontal bars in SVG, that of ``chosen`` in full color; all text is escaped."""
+    from html import escape
+
+    drawn = "".join(
+        f'<rect x="0" y="{20 * k + 4}" width="{max(120 * min(share, 1), 1):.1f}" height="12" opacity="'
+        f'{1 if name == chosen else 0.35}"/>'
+        f'<text x="126" y="{20 * k + 14}">{share:.3f} {escape(visible(name))}</text>'
+        for k, (name, share) in enumerate(bars.items())
+    )
+    return (
+        f'<svg role="img" width="560" height="{20 * len(bars) + 4}" font-size="12" font-family="sans-serif" '
+        f'fill="currentColor"><title>{escape(visible(title))}</title>{drawn}</svg>'
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from congruence.cli._input import read, refuse_options
-from congruence.cli._output import print_facts, print_json
+from congruence.cli._output import report_as
 
 if TYPE_CHECKING:
     from congruence import engines
@@ -73,9 +73,6 @@ class EngineOptions:
 
 def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
-    if as_json:
-        print_json(report.to_dict())
-        return
     facts = {
         "engine": report.engine,
         "rows": report.rows,
@@ -88,7 +85,7 @@ def print_data_set(title: str, report: JobReport, *, as_json: bool) -> None:
         "seconds": f"{report.seconds:.1f}",
         "written to": report.output,
     }
-    print_facts(title, facts)
+    report_as(as_json, report.to_dict(), title, facts)
 
 
 def read_sides(

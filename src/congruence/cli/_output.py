@@ -103,6 +103,11 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
     print_table(title, ["", ""], [[name, number(v) if isinstance(v, float) else str(v)] for name, v in known.items()])
 
 
+def report_as(as_json: bool, data: object, title: str, facts: Mapping[str, object]) -> None:
+    """Print plain data as JSON, or facts as a table."""
+    print_json(data) if as_json else print_facts(title, facts)
+
+
 @contextmanager
 def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
     """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
@@ -121,7 +126,7 @@ def check_not_input(out: str, path: str) -> None:
 def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> None:
     """Check before the work starts that an output can be written, and that it is none of the inputs.
 
-    ``kind``: a file; a table (.csv or .parquet), a plot or a page, which matplotlib draws.
+    ``kind``: a file; a table (.csv or .parquet), a plot or a page, which matplotlib draws, or the folder of a map.
     """
     from congruence.io import check_output_place
 
@@ -131,7 +136,12 @@ def check_out(out: str, *inputs: Source, force: bool, kind: str = "file") -> Non
         from congruence.report.pictures import check_suffix
 
         check_suffix(out)
-    check_output(out, force=force)
+    if kind == "map":
+        from congruence.persist import check_map_output
+
+        check_map_output(out, force=force)
+    else:
+        check_output(out, force=force)
     if kind == "page":
         require("matplotlib", extra="plot")
     for source in inputs:

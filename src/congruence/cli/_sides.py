@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._input import ids_of, read
 from congruence.cli._output import say_error
 from congruence.errors import IdError, InputError, ParameterError
-from congruence.upgrade.sides import check_sides as check_library_sides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,6 +54,8 @@ def _same(new: str, old: str, how: str) -> ParameterError:
 
 def check_sides(*given: tuple[Side, Side]) -> None:
     """Refuse files that are of the other model than their place says, with the command to type."""
+    from congruence.upgrade.sides import check_sides as check_library_sides
+
     check_library_sides(*given, fix=exchanged)
 
 

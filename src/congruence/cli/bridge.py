@@ -8,7 +8,7 @@ from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._input import in_python, inverse_of, read, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import number, print_json, print_table, say
+from congruence.cli._output import check_out, number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
@@ -90,7 +90,6 @@ def evaluate(
     from congruence import Bridge
     from congruence.evaluation.judgments import read_qrels
     from congruence.io import read_column
-    from congruence.persist import check_map_output
 
     if threshold:
         if old_queries is None:
@@ -98,7 +97,7 @@ def evaluate(
         refuse_options({"--set hubness": settings.get("hubness")}, "with --threshold, which is for plain cosines")
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
-        check_map_output(out, force=force)  # checked before the work starts
+        check_out(out, force=force, kind="map")  # checked before the work starts
     bridge = Bridge.load(map_path)
     normalize, bank = settings.pop("normalize", None), settings.pop("bank", None)
     if normalize is not None or (modality is not None and modality != bridge.modality):

@@ -7,7 +7,7 @@ from typing import Any
 from congruence._utils.atomic import check_output
 from congruence.cli._input import refuse_options
 from congruence.cli._options import Json, Seed, option
-from congruence.cli._output import print_json, progress, say
+from congruence.cli._output import check_out, print_json, progress, say
 from congruence.errors import ParameterError
 
 
@@ -33,7 +33,6 @@ def demo(
     """
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
-    from congruence.persist import check_map_output
 
     photos = check_choice(sample, SAMPLES, "sample") == "photos"
     foreign = {"--files": files is not None, "--share": share is not None}
@@ -42,7 +41,7 @@ def demo(
     other = "emoji" if photos else "photos"
     refuse_options(foreign, f"with the sample {sample}", f"Leave it out, or pass --sample {other}.")
     if save_map is not None:
-        check_map_output(save_map)
+        check_out(save_map, force=False, kind="map")
     page = (out if out is not None else "demo.html" if photos else "report.html") if report else None
     if files is not None:
         _write_files(files, as_json)

@@ -9,7 +9,7 @@ import typer
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import refuse_options
 from congruence.cli._options import MODEL, Force, Json, argument, option, settable
-from congruence.cli._output import check_not_input, print_facts, print_json, progress, say_error
+from congruence.cli._output import check_not_input, progress, report_as, say_error
 from congruence.errors import ParameterError
 
 
@@ -88,9 +88,6 @@ def embed(
         raise typer.Exit(130) from None
     if report.failures:
         say_error(f"warning: {len(report.failures)} items left out, see {report.failures_file}")
-    if as_json:
-        print_json({**report.to_dict(), "space": model.space.to_dict()})
-        return
     facts = {
         "encoder": report.encoder,
         "rows": report.rows,
@@ -104,4 +101,4 @@ def embed(
         "written to": report.output,
         "ids": report.ids or None,
     }
-    print_facts("embedded", facts)
+    report_as(as_json, {**report.to_dict(), "space": model.space.to_dict()}, "embedded", facts)

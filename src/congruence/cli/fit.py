@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._engines import RAY, Engine, EngineOptions
 from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import print_facts, print_json, say_error
+from congruence.cli._output import check_out, print_facts, print_json, say_error
 from congruence.cli._scores import held_out_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
@@ -83,9 +83,8 @@ def fit(
     image=library/old-photos.parquet -o map
     """
     import congruence
-    from congruence.persist import check_map_output
 
-    check_map_output(out, force=force)  # checked before the work starts
+    check_out(out, force=force, kind="map")  # checked before the work starts
     refuse_same(old, new)
     runner = EngineOptions.of(engine, settings)
     named = {name: settings.pop(name, None) for name in SPACES}

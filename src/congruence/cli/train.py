@@ -56,11 +56,10 @@ def train(
     from functools import partial
 
     from congruence.embeddings import Space
-    from congruence.persist import check_map_output
     from congruence.recipe import make_recipe, read_recipe, run_recipe
     from congruence.train import METHODS
 
-    check_map_output(out, force=force)
+    check_out(out, force=force, kind="map")
     if report is not None:
         check_out(report, force=force, kind="page")
     settings: dict[str, Any] = {name: _value(text) for name, text in _named(entries, "--set")}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import in_python, inverse_of, load_map, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
-from congruence.cli._output import print_facts, print_json, progress
+from congruence.cli._output import progress, report_as
 from congruence.errors import DirectionError
 
 if TYPE_CHECKING:
@@ -85,9 +85,6 @@ def transform(
     if not isinstance(source, Source):
         print_data_set("mapped", report, as_json=as_json)
         return
-    if as_json:
-        print_json(report.to_dict())
-        return
     taken = f"vectors of the {'new' if inverse else 'old'} model ({mapping.source_space_.model or 'unnamed'})"
     facts = {
         "taken as": None if "target" in mapping.sides else taken,
@@ -99,4 +96,4 @@ def transform(
         "seconds": f"{report.seconds:.1f}",
         "written to": report.output,
     }
-    print_facts("mapped", facts)
+    report_as(as_json, report.to_dict(), "mapped", facts)

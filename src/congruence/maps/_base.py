@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,7 @@ from numpy.typing import ArrayLike
 from congruence import persist
 from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_markdown, as_text
+from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import (
@@ -701,7 +702,18 @@ class Map(ABC):
     def _repr_html_(self) -> str:
         if "facts_" not in vars(self):
             return as_html(repr(self), {})
-        return as_html(type(self).__name__, self._shown())
+        return as_html(type(self).__name__, self._shown(), self._picture())
+
+    def _picture(self) -> str:
+        """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # no choice, or another program's record
+            choice = self.scores_["choice"]
+            if tried := {candidate["name"]: float(candidate["score"]) for candidate in choice["tried"]}:
+                return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
+        if "directions" not in self.facts_:
+            return ""
+        covered = "directions covered by the pairs"
+        return svg_bars("Share of directions", {covered: self.facts_["rank"] / self.facts_["directions"]}, covered)
 
     def _shown(self) -> dict[str, str]:
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""

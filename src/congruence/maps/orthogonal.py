@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import to_numpy
 from congruence._utils.columns import to_rows
-from congruence._utils.typing import RowsLike
+from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows
 from congruence.errors import (
@@ -582,6 +582,10 @@ class OrthogonalMap(AffineMap):
         """The rotation, shape (d_source, d_target), float64."""
         self.check_fitted()
         return self.rotation_
+
+    def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
+        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``, as ``inverse()`` in role "plain"."""
+        return self.inverse().transform(Z, modality, "plain")
 
     def inverse(self) -> Self:
         """Return the map from target to source, equal to the map fitted with source and target exchanged."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import read
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
-from congruence.cli._output import number, print_facts, print_json, print_table
+from congruence.cli._output import check_out, number, print_json, print_table, report_as
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ def fit(
     Example: congruence lab frame fit old=library/old-texts.parquet new=library/new-texts.parquet -o models.frame
     """
     from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
 
-    check_map_output(out, force=force)
+    check_out(out, force=force, kind="map")
     rows = _read_models(models, anchors, settings.pop("allow_zero_rows", False))
     frame = CanonicalFrame(**settings).fit(rows)
     frame.save(out, force=force)
@@ -73,9 +72,8 @@ def add(
     Example: congruence lab frame add models.frame next=library/new-texts.parquet -o larger.frame
     """
     from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
 
-    check_map_output(out, force=force)
+    check_out(out, force=force, kind="map")
     frame = CanonicalFrame.load(frame_path)
     for name, rows in _read_models(models, anchors, settings.get("allow_zero_rows", False)).items():
         frame.add(name, rows)
@@ -97,14 +95,10 @@ def map(
     Example: congruence lab frame map models.frame old new -o old-to-new
     """
     from congruence.maps import CanonicalFrame
-    from congruence.persist import check_map_output
 
-    check_map_output(out, force=force)
+    check_out(out, force=force, kind="map")
     mapping = CanonicalFrame.load(frame_path).map(old, new, modality=modality)
     mapping.save(out, force=force)
-    if as_json:
-        print_json({"output": out, **mapping.describe()})
-        return
     shown = {
         "old model": mapping.source_space_,
         "new model": mapping.target_space_,
@@ -112,7 +106,7 @@ def map(
         "directions that the anchors cover": f"{mapping.facts_['rank']} of {mapping.facts_['directions']}",
         "written to": out,
     }
-    print_facts("Map through a frame", shown)
+    report_as(as_json, {"output": out, **mapping.describe()}, "Map through a frame", shown)
 
 
 def _read_models(specs: list[str], options: AnchorOptions, allow_zero_rows: bool) -> dict[str, Any]:

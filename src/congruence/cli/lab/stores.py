@@ -8,7 +8,17 @@ import typer
 
 from congruence.cli._input import ids_of, read, read_labels, split_named
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, number, print_facts, print_json, print_table, progress, say, write_table
+from congruence.cli._output import (
+    check_out,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    report_as,
+    say,
+    write_table,
+)
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -164,7 +174,7 @@ def drift(
             "evidence now, alarm at": f"{number(report.evidence, 1)}, {number(report.threshold, 1)}",
             **{f"  by {name}": number(value, 1) for name, value in report.by_score.items()},
         }
-    print_json(data) if as_json else print_facts(title, facts)
+    report_as(as_json, data, title, facts)
     if changed and exit_code:
         raise typer.Exit(1)
 
