@@ -427,3 +427,24 @@ def test_damage_is_an_error_of_ours(tmp_path):
         data.write_bytes(data.read_bytes()[:50])
     with pytest.raises(CorruptFileError), open_database(where) as database:
         list(database.scan())
+
+
+def test_what_was_written_later_counts(tmp_path):
+    where, vectors = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        first, *_ = blocks = list(database.scan(batch=8))
+        for block in blocks[:-1]:
+            database.write(block.ids[:7], -block.vectors[:7])
+            database.write(block.ids[:7], block.vectors[:7])
+        database.flush()
+        assert lance.dataset(where).count_rows("embedding__congruence_new IS NOT NULL") == 32
+        database.write(first.ids, 5 * first.vectors)
+        database.write(blocks[-1].ids[:2], blocks[-1].vectors[:2])
+        database.flush()
+        there = new_of(database)
+        np.testing.assert_array_equal([there[k] for k in range(8)], 5 * vectors[:8])
+        np.testing.assert_array_equal(there[37], vectors[37])
+        assert 39 not in there
+        database.delete(first.ids[:3])
+        assert database.count("new") == len(there) - 3

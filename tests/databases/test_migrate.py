@@ -779,3 +779,28 @@ def test_rows_that_come_after_the_plan_are_judged_before_they_are_mapped(
         assert migration.verify().passed
         migration.switch()
         assert migration.database.count("new") == 300 + 60 + 60 * (stranger == 2) + 100 * mixed
+
+
+def test_a_checksum_knows_rows_and_not_their_order():
+    rng = np.random.default_rng(0)
+    X, ids, order = (
+        rng.standard_normal((50, 4)).astype(np.float32),
+        pa.array([f"a{k}" for k in range(50)]),
+        rng.permutation(50),
+    )
+    whole = passes.checksum_of(ids, X)
+    assert passes.checksum_of(ids.take(pa.array(order)), X[order]) == whole
+    assert passes.checksum_of(ids[:20], X[:20]) + passes.checksum_of(ids[20:], X[20:]) == whole
+    assert passes.checksum_of(ids, X[::-1]) != whole
+    X[3, 1] = np.nextafter(X[3, 1], 9)
+    assert passes.checksum_of(ids, X) != whole
+
+
+def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(mapping, tmp_path):
+    made = table()
+    begin(made, mapping, tmp_path).run()
+    plain = table(modality=False)
+    begin(plain, mapping, tmp_path / "other", modality="text").run()
+    image, text = (next(one for one, row in made.rows.items() if row["kind"] == kind) for kind in ("image", "text"))
+    assert not np.allclose(made.new[image], plain.new[image], atol=0.05)
+    np.testing.assert_allclose(made.new[text], plain.new[text], atol=2e-6)

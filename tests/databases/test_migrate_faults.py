@@ -11,7 +11,7 @@ from database_contract import Killed, lists
 from congruence import OrthogonalMap
 from congruence.databases import open_database
 from congruence.embeddings import normalize_rows
-from congruence.errors import CorruptFileError, StorageError
+from congruence.errors import CorruptFileError, IdError, StorageError
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.journal import Journal
 
@@ -130,3 +130,11 @@ def test_a_sample_of_other_ids_is_said(damaged):
     for step in (Migration.verify, Migration.fit_thresholds):
         with pytest.raises(CorruptFileError, match="sample has other ids"):
             step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
+
+
+def test_ids_of_several_rows_are_refused_before_anything_is_written(tmp_path, rows, mapping):
+    where = lance_table(tmp_path, rows, [*range(N - 1), 7])
+    before = files(tmp_path)
+    with begin(where, mapping, tmp_path) as migration, pytest.raises(IdError, match="several rows have the id 7"):
+        migration.run()
+    assert files(tmp_path) == before

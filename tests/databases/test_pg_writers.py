@@ -106,7 +106,7 @@ def test_five_writers_lose_no_update_and_see_no_error(server, role):
             database.prepare(3)
             fill(database)
             database.build_index()
-            retry(database, database.switch)
+            retry(database.switch)
             before = sum(done)
             while sum(done) < before + 50 and not errors:
                 time.sleep(0.01)

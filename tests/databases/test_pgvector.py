@@ -636,3 +636,52 @@ def test_tables_are_found_and_chosen(shop):
     with open_database(where, table="pairs", ids="a") as database:
         connection.execute("INSERT INTO pairs VALUES (1, 1, '[1,1]'), (1, 2, '[1,2]'), (2, 1, '[1,1]')")
         assert database.repeated_ids() == ["1"]
+
+
+def test_a_rollback_without_writes_restores_the_schema(shop):
+    where, connection = shop()
+    queries = (
+        "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute "
+        "WHERE attrelid = 'items'::regclass AND attnum > 0 AND NOT attisdropped",
+        "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1",
+        "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass",
+        "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'items'::regclass ORDER BY 1",
+        "SELECT items::text, vector_send(embedding) FROM items ORDER BY id",
+    )
+
+    def state():
+        return [connection.execute(one).fetchall() for one in queries]
+
+    before = state()
+    with open_database(where, table="items") as database:
+        fill(database)
+        database.build_index()
+        database.switch()
+        assert state() != before
+        database.rollback()
+        database.discard()
+    assert state() == before
+
+
+def test_other_users_keep_their_rights(shop):
+    where, connection = shop()
+    connection.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shop TO reader")
+    connection.execute(
+        "GRANT SELECT, DELETE ON items TO reader; GRANT SELECT ON likes TO PUBLIC; GRANT DELETE ON likes TO reader"
+    )
+    try:
+        with open_database(where, table="items") as database:
+            fill(database)
+            database.switch()
+            connection.execute("SET ROLE reader")
+            assert len(rows(connection)) == 9
+            connection.execute("DELETE FROM items WHERE id = 9")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("UPDATE items SET title = ''")
+            connection.execute("RESET ROLE")
+            database.drop_old()
+        connection.execute("SET ROLE reader")
+        assert len(rows(connection)) == 8
+    finally:
+        connection.execute("RESET ROLE")
+        connection.execute("DROP OWNED BY reader; DROP ROLE reader")

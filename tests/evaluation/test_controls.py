@@ -135,3 +135,15 @@ def test_pairs_of_a_joint_space_have_controls(lvis):
     assert row.after > max(row.control_constant, row.control_random_rotation)
     assert scores.get("recall_at_10", row.query, row.against).chance == pytest.approx(10 / 303)
     assert scores.rows[-1] is row
+
+
+def test_on_real_models_the_means_alone_make_most_of_the_cosine(lvis):
+    """The numbers of the documentation: text to text from one CLIP to another, held-out class names."""
+    ids = lvis["names"]
+    a, b = (Embeddings(lvis[f"text_{name}"], ids=ids) for name in ("openai_vitb32", "eva02_b16"))
+    scores = congruence.fit(a, b, holdout=303, check=False).scores_
+    assert scores["held_out_cosine_unmapped"] == pytest.approx(-0.02, abs=0.01)
+    assert scores["held_out_cosine"] == pytest.approx(0.93, abs=0.01)
+    assert scores["held_out_cosine_constant"] == pytest.approx(0.815, abs=0.01)
+    assert scores["held_out_cosine_random_rotation"] == pytest.approx(0.69, abs=0.01)
+    assert scores["held_out_retrieval_at_1"] > 0.98 > 0.01 > scores["held_out_retrieval_chance"]

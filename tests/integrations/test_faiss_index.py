@@ -122,3 +122,9 @@ def test_refusals(tmp_path):
     assert not (tmp_path / "x.faiss").exists()
     with pytest.raises(errors.ParameterError, match="affine"):
         to_faiss_index(MAPS["mlp"], faiss.IndexFlatIP(9))
+
+
+def test_a_name_without_suffix_holds_an_index_if_one_was_given(tmp_path):
+    file_of(make("Flat", faiss.METRIC_L2), tmp_path / "old")
+    export_faiss(MAPPING, tmp_path / "new", index=tmp_path / "old")
+    assert faiss.read_index(str(tmp_path / "new")).ntotal == 200

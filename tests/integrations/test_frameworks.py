@@ -244,3 +244,31 @@ def test_lancedb_failures_are_told_at_once(tmp_path, folder, toy):
     one, none = whole.generate_embeddings(["a cat", None])
     assert none is None
     assert one.shape == (24,)
+
+
+def test_a_failed_load_is_tried_again(bridge):
+    failures = [RuntimeError("not yet")]
+
+    def encode(texts):
+        if failures:
+            raise failures.pop()
+        return new_model(texts)
+
+    vectors = TextVectors(encode, bridge, lazy=True)
+    with pytest.raises(RuntimeError, match="not yet"):
+        vectors(["a cat"])
+    assert vectors(["a cat"]).shape == (1, 24)
+
+
+def test_langchain_async_and_batches(bridge):
+    from congruence.integrations.langchain import CongruenceEmbeddings
+
+    embeddings = CongruenceEmbeddings(Toy(), bridge, batch_size=2)
+
+    async def ask():
+        return await asyncio.gather(embeddings.aembed_documents(QUERIES), embeddings.aembed_query(QUERIES[0]))
+
+    many, one = asyncio.run(ask())
+    np.testing.assert_allclose(many, bridge.transform(new_model(QUERIES), "text", "store"), atol=1e-6)
+    np.testing.assert_allclose(one, bridge.transform(new_model(QUERIES), "text")[0], atol=1e-6)
+    assert embeddings.embed_documents([]) == []

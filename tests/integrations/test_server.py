@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import http.client
 import json
 import logging
 import signal
@@ -12,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -518,3 +521,63 @@ def test_a_second_interrupt_does_not_wait_for_a_model_that_hangs():
             assert server.wait(20) == 0
         finally:
             server.kill()
+
+
+def test_a_window_waits_for_more():
+    sizes = []
+
+    def encode(texts):
+        sizes.append(len(texts))
+        return np.zeros((len(texts), 2), np.float32), [1] * len(texts)
+
+    batcher = Batcher(encode, max_batch=3, window=30.0)
+    for result in [batcher.submit([str(k)]) for k in range(3)]:  # the third fills it: nobody waits half a minute
+        result.result(5)
+    assert sizes == [3]
+    batcher.close()
+
+
+def test_answers_on_one_connection_do_not_mix(served, bridge):
+    connection = http.client.HTTPConnection("127.0.0.1", served.port)
+    for text in TEXTS:
+        body = json.dumps({"model": "old-model", "input": text})
+        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+        answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
+        np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
+    connection.close()
+
+
+def test_one_thread_encodes(bridge):
+    toy = Toy()
+    with running(create_app(bridge, toy, names=["old"])) as server, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: server.post({"model": "old", "input": f"{k}"}), range(8)))
+    assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
+
+
+def test_concurrent_answers_do_not_mix(served, bridge):
+    texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
+
+    async def ask():
+        plain = httpx.AsyncClient(verify=False, timeout=20)
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", http_client=plain) as client:
+            return await asyncio.gather(*(client.embeddings.create(model="old-model", input=text) for text in texts))
+
+    rows = [one.data[0].embedding for one in asyncio.run(ask())]
+    np.testing.assert_allclose(rows, bridge.transform(new_model(texts), "text"), atol=1e-6)
+
+
+def test_the_client_raises_its_own_errors(served):
+    client = served.client()
+    with pytest.raises(openai.NotFoundError, match="not served"):
+        client.embeddings.create(model="gpt", input="x")
+    with pytest.raises(openai.BadRequestError, match="token ids"):
+        client.embeddings.create(model="old-model", input=[1, 2])
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt")
+
+
+def test_the_openai_client_comes_again(bridge, slow):
+    app = create_app(bridge, slow, names=["old"], limits=Limits(max_waiting=1))
+    with running(app) as server, slow.busy(server):
+        threading.Timer(0.2, slow.free.set).start()
+        assert len(server.client(retries=2).embeddings.create(model="old", input="a cat").data) == 1

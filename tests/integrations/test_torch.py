@@ -138,3 +138,10 @@ def test_a_bridge_is_a_module_too():
         np.testing.assert_allclose(bridge.to_torch(modality)(A), bridge.transform(X, modality), atol=1e-6)
     with pytest.raises(ModalityError, match="image, text"):
         Bridge(m).to_torch()
+
+
+def test_rows_may_have_more_axes():
+    module = MAPS["heads"].to_torch()
+    A = torch.as_tensor(X)
+    torch.testing.assert_close(module(A.reshape(4, 5, 6)), module(A).reshape(4, 5, 4))
+    torch.testing.assert_close(module(A[0]), module(A)[0])

@@ -428,3 +428,9 @@ def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
     for read in (matrices, read_embeddings):
         with pytest.raises(errors.CorruptFileError, match="damaged"):
             read(path)
+
+
+def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(errors.CorruptFileError, match="not text"):
+        column_texts(column, "c")

@@ -1,5 +1,6 @@
 """Data that does not fit into memory is refused before it is read."""
 
+import os
 import re
 
 import numpy as np
@@ -81,3 +82,8 @@ def test_memory_that_ends_while_a_file_is_read(damage):
             reading("x.arrow", *damage, pa.ArrowException),
         ):
             ask()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="needs Linux")
+def test_this_machine_has_memory():
+    assert memory.free_memory() > MIB

@@ -105,3 +105,11 @@ def test_names_in_the_records_are_words(chosen, tmp_path):
     assert r"| \<b\> | x |" in text
     assert r"| \_\_all\_\_ | 1 |" in text
     assert not re.search(r"(?<!\\)<script|(?<!\\)\[b|https://", text)
+
+
+def test_a_map_of_no_known_pairs_says_so(tmp_path):
+    mapping = OrthogonalMap().fit(P.X, P.Y)
+    mapping.scores_["alignment"] = {"found": False, "agreement": 0.25, "left_out": 40, "n_restarts": 4, "matches": 260}
+    text = read(mapping, tmp_path)
+    assert "# OrthogonalMap of rows without known pairs: " in text
+    assert "NO: do not use this map" in text

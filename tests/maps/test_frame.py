@@ -356,3 +356,9 @@ def test_what_a_frame_cannot_do_is_refused():
     for rows, words in ((Embeddings(models["a"], range(100, 112)), "[Nn]o item"), (models["a"], "ids for the frame")):
         with pytest.raises(errors.IdError, match=words):
             frame.add("d", rows)
+
+
+def test_adding_exact_data_equals_fitting_on_all():
+    models = world(12, n=40, widths=(7, 9, 7), inner=7)
+    added = CanonicalFrame().fit({name: models[name] for name in "ab"}).add("c", models["c"])
+    np.testing.assert_allclose(added.map("b", "c").transform(models["b"]), models["c"], atol=1e-5)  # items are float32

@@ -396,3 +396,16 @@ def test_saved_maps_keep_all_means(tmp_path):
         np.testing.assert_array_equal(again.for_modality(name).transform(p.X), m.for_modality(name).transform(p.X))
     composed = load(m.then(m).save(tmp_path / "c"))
     np.testing.assert_array_equal(composed.transform(p.X), m.then(m).transform(p.X))
+
+
+def test_constant_anchors_are_refused():
+    with pytest.raises(errors.InputError, match="do not vary together"):
+        OrthogonalMap().fit(np.ones((5, 3)), np.random.default_rng(0).standard_normal((5, 3)))
+
+
+def test_transposed_arrays_survive_saving(tmp_path):
+    """safetensors scrambles arrays that are not contiguous; the inverse's rotation is a transposed view."""
+    p = rigid_problem(100, 5, 7, random_state=6)
+    back = OrthogonalMap().fit(p.X, p.Y).inverse()
+    back.rotation_ = np.asfortranarray(back.rotation_)
+    np.testing.assert_array_equal(load(back.save(tmp_path / "b")).rotation_, back.rotation_)

@@ -281,3 +281,13 @@ def test_a_page_is_replaced_by_force_only_and_nothing_stays_beside_it(tmp_path):
         write_page(path, "<p>")
     write_page(path, "<b>", force=True)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("r.html", "<b>")]
+
+
+def test_the_source_is_the_measure_where_the_target_has_no_images(bundle):
+    half = Bundle(bundle.source, {"text": bundle.target["text"]})
+    means = {"image": (half.source["image"], None)}
+    mapping = congruence.fit(half.source["text"], half.target["text"], holdout=20, check=False, means=means)
+    summary = summarize(mapping, half)
+    row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
+    assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["source"])
+    assert "in the source model itself" in summary["verdict"]["sentence"]

@@ -119,3 +119,17 @@ def test_the_style_sheet_of_pages_has_the_palette():
         said = dict(re.findall(r"--(\w+):(#\w+)", text))
         for name in ("ink", "soft", "faint", "rule", "source", "after", "target", "mid"):
             assert said[name] == COLORS[name][scheme], name
+
+
+def test_marks_stand_where_the_numbers_say():
+    def draw(ax):
+        ax.set_position((0.1, 0.1, 0.8, 0.8))
+        ax.set(xlim=(0, 10), ylim=(0, 1))
+        ax.set_axis_off()
+        ax.plot([0, 5, 10], [0, 0.5, 1], "o", color=COLOR["after"], markersize=4, markeredgewidth=0)
+
+    root = parsed(draw_svg(draw, "t", (100, 100)))
+    dots = [node for node in root.iter(f"{SVG}use")]
+    assert [(node.get("x"), node.get("y")) for node in dots] == [("10", "90"), ("50", "50"), ("90", "10")]
+    assert {looks(node)["fill"] for node in dots} == {"var(--after)"}
+    assert len({node.get("href") for node in dots}) == 1

@@ -538,3 +538,37 @@ def test_train_jam_writes_a_report(here, files, data):
     other = here("train", "sail", *REPORT[2:4], *short, "-o", "other", "--report", "x.html", "--json").ends(0)
     page = (files / "x.html").read_text(encoding="utf-8")
     assert f"On {json.loads(other.out)['scores']['test_pairs']} pairs held out" in page
+
+
+def test_margins_by_task(data):
+    tasks = np.array(["a", "b"] * 20)
+    for name, part in zip("ab", summarize(data, tasks=tasks)["margins"], strict=True):
+        mine = margins_of(data)[tasks == name]
+        assert (part["name"], part["n"], sum(part["counts"])) == (name, 20, pytest.approx(1))
+        assert part["mean"] == pytest.approx(mine.mean())
+        half = len(part["counts"]) // 2
+        assert part["edges"][half] == pytest.approx(0, abs=1e-12)
+        assert sum(part["counts"][half:]) == pytest.approx((mine > 0).mean())
+    assert [part["name"] for part in summarize(data, tasks=np.arange(40) % 10)["margins"]] == ["all"]
+
+
+def test_pairs_held_out_by_fit_are_found_again(data):
+    X, Y = (
+        Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name))
+        for rows, name in ((data.X, "a"), (data.Y, "b"))
+    )
+    options = {"n_components": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
+    mapping = congruence.fit(X, Y, method="cca", **options)
+    got = summarize_training(mapping, X, Y)
+    assert got["held_out"]
+    assert got["between"]["target"] == 11
+    known = np.flatnonzero(~congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(X.ids))
+    with pytest.raises(errors.InputError, match="none of them was held out"):
+        summarize_training(mapping, X.take(known), Y.take(known))
+
+
+def test_too_few_images_to_draw_from_are_said():
+    data = make(images=2, each=2)
+    got = summarize(data, groups=data.groups)
+    assert got["by_task"]["rows"][0]["choice"] is got["by_task"]["options"] is None
+    assert "was not measured" in render_training(got)

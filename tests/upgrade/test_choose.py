@@ -219,3 +219,11 @@ def test_half_the_offset_where_the_targets_mean_is_unknown():
     np.testing.assert_allclose(fixed.transform(Z, "image", "plain"), (Z - a) @ R + b)
     np.testing.assert_allclose(chosen.transform(Z, "image", "plain"), Z @ R + 0.5 * (b - a @ R))
     np.testing.assert_allclose(chosen.transform(Z, "text"), fixed.transform(Z, "text"))
+
+
+def test_the_command_shows_the_choice(here, tmp_path):
+    X, Y, _ = sheared(100)
+    np.savez(tmp_path / "a.npz", X=X, Y=Y)
+    assert "rotation about the means" in here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
+    single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
+    assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"

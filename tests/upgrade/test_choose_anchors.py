@@ -190,3 +190,13 @@ def test_texts_come_in_their_order_and_the_next_commands_name_the_means(here, tm
     assert "congruence fit old.parquet new.parquet --modality text --means image=STORE -o map" in done.out
     report = json.loads(here("lab anchors", "--texts", "-n", 10, "-o", "u.txt", "--json").out)
     assert (report["texts"], len(report["next"])) == (10, 3)
+
+
+def test_the_command_that_is_printed_next_runs(files, store, here):
+    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0].astype(np.float32)
+    np.savez(files / "NEW.npz", v=store.vectors @ turn, id=np.array(store.ids.tolist()))
+    done = here("lab anchors", "s.npz:v", "--ids", "name", "-n", 50, "-o", "a.parquet", "--json")
+    words = json.loads(done.out)["next"].replace("NEW", "NEW.npz:v").split()
+    done = here(*words[1:])
+    assert done.code == 0, done.err
+    np.testing.assert_allclose(congruence.load(files / "map").rotation_, turn, atol=1e-4)

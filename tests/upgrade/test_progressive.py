@@ -7,6 +7,7 @@ from congruence import Embeddings, OrthogonalMap, ProcrustesHeads, errors, persi
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
+from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
 from congruence.upgrade.progressive.texts import Scale, read_facts
 
@@ -249,3 +250,33 @@ def test_a_factor_stored_beside_each_row_brings_scores_onto_one_scale(problem, m
             fit_origin_scale(*sides)
     with pytest.raises(InputError, match="no texts"):
         start(problem, mapping, texts=None, new_texts=None).origin_scale()
+
+
+def test_a_forecast_changes_nothing(problem, mapping):
+    asked = []
+    for look in (False, True):
+        plan = start(problem, mapping, order="random")
+        for ids in plan.batches(20, budget=60):
+            plan.update(ids, problem.target_images[ids])
+            if look:
+                plan.forecast()
+        asked.append(set(np.flatnonzero(plan.embedded).tolist()))
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(("noise", "wins"), [(0.1, True), (3.0, False)])
+def test_the_verdict_of_the_first_20_measured_rows_is_what_the_run_comes_to(noise, wins):
+    """An old model that says too little is told long before half of the store is re-embedded."""
+    p = upgrade_problem(400, 16, source_noise=noise, target_noise=0.1, random_state=0)
+    first = OrthogonalMap().fit(p.source_texts[:WORDS], p.target_texts[:WORDS], modality="text")
+    plan = start(p, first.recenter(p.source_images, None, modality="image", offset=0.5), meter_share=0.5)
+    said = []
+    for ids in plan.batches(40, share=0.5):
+        plan.update(ids, p.target_images[ids])
+        if len(plan.measured) >= 20:
+            said.append((plan.embedded.mean(), plan.forecast(target=0.9).verdict))
+    near = [(rows @ p.target_texts[:WORDS].T).argmax(axis=1) for rows in (plan.store(), p.target_images)]
+    assert ((near[0] == near[1]).mean() >= 0.9) == wins
+    share, verdict = said[0]
+    assert share <= 0.3
+    assert (verdict == "re-embed everything") == (not wins)

@@ -337,3 +337,26 @@ def test_a_single_row_may_be_anything():
     nothing = rest_interval(x, 50, weights=np.zeros(3), rest_weights=np.ones(50))
     assert np.isnan(nothing[0])
     assert nothing[1:] == (0.0, 1.0)
+
+
+def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
+    errors, naive = [], []
+    for seed in range(8):
+        p, plan = start(seed, order="entropy", kind={"source_noise": 0.9, "shared": 0.2})
+        chosen = []
+        for ids in plan.batches(60, share=0.4):
+            plan.update(ids, p.target_images[ids])
+            chosen += ids.tolist()
+        true, share = truth(plan, p)["cosine"], plan.meter().share
+        errors.append(plan.meter().store["cosine"].value - true)
+        cosine = np.einsum("ij,ij->i", plan.transform(p.source_images), p.target_images)
+        naive.append(share + (1 - share) * cosine[chosen].mean() - true)
+    assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 1e-3
+    assert abs(np.mean(naive)) > 2 * abs(np.mean(errors))  # rows of the fit flatter it
+
+
+def test_equal_weights_change_nothing():
+    p, plan = start(0, weights=np.full(300, 2.0))
+    store = run(plan, p, 0.2).meter().store
+    assert store["weighted cosine"].to_dict() == pytest.approx(store["cosine"].to_dict(), abs=1e-6)
+    assert store["weighted agreement"].value == pytest.approx(store["agreement"].value)

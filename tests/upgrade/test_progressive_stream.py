@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from congruence import persist
+from congruence import Embeddings, persist
 from congruence.errors import CorruptFileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
 from congruence.io import open_source
 from congruence.upgrade.progressive import Progressive, progressive, state
@@ -317,3 +317,11 @@ def test_nothing_else_is_replaced_and_a_full_disk_leaves_the_last_stage(
     with pytest.raises(StorageError):
         plan.save(tmp_path / "plan", force=True)
     assert Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem)).meter().n_embedded == 40
+
+
+def test_an_opened_store_keeps_its_ids(problem, mapping, on_disk, tmp_path):
+    np.savez(tmp_path / "old.npz", vectors=on_disk, ids=np.arange(400, 800))
+    both = open_source(tmp_path / "old.npz"), Embeddings(np.array(on_disk), ids=np.arange(400, 800))
+    plan, memory = (Progressive(mapping, old, **given(problem)) for old in both)
+    assert plan.ids.tolist() == memory.ids.tolist()
+    assert next(plan.batches(30)).tolist() == next(memory.batches(30)).tolist()

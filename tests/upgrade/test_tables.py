@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from congruence import OrthogonalMap, Space
 from congruence.errors import ColumnsWarning, DtypeError, ParameterError, ShapeError
-from congruence.io import open_source, read_embeddings
+from congruence.io import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
 
@@ -332,3 +332,16 @@ def test_wide_columns_do_not_fill_the_memory(tmp_path):
     transform_file(MAP, open_source(tmp_path / "in.parquet"), tmp_path / "out.parquet", callback=seen.append)
     assert max(seen) <= 25
     assert load(tmp_path / "out.parquet").column("photo").equals(table.column("photo"))
+
+
+def test_a_growing_dictionary_reaches_an_arrow_file(tmp_path):
+    """Row groups of Parquet have dictionaries of their own, an Arrow file has one a column."""
+    words = pa.chunked_array([pa.array(one).dictionary_encode() for one in (["a", "b", None], ["b", "c", "a"])])
+    table = pa.table({"word": words, "v": pa.array(P.X[:6].tolist(), pa.list_(pa.float64(), 4))})
+    save(table, tmp_path / "in.parquet", 3)
+    source = open_source(tmp_path / "in.parquet")
+    with open_sink(tmp_path / "out.arrow", n=6, dim=4, dtype="f8", columns=source.columns) as sink:
+        for ids, block, rows in source.scan_table(batch=3):
+            sink.write(ids, block, rows)
+            sink._groups.flush()
+    assert load(tmp_path / "out.arrow").column("word").to_pylist() == ["a", "b", None, "b", "c", "a"]

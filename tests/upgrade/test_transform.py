@@ -209,3 +209,14 @@ def test_zero_rows_stay_zero(tmp_path):
     X[4] = 0
     transform_file(m, store(tmp_path / "in.npy", X), tmp_path / "out.npy", allow_zero_rows=True)
     np.testing.assert_allclose(norms(np.load(tmp_path / "out.npy")), [1] * 4 + [0] + [1] * 4, atol=1e-12)
+
+
+def test_tensors_too_leave_as_unit_rows():
+    torch = pytest.importorskip("torch")
+    X = torch.tensor(P.X[:9], requires_grad=True)
+    for m, side in ((OrthogonalMap(), {}), (CCAMap(n_components=5), {"side": "source"})):
+        out = m.fit(P.X[:200], unit(P.Y[:200])).transform_embeddings(X, **side)
+        np.testing.assert_allclose(norms(out.detach().numpy()), 1, atol=1e-12)
+        out[:, 0].sum().backward()  # through the norm as well
+        as_mapped = m.transform_embeddings(X, normalize=False, **side).detach().numpy()
+        np.testing.assert_allclose(as_mapped, m.transform(P.X[:9]), atol=1e-12)

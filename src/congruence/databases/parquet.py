@@ -385,12 +385,12 @@ class TableFile:
             self._rewrite_parquet(target, column, schema, filled)
         else:
             options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-            with open_arrow(self.path) as (_, streamed, batches):
+            with open_arrow(self.path) as (_, streamed, _):
                 new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
-                with new_writer(str(target), schema, options=options) as writer:
-                    for batch in batches:
-                        writer.write_batch(filled(start, batch.select(others) if others else _placeholder(len(batch))))
-                        start += len(batch)
+            with new_writer(str(target), schema, options=options) as writer:
+                for batch in _arrow_batches(self.path):
+                    writer.write_batch(filled(start, batch.select(others) if others else _placeholder(len(batch))))
+                    start += len(batch)
         copy_mode(self.path, target)
 
     def _rewrite_parquet(
@@ -425,6 +425,12 @@ class TableFile:
                     batch = filled(first, piece)
                     writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(len(batch), 1))
                 start += group.rows
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a file; as a generator it takes no error of what is written meanwhile for one of reading."""
+    with open_arrow(path) as (_, _, batches):
+        yield from batches
 
 
 def _chunks(file: Any, column: str, others: bool = False) -> Iterator[tuple[str, Any]]:

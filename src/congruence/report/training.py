@@ -191,9 +191,7 @@ def _check_options(
                 raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
         if groups is None and items is None:
-            raise ParameterError(
-                "Got pictures without the names of the images.", "Pass `groups=…` or `items=…` with the names."
-            )
+            raise ParameterError("Got pictures without the names of the images.", "Pass them as `groups=…`.")
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 

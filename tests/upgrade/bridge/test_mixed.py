@@ -123,3 +123,11 @@ def test_bad_input(world, change, error, said):
     bridge, queries, old, new = world
     with pytest.raises(error, match=said):
         search_mixed(bridge, queries[:4], **{"old": old[:90], "new": new[90:], **change})
+
+
+def test_one_query_gives_one_list(world):
+    bridge, queries, old, new = world
+    one, many = (search_mixed(bridge, q, old[:90], new[90:], k=3) for q in (queries[0], queries[:1]))
+    assert one.ids.shape == (3,)
+    assert np.array_equal(one.ids, many.ids[0])
+    assert np.array_equal(one.scores, many.scores[0])

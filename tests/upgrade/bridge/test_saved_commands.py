@@ -61,3 +61,27 @@ def test_transform_maps_queries_as_the_bridge_does(here, files, bridge, normaliz
     assert here("transform", "bridge", "q.npz:v", "-o", "i.npy", "--modality", "image", "--normalize", "yes").code == 0
     found = congruence.read_embeddings(files / "i.npy").vectors
     np.testing.assert_allclose(found, Bridge(bridge.map).transform(NEW[120:], "image"), atol=2e-6)
+
+
+def test_a_report_measures_the_map_of_a_bridge(here, files, bridge, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "congruence.report.summarize", lambda mapping, *_, **__: seen.append(mapping) or {"verdict": {"sentence": "."}}
+    )
+    monkeypatch.setattr("congruence.report.render", lambda summary: "")
+    here("report", "bridge", "sample", "-o", "r.html").ends(0)
+    np.testing.assert_array_equal(seen[0].matrix, bridge.map.matrix)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "map has means of image, text"),
+        (("--modality", "audio"), "audio"),
+        (("--modality", "text", "--inverse"), "Got --inverse for a bridge"),
+        (("--modality", "text", "--side", "second"), "Leave out --side"),
+    ],
+)
+def test_transform_refuses_what_no_bridge_does(here, files, arguments, said):
+    here("transform", "bridge", "q.npz:v", *arguments, "-o", "x.npy").refused(said)
+    assert not (files / "x.npy").exists()

@@ -237,3 +237,26 @@ def test_the_command_says_what_is_missing(here, files):
         assert done.code == 2
         assert says in done.err, done.err
         assert done.err.count("\n") == 1
+
+
+def test_a_bridge_where_a_map_is_asked_for_is_refused(here, files):
+    Bridge.load(files / "map").save(files / "saved")
+    asked = ("--old-text", "queries.npz:v", "--new-text", "queries_old.npz:v")
+    here("lab evaluate", "saved", *asked).refused("Got a bridge in saved; expected a map")
+
+
+def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
+    np.savez(files / "bank.npz", v=NEW[:120])
+    done = here(*COMMAND, *MORE, "--set", "hubness=csls", "--set", "bank=bank.npz", "--json").ends(0)
+    expected = bridge.evaluate(**sides, hubness="csls", bank=NEW[:120])
+    assert [one["scores"] for one in json.loads(done.out)["systems"]] == [one.scores for one in expected.systems]
+
+
+def test_the_same_model_needs_no_translation():
+    same = Bridge(OrthogonalMap(shrinkage="full").fit(OLD, OLD)).fit_thresholds(OLD[:100], OLD[:100], ROWS_OLD)
+    for cut in (-0.3, 0.2, 0.6):
+        found = same.translate(cut)
+        assert found.value == pytest.approx(cut, abs=1e-4)
+        # Only rounding lies between the two, and the folds' own choice of quantiles.
+        assert found.fpr == pytest.approx(found.fpr_old, abs=2e-3)
+        assert found.recall is found.recall_old is found.recall_interval is None  # rows without ids

@@ -154,3 +154,20 @@ def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
     other[7] = -other[7]  # not of the first part, by which the penalty is chosen without it
     changed = np.abs(again(other, 200)[200] - many[200]).max(axis=1)
     assert changed[7] < 1e-6 < changed[part != part[7]].min()
+
+
+@pytest.mark.long
+def test_a_large_store_has_more_rows_to_refit_on():
+    p = problem(120, shear=0.8, source_noise=0.1, target_noise=0.1)
+    images = [{"image": Embeddings(rows)} for rows in (p.source_images, p.target_images)]
+    options = {"method": "orthogonal"}
+    few, many = (certify(*images, rows=rows, **options).progressive["value"] for rows in (100, 100_000))
+    assert few[0] == many[0]  # nothing is re-embedded
+    assert many[1] > few[1] + 0.01  # on 2 rows of the small store nothing is refitted
+
+
+@pytest.mark.long
+def test_without_the_stores_size_no_costs_are_made_up():
+    costs = certified(problem(120, spread=0.3), 120).costs
+    assert [way["items"] for way in costs] == [0, 0, None, None]
+    assert {(way["minutes"], way["price"]) for way in costs} == {(None, None)}

@@ -189,3 +189,17 @@ def test_the_page_is_whole_and_self_contained():
         assert "<script" not in page
         assert page.count("<svg") == 2 + (certificate.task != "overlap@10" and "overlap@10" in certificate.strategies)
         assert certificate.verdict.headline[1:] in page
+
+
+@pytest.mark.long
+def test_text_queries_of_other_items(folder, tmp_path):
+    p = upgrade_problem(60, 24, random_state=1)
+    np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
+    place, images = tmp_path / "texts.npz", files(folder, "image")
+    texts = ["--queries", f"{place}:new", "--old-queries", f"{place}:old"]
+    # The files' column of ids names items of the store; these texts have none.
+    data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
+    assert data["task"] == "graded_text_overlap@10"
+    assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
+    with pytest.raises(CongruenceError, match="--queries too"):
+        run(*images, *texts[2:], *QUICK)

@@ -57,3 +57,22 @@ def test_lifting_and_redrawing():
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
     gains = [curve.redraw(rng).gain(640) for _ in range(40)]
     assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
+
+
+def test_noise_and_a_steep_start_promise_no_more_than_comes():
+    """Scores level off faster than any power from 0.5 on: what the first sizes gain is not what the last ones will."""
+    sizes = np.array([6, 10, 17, 30, 51, 87, 147, 250])
+    rng = np.random.default_rng(0)
+
+    def score(n):
+        return 0.8 - 0.5 * np.exp(-n / 20.0) - 0.5 / n
+
+    scores = [score(sizes) + 0.03 * rng.standard_normal((10, 8)) for _ in range(50)]
+    expected = [LearningCurve.through(sizes, one, 250).gain(250) for one in scores]
+    assert np.mean(expected) - (score(500) - score(250)) < 0.008
+
+
+def test_noise_that_falls_is_a_flat_curve():
+    curve = LearningCurve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
+    assert curve.gain(1000) == 0
+    assert curve.enough(0.6, 10**6) is None

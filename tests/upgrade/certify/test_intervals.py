@@ -110,3 +110,11 @@ def test_scores_at_one_leave_the_ratio_some_room():
     assert 0.9 < low < 0.97
     assert 1.03 < high < 1.1
     assert intervals.ratio_interval(0.0, 0.02, np.eye(50)[:, :2]) == (0.0, float("inf"))
+
+
+def test_hits_that_come_together_have_a_wider_interval():
+    rng = np.random.default_rng(0)
+    influence = (rng.random(200) < 0.5).astype(float)
+    narrow = intervals.rate_interval(0.5, influence)
+    wide = intervals.rate_interval(0.5, 3 * (influence - 0.5) + 0.5)
+    assert wide[1] - wide[0] > 2.5 * (narrow[1] - narrow[0])

@@ -3,7 +3,7 @@
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.upgrade.certify import Criteria
+from congruence.upgrade.certify import Criteria, Verdict
 from congruence.upgrade.certify.verdict import decide
 
 
@@ -109,3 +109,8 @@ def test_progressive_stands_where_only_re_embedding_would_do(ways, more, rows, a
     assert found.share == (0.1 if action == "progressive" else None)
     if action == "progressive":
         assert decide(ways, never, Criteria(), share=never, **result).action == "re-embed"
+
+
+def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
+    assert Verdict("keep", None, "", "", {"keep": 0.93, "map": 0.07}).settled
+    assert not Verdict("keep", None, "", "", {"keep": 0.6, "map": 0.4}).settled
