@@ -7,7 +7,9 @@ import json
 import logging
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,8 +134,6 @@ class Milvus(CollectionDatabase):
         if file is not None:
             self._check_file(file)
         pymilvus = require("pymilvus", extra="milvus")
-        for name in _LOGS:
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         if file is not None:
             require("milvus_lite", extra="milvus")
             options: dict[str, object] = {"uri": str(file)}
@@ -147,7 +147,7 @@ class Milvus(CollectionDatabase):
                 "db_name": database,
                 "timeout": _TIMEOUT,
             }
-        with self._errors():
+        with self._errors(), _silent():
             try:
                 return pymilvus.MilvusClient(**options)
             except Exception as error:
@@ -200,7 +200,7 @@ class Milvus(CollectionDatabase):
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
         if self._file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
-        with self._errors():
+        with self._errors(), _silent():
             result = getattr(self._client, name)(*args, **kwargs)
             # The client returns a lazy sequence: read it here, where errors are translated.
             return [dict(row) for row in result] if name == "query" else result
@@ -495,3 +495,22 @@ class Milvus(CollectionDatabase):
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in _STATE}
+
+
+_own = threading.local()
+
+
+def _is_users(record: logging.LogRecord) -> bool:
+    return not getattr(_own, "calls", 0)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the errors of our own calls, which are raised anyway, out of the client's log; not those of the user's."""
+    for name in _LOGS:
+        logging.getLogger(name).addFilter(_is_users)  # the same filter is added once
+    _own.calls = getattr(_own, "calls", 0) + 1
+    try:
+        yield
+    finally:
+        _own.calls -= 1
