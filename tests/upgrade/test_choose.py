@@ -151,11 +151,13 @@ def test_the_choice_repeats_and_depends_on_its_seed():
     assert choose_map(*rotated(420), **single).repeats == 1
 
 
-def test_copies_share_a_fold_and_are_one_item():
+@pytest.mark.parametrize("single_modality", [True, False])
+def test_copies_share_a_fold_and_are_one_item(single_modality):
     X, Y = rotated(40, d=30, noise=1.0)
-    once, copies = choose_map(X, Y, single_modality=True), (np.repeat(X, 3, axis=0), np.repeat(Y, 3, axis=0))
+    once = choose_map(X, Y, single_modality=single_modality)
+    copies = np.repeat(X, 3, axis=0), np.repeat(Y, 3, axis=0)
     # Were a copy fitted on, its twin would be found; were it another item, twins would take each other's place.
-    again = choose_map(*copies, single_modality=True).tried[0]  # the rotation; a penalty depends on the number of rows
+    again = choose_map(*copies, single_modality=single_modality).tried[0]  # a penalty depends on the number of rows
     assert again["score"] == pytest.approx(once.tried[0]["score"])
 
 
