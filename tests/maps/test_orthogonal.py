@@ -326,7 +326,7 @@ def test_recentering_keeps_the_rotation_and_swaps_the_means():
     np.testing.assert_allclose(m.recenter(rows, Embeddings(rows)).source_mean_, rows.mean(0))
     with pytest.raises(errors.ShapeError, match="source_mean of width 5"):
         m.recenter(np.ones(5))
-    with pytest.raises(errors.ModalityError, match="means for image.*recenter"):
+    with pytest.raises(errors.ModalityError, match="means for image"):
         m.for_modality("text")
 
 

@@ -505,7 +505,7 @@ class OrthogonalMap(AffineMap):
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
             f"Got `modality={modality!r}`; the map has means for {', '.join(known)}.",
-            "Add its means with recenter, or `means=…` of fit.",
+            f"Fit it with the means of {modality} too: see the option means of fit.",
         )
 
     def update_means(
