@@ -492,7 +492,7 @@ def test_a_server_that_is_started_again_goes_on(shop, server):
                 call()
             assert "s3cret" not in str(caught.value)
         server.start()
-        Retry(first=0.01)(database, lambda: write(database, block))
+        Retry(first=0.01).of(database)(write, database, block)
         assert database.count("new") == 9
         database.switch()
         assert database.stage() is Stage.SWITCHED

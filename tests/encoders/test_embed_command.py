@@ -40,7 +40,9 @@ def test_images_and_texts_of_one_model_meet_in_one_space(here, clip, folder, ima
     assert texts.ids.tolist() == ["t0", "t1", "t2", "t3"]
     assert texts.space.model == got.space.model
     assert texts.space.modality == "text"
-    here("fit", "i.parquet", "i.parquet", "-o", "map").ends(0)  # what was embedded is what the other commands read
+    np.save(tmp_path / "turned.npy", -got.vectors)
+    # What was embedded is what the other commands read.
+    here("fit", "i.parquet", "turned.npy", "--ids", "none", "-o", "map").ends(0)
 
 
 def test_the_output_is_never_the_input(here, bert, tmp_path):
