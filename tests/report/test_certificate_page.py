@@ -36,6 +36,7 @@ def test_what_to_do_comes_first_and_theorems_are_folded(page):
     assert "<details open" not in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_number_is_visible_without_scrolling(page, look, tmp_path, width):
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
