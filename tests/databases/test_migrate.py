@@ -529,7 +529,7 @@ def test_rows_that_may_be_of_any_model_are_refused_from_a_share_on(share, tmp_pa
             assert not migration.plan().refused
             migration.run()
         else:
-            with pytest.raises(errors.SpaceMismatchError, match=r"% unknown.*allow-unknown"):
+            with pytest.raises(errors.SpaceMismatchError, match=r"% unknown.*allow_unknown"):
                 migration.run()
             assert made.made is None
             migration.run(allow_unknown=True)

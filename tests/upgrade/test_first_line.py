@@ -208,3 +208,9 @@ def test_what_is_shown_says_what_was_chosen_and_draws_it(both):
     with pytest.warns(DegenerateWarning):
         few = congruence.fit(A[:4], B[:4])
     assert few._repr_html_().count("<rect") == 1
+
+
+@pytest.mark.parametrize("means", [A, [A], "image", 3])
+def test_means_that_are_no_mapping_are_refused(means):
+    with pytest.raises(ParameterError, match="no mapping"):
+        congruence.fit(A, B, modality="text", means=means)

@@ -220,3 +220,16 @@ def test_tensors_too_leave_as_unit_rows():
         out[:, 0].sum().backward()  # through the norm as well
         as_mapped = m.transform_embeddings(X, normalize=False, **side).detach().numpy()
         np.testing.assert_allclose(as_mapped, m.transform(P.X[:9]), atol=1e-12)
+
+
+def test_rows_that_record_another_modality_are_refused_unless_nothing_is_checked(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 6))
+    mapping = OrthogonalMap().fit(X, X[:, ::-1], modality="text").recenter(X + 1, X, modality="image", use=False)
+    np.save(tmp_path / "images.npy", X)
+    images, out = open_source(str(tmp_path / "images.npy"), space=Space(modality="image")), tmp_path / "out.npy"
+    with pytest.raises(ModalityError, match="record image"):
+        transform_file(mapping, images, out, modality="text")
+    assert not out.exists()
+    transform_file(mapping, images, out, modality="text", check=False)
+    transform_file(mapping, images, tmp_path / "again.npy")
+    assert (np.load(out) != np.load(tmp_path / "again.npy")).any()

@@ -144,7 +144,7 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
-    others = _read_means(means or {}, split)
+    others = _read_means({} if means is None else means, split)
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
     scores["distinct"] = count_distinct(train.source.vectors)
@@ -276,6 +276,10 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
         given = as_embeddings(rows, name)
         return given.take(~split.held_out(given.ids))
 
+    if not isinstance(means, Mapping):
+        raise ParameterError(
+            "Got `means` that are no mapping from modality to rows.", "Pass means={'image': (old images, new images)}."
+        )
     out: Means = {}
     for name, of in means.items():
         sides: Any = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of

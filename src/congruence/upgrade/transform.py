@@ -23,7 +23,7 @@ from congruence._utils.records import digest_of
 from congruence._utils.validation import RowNames, check_rows
 from congruence.compare.origins import JUDGED, judge
 from congruence.embeddings import Space, check_space, has_unit_rows
-from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ParameterError
+from congruence.errors import ColumnsWarning, CorruptFileError, InputError, ModalityError, ParameterError
 from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.columns import TableRows
 from congruence.io.dataset import DataSet, Fragment
@@ -67,6 +67,11 @@ class BlockMap:
         device: str | None = None,
     ) -> None:
         assert space.dim is not None
+        if check and modality and space.modality and modality != space.modality:
+            raise ModalityError(
+                f"Got `modality={modality!r}` for rows that record {space.modality}.",
+                f"Pass `modality={space.modality!r}`, or `check=False` if the record is wrong.",
+            )
         wanted = modality or space.modality
         self.mapped = mapping.for_modality(wanted).for_role("store")
         # A width that does not fit is caught here too, before any work.

@@ -106,7 +106,7 @@ def make_tables(
     fewest = min(len(rows) for name, rows in right.items() if not by_class or name != query or stored not in right)
     if what == "anchors" and fewest < FEWEST:
         raise TooFewAnchorsError(
-            f"Both models have {fewest} anchors; certify needs {FEWEST}.", "Encode more items with both models."
+            f"Both models have {fewest} anchors; a certificate needs {FEWEST}.", "Encode more items with both models."
         )
     dropped = sum(map(len, source.values())) - sum(map(len, left.values()))
     return PairedTables(ids, left, right, stored, query, classes, dropped)

@@ -176,9 +176,9 @@ def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) 
             parts.setdefault(name, []).append(rows[[name == one for one in names]])
     for modality, rows_of_one in parts.items():
         found = judge(mapper.map, np.concatenate(rows_of_one), modality)
-        fix = f"{found.fix} A condition selects rows (--rows, `rows=…`)"
         doubt = found.outcome in ("unrelated", "unlike")
-        fix += "; --allow-unknown (`allow_unknown=True`) maps them all." if doubt else "."
+        fix = f"{found.fix} A condition selects rows: run with `rows=…`."
+        fix += " To map them all, run with `allow_unknown=True`." if doubt else ""
         outcome = "unknown" if doubt and allow_unknown else "bad" if doubt or found.outcome == "ask" else found.outcome
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
         yield {**check, "detail": found.detail, "fix": fix}
