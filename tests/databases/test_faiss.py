@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow
+from database_contract import NASTY, DatabaseContract, UserRow, make_rows
 from failing_files import FailingFiles
 from lazy_module import LazyModule
 
 from congruence.databases import open_database
 from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
+from congruence.upgrade.migrate import Migration
 
 faiss = LazyModule("faiss")
 
@@ -131,3 +132,18 @@ def test_repeated_ids_empty_indexes_and_options_without_use(tmp_path):
     faiss.write_index(faiss.IndexFlatL2(4), where)
     with pytest.raises(ShapeError, match="is empty"):
         open_database(where)
+
+
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "IDMap2,IVF4,Flat"])
+def test_an_inverted_file_of_few_rows_is_verified(tmp_path, factory):
+    vectors = make_rows("int")[1]
+    index = faiss.index_factory(vectors.shape[1], factory)
+    index.train(vectors)
+    index.add_with_ids(vectors[:5], np.arange(5))
+    faiss.write_index(index, str(tmp_path / "few.faiss"))
+    mapping, _ = DatabaseContract().rotated(vectors)
+    where, options = open_database(tmp_path / "few.faiss"), {"journal": tmp_path / "journal", "modality": "image"}
+    with Migration(where, mapping, **options) as migration:
+        migration.run()
+        assert migration.verify().index_recall == 1
+        migration.switch()

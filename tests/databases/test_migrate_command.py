@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import sqlite3
 import sys
 
+import duckdb
 import numpy as np
 import pytest
 from memory_database import MemoryDatabase
@@ -99,7 +101,7 @@ def test_every_next_command_can_be_copied_and_needs_no_option_twice(run, made, m
 def test_new_vectors_that_nobody_sees_are_removed_with_what_was_kept(run, made, tmp_path, action):
     run("run", "--map", "map", "--yes", "--journal", "j").ends(0)
     done = run(action, "--yes").ends(0)
-    assert next_command(done) == ["run", "--from", "FOLDER"]
+    assert next_command(done) == ["run", "--map", "map"]
     assert made.made is None
     assert [path.name for path in (tmp_path / "j").iterdir()] == ["map"]
 
@@ -415,3 +417,16 @@ def test_an_address_shows_no_secret():
     local = ("milvus:///a/my.db", "qdrant:///folder", "sqlite:////abs/x.db", "chroma://./folder", "postgresql:///db")
     for text in local:
         assert Address.parse(text).shown == text  # the next command is printed with it
+
+
+@pytest.mark.parametrize("name", ["a.sqlite", "a.duckdb", "lancedb://a"])
+def test_a_database_without_tables_says_so(here, mapping, tmp_path, name):  # noqa: F811
+    mapping.save(tmp_path / "map")
+    what = "vec0 tables" if name == "a.sqlite" else "tables"
+    (tmp_path / "a").mkdir()
+    sqlite3.connect(tmp_path / "a.sqlite").execute("VACUUM").connection.close()
+    duckdb.connect(str(tmp_path / "a.duckdb")).close()
+    here("migrate", name, "plan", "--map", "map").refused(f"{name} has no {what}")
+    done = here("migrate", name, "switch").ends(2)
+    assert f"No migration of this database has begun here. {name} has no {what}" in done.err
+    assert f"congruence migrate {name} run" in done.err

@@ -1,14 +1,18 @@
 """.npy files: the contract on matrices that NumPy saves, and special cases."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow, make_rows
 from failing_files import FailingFiles
+from processes import fork
 
 from congruence.databases import open_database
-from congruence.errors import MigrationError
+from congruence.errors import MigrationError, StorageError
 from congruence.upgrade.migrate import Migration
 
 
@@ -35,7 +39,25 @@ class TestNpy(FailingFiles, DatabaseContract):
 
     def user_rows(self, where, **names):
         ids = np.load(Path(where).parent / "ids.npy").tolist()
-        return {one: UserRow(row.tobytes(), {}) for one, row in zip(ids, np.load(where), strict=True)}
+        return {
+            one: UserRow(row.tobytes(), {}) for one, row in zip(ids, np.load(where).astype(np.float32), strict=True)
+        }
+
+    def user_add(self, where, one, vector, others, **names):
+        self.save(where, {**self.user_rows(where), one: UserRow(vector.tobytes(), {})})
+
+    def user_delete(self, where, one, **names):
+        self.save(where, {name: row for name, row in self.user_rows(where).items() if name != one})
+
+    def save(self, where, rows):
+        np.save(where, np.stack([np.frombuffer(row.vector, np.float32) for row in rows.values()]))
+        np.save(Path(where).parent / "ids.npy", np.array(list(rows)))
+
+    def give(self, where, situation):
+        np.save(where, np.load(where).astype(np.float64))
+
+    def rules(self, where):
+        return np.load(where).dtype
 
     def user_change(self, where, one, vector, others):
         rows = np.load(where)
@@ -62,3 +84,24 @@ def test_a_file_that_was_written_after_the_switch_is_not_rolled_back(tmp_path):
         ):
             migration.rollback(new_rows)
     assert len(np.load(where)) == len(vectors) + 5
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_cannot_be_written_is_found_by_the_plan(tmp_path):
+    vectors = make_rows("int")[1]
+    mapping, _ = DatabaseContract().rotated(vectors)
+    open_to_all = Path(tempfile.mkdtemp())
+    np.save(open_to_all / "vectors.npy", vectors)
+
+    def plan(found):
+        os.seteuid(65534)
+        for journal, value in ((open_to_all / "j", 1), (Path("/tmp/j"), 2)):
+            with pytest.raises(StorageError, match="creating a file in"):
+                Migration(open_database(open_to_all / "vectors.npy"), mapping, journal=journal, modality="image").plan()
+            found.value += value
+
+    open_to_all.chmod(0o555)
+    try:
+        assert fork(plan) == (0, 3)
+    finally:
+        shutil.rmtree(open_to_all)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow, lists, run
+from database_contract import DIM, NASTY, DatabaseContract, UserRow, lists, run
 from failing_files import FailingFiles
 
 from congruence import Space
@@ -70,6 +70,9 @@ class TestParquet(FailingFiles, DatabaseContract):
             rows = rows.append_column("second", vectors)
         elif situation == "comment":
             rows = rows.set_column(place, field.with_metadata({"of": "the photo"}), vectors)
+        elif situation == "type":
+            wide = vectors.cast(pa.list_(pa.float64(), DIM))
+            rows = rows.set_column(place, "embedding", wide)
         elif situation == "NOT NULL":
             rows = rows.set_column(place, field.with_nullable(False), vectors)
         self.write(rows, Path(where))
@@ -187,7 +190,7 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
     spaces = [json.loads((found.schema.field(name).metadata or {}).get(b"congruence.space", b"{}")) for name in "ab"]
     assert [spaces, b"congruence.space" in found.schema.metadata] == [[{"model": "new", "dim": 1}, {}], False]
     assert found["a"].to_pylist() == [[1.0], None, [3.0]]
-    assert found["a"].type.value_type == pa.float32()
+    assert found["a"].type.value_type == pa.float64()
     assert pa.types.is_large_list(found["a"].type)
     assert found.drop_columns(["a"]).equals(table.drop_columns(["a"]))
 

@@ -381,6 +381,7 @@ class Judgement:
     - ``shares``: Share of the distinct rows of each kind, in words.
     - ``modality``: Modality that was given, or that the rows clearly are of.
     - ``detail``, ``fix``: What was found, and what to do.
+    - ``strange``: The distinct rows, shape (n, d), that are like those of no model.
     """
 
     outcome: str
@@ -388,6 +389,7 @@ class Judgement:
     modality: str | None
     detail: str
     fix: str = ""
+    strange: np.ndarray | None = None
 
     def refuse(self, place: str, fix: str = "") -> None:
         """Raise ModalityError or SpaceMismatchError if the map must not be applied to the rows of ``place``."""
@@ -436,7 +438,7 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     said = modality or (chosen.partition(".")[2] or None if clear else None)
     if chosen and counted(len(odd)):
         if kinds[chosen].excludes(odd):
-            return Judgement("unrelated", shares, said, found, _OTHERS)
+            return Judgement("unrelated", shares, said, found, _OTHERS, odd)
         clear = False
     # Rows that are all unlike the only modality that a map knows may be of another one.
     options = " or ".join(f"`modality={name!r}`" for name in own if name)
@@ -445,8 +447,8 @@ def judge(mapping: Map, rows: np.ndarray, modality: str | None = None, side: str
     good = clear and kinds[chosen].tells_unrelated and not counted(kinds[chosen].unusual(rows))
     good &= len(rows) >= _COUNT and wrong + len(odd) <= _SHARE * len(rows)  # one of few rows is a large share
     if counted(len(odd)) or wrong >= max(_COUNT, _UNSURE * len(rows)):
-        return Judgement("unlike", shares, said, found, _OTHERS)
-    return Judgement("good" if good else "unknown", shares, said, found)
+        return Judgement("unlike", shares, said, found, _OTHERS, odd)
+    return Judgement("good" if good else "unknown", shares, said, found, strange=odd)
 
 
 def check_means(modality: str, rows: Sequence[np.ndarray | None], pairs: Sequence[np.ndarray]) -> None:

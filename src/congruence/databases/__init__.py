@@ -34,6 +34,7 @@ from congruence.databases._base import (
 )
 from congruence.databases._collections import CollectionDatabase, Collections
 from congruence.databases._columns import ColumnDatabase
+from congruence.databases._refusals import check_writable
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Stage",
     "VectorSide",
     "WrittenFile",
+    "check_writable",
     "open_database",
 ]
 

@@ -63,7 +63,7 @@ class Collections:
         return cls(target, new, new in names, alias=True)
 
 
-def only_table(names: Collection[str], aliases: Mapping[str, str], place: object) -> str:
+def only_table(names: Collection[str], aliases: Mapping[str, str], place: object, what: str) -> str:
     """Return the only alias, or the only collection without one; the collections of a migration count as one."""
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -72,7 +72,7 @@ def only_table(names: Collection[str], aliases: Mapping[str, str], place: object
         groups.pop(ROLE.sub("", target), None)
     # A collection whose old one was dropped may keep the name that it had behind an alias.
     others = [group[0] if len(group) == 1 else name for name, group in groups.items()]
-    return refusals.only_name([*aliases, *others], "aliases and collections", place, "table")
+    return refusals.only_name([*aliases, *others], what, place, "table")
 
 
 class CollectionDatabase(Database):
@@ -86,6 +86,7 @@ class CollectionDatabase(Database):
 
     #: Maximum number of letters of a collection's name.
     longest_name: ClassVar[int] = 255
+    _called: ClassVar[str] = "aliases and collections"  # in messages
 
     _table: str  # name that readers use
     _column: str = ""
@@ -132,7 +133,9 @@ class CollectionDatabase(Database):
         return Collections.named(table, names)
 
     def _find_table(self, table: str | None) -> str:
-        return only_table(self._names(), self._aliases(), self._address.shown) if table is None else table
+        if table is not None:
+            return table
+        return only_table(self._names(), self._aliases(), self._address.shown, self._called)
 
     def _aliases(self) -> Mapping[str, str]:
         return {}
@@ -175,6 +178,7 @@ class CollectionDatabase(Database):
         return NewVectors(mark.get("dim", 0), mark.get("element_type", "float32"), dict(mark.get("note") or {}))
 
     def check(self, new: NewVectors) -> None:
+        super().check(new)
         place, aliases = self._place(), self._aliases()
         names = {place.new} if place.alias else {place.new, self._table + OLD}
         for name in sorted(names & aliases.keys()):
@@ -337,10 +341,7 @@ class CollectionDatabase(Database):
         return self._block(collection, records, width)
 
     def _losing(self) -> int:
-        """Return how many rows have an old vector and are without one, but not deleted, in the new collection."""
-        if not self.bare_rows:
-            return 0
-        return sum(int(seen.sum()) for _, seen in self.without_condition().without_new())
+        return super()._losing() if self.bare_rows else 0
 
     def _pairs(self, side: VectorSide, batch: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray, np.ndarray]]:
         (ours, width), (theirs, other) = self._side(side), self._side("new" if side == "old" else "old")

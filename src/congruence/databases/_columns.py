@@ -85,7 +85,8 @@ class ColumnDatabase(Database):
         )
 
     def check(self, new: NewVectors) -> None:
-        """Raise DatabaseError if a column has one of our names in capitals, which some databases do not tell apart."""
+        """Also refuse a column with one of our names in capitals, which some databases do not tell apart."""
+        super().check(new)
         ours = {(self._column + suffix).casefold() for suffix in (NEW, OLD)}
         for name in self._column_names():
             if name.casefold() in ours:
@@ -103,6 +104,9 @@ class ColumnDatabase(Database):
 
     def _remove_new(self) -> None:
         self._drop(self._names()[2])
+
+    def _losing(self) -> int:
+        return self._missing()
 
     def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         self._store(ids, vectors, "old")

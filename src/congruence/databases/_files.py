@@ -42,7 +42,6 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     WrittenFile,
-    free_bytes,
 )
 from congruence.errors import (
     CongruenceError,
@@ -130,10 +129,13 @@ class FileDatabase(Database):
 
     def _open_path(self, path: str) -> None:
         self._place, self._shown = HiddenFolder(path), path
+        self._folder = self._place.path.parent
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
         self._counted: int | None = None
         self._options: dict[str, str] = {}
+        #: Ids and modalities that are in files of their own, by the option that names the file.
+        self._beside: dict[str, pa.Array] = {}
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, OSError):
@@ -151,6 +153,26 @@ class FileDatabase(Database):
         self._options = (record.options if record else {}) | {name: value for name, value in given.items() if value}
         return self._options.get("ids"), self._options.get("modality_column")
 
+    def _check_at_first(self) -> None:
+        """Refuse files of ids or modalities that do not fit, unless others wrote rows, which may then be discarded."""
+        record = self._place.record()
+        if record is None or (self._stage is Stage.PREPARED and fingerprint(self._place.path) == record.original):
+            self._check_beside()
+
+    def _check_beside(self) -> None:
+        """Raise an error if the ids or modalities in other files are not those of as many rows."""
+        for option, entries in self._beside.items():
+            if len(entries) == self.n:
+                continue
+            what, kind = ("ids", IdError) if option == "ids" else ("modalities", ParameterError)
+            words = f"There are {len(entries)} {what} for {self.n} rows of {self._shown}"
+            if self._place.record() is None:
+                raise kind(f"{words}.", f"Pass `{option}=…` of the same rows.")
+            raise MigrationError(
+                f"{words}: one of both was written to since the run.",
+                "Restore it, or stay with the vectors that readers see.",
+            )
+
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         """Yield the rows of the original (``_original``) from row number ``after`` on, with or without vectors."""
@@ -160,8 +182,8 @@ class FileDatabase(Database):
         """Write the complete new file to ``self._place.other`` atomically."""
 
     @abstractmethod
-    def _needed_bytes(self, dim: int, size: int) -> int:
-        """Return the bytes of disk space that a migration to ``dim`` components of ``size`` bytes needs."""
+    def _needed_bytes(self, dim: int, element_type: str) -> int:
+        """Return the bytes of disk space that a migration to ``dim`` components of a type needs."""
 
     def _count_old(self) -> int:
         """Return how many rows of the original have a vector."""
@@ -178,6 +200,19 @@ class FileDatabase(Database):
     @property
     def _vectors_path(self) -> Path:
         return self._place.folder / "vectors.npy"
+
+    def check_unchanged(self) -> None:
+        """Raise MigrationError if the file that readers see was written to since the run began, or since the switch."""
+        if self._stage is Stage.PREPARED:
+            self._place.check_unchanged(self._record())
+        elif self._stage is Stage.SWITCHED and self.changed_since_switch():
+            raise MigrationError(
+                f"{self._shown} was written to since the switch, so that its rows are no longer those of the run.",
+                "Keep it by `drop_old`, or undo these writes.",
+            )
+
+    def changed_since_switch(self) -> bool:
+        return fingerprint(self._place.path) != self._record().built
 
     def _new_vectors(self) -> RowVectors:
         refusals.refuse(self._stage is Stage.UNTOUCHED, "untouched", self._shown)
@@ -203,9 +238,6 @@ class FileDatabase(Database):
     def _made(self) -> NewVectors:
         record = self._record()
         return NewVectors(record.dim, record.element_type, record.note)
-
-    def _free_bytes(self) -> int:
-        return free_bytes(self._place.path.parent) or 0
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         if side == "new" and self._stage is Stage.UNTOUCHED:
@@ -305,7 +337,7 @@ class FileDatabase(Database):
         return iter(())  # a file that was changed during the migration is rejected instead of repaired
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
+        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._record().dim
         found, remaining = [Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)], len(ids)
         for block in self.scan(side, batch=max(64, _FETCH_BYTES // (4 * self.dim))) if remaining else ():
             wanted = among(block.ids, ids) >= 0
@@ -346,9 +378,10 @@ class FileDatabase(Database):
         return out
 
     def check(self, new: NewVectors) -> None:
+        super().check(new)
         self._place.check_names()
-        needed = self._needed_bytes(new.dim, np.dtype(new.element_type).itemsize)
-        if (free := self._free_bytes()) < needed:
+        needed = self._needed_bytes(new.dim, new.element_type)
+        if (free := self._free_bytes() or 0) < needed:
             raise StorageError(
                 f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
                 f"file need {needed:,}.",
@@ -359,8 +392,12 @@ class FileDatabase(Database):
         record = MigrationRecord(*new, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
-            RowVectors.create(vectors, folder / "written.bin", self.n, new.dim, new.element_type)
+            RowVectors.create(vectors, folder / "written.bin", self.n, new.dim, self._stored_as(new.element_type))
         self._stage = Stage.PREPARED
+
+    def _stored_as(self, element_type: str) -> np.dtype:
+        """Return the type in which new vectors are kept by row."""
+        return np.dtype(element_type)
 
     def _complete(self) -> None:
         self._place.check_unchanged(self._record())
@@ -486,14 +523,9 @@ def hashes(ids: pa.Array) -> np.ndarray:
     return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))
 
 
-def label_array(spec: str, n: int) -> pa.Array:
+def read_labels(spec: str) -> pa.Array:
     """Return a column of modalities, one per row."""
-    labels = read_column(spec)
-    if len(labels) != n:
-        raise ParameterError(
-            f"{spec} has {len(labels)} modalities for {n} rows.", "Pass `modality_column=…` of the same rows."
-        )
-    return pa.array(labels, pa.large_string())
+    return pa.array(read_column(spec), pa.large_string())
 
 
 class RowVectors:
@@ -515,9 +547,11 @@ class RowVectors:
             (self.rows, self.dim), _, self.dtype = read_header(self._file)
             self._offset = self._file.tell()
             size = self._offset + self.rows * self.dim * self.dtype.itemsize
-            if min(self.rows, self.dim) < 1 or self.dtype not in (np.float32, np.float16):
+            if min(self.rows, self.dim) < 1 or self.dtype.kind != "f" or self.dtype.itemsize > 8:
                 raise ValueError("not a matrix of floats")
-            if os.fstat(self._file.fileno()).st_size < size or os.fstat(self._marks.fileno()).st_size < self.rows:
+            if (marked := os.fstat(self._marks.fileno()).st_size) != self.rows:
+                raise ValueError(f"of {self.rows:,} rows, of which the migration knows {marked:,}")
+            if os.fstat(self._file.fileno()).st_size < size:
                 raise ValueError("truncated")
         except OSError as error:
             raise FileError(describe_refusal(error, f"while opening {path}")) from error
@@ -527,8 +561,7 @@ class RowVectors:
             ) from error
 
     @staticmethod
-    def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
-        dtype = np.dtype(element_type)
+    def create(path: Path, marks: Path, rows: int, dim: int, dtype: np.dtype) -> None:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
         with open(path, "wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
@@ -736,8 +769,8 @@ class HiddenFolder:
         """Raise MigrationError if the original has changed since the migration began."""
         if fingerprint(self.path) != record.original:
             raise MigrationError(
-                f"{self.path} was written to since the migration began.",
-                "Discard the new vectors (discard), and run the migration again.",
+                f"{self.path} was written to since the run began.",
+                "Remove the new vectors by `discard`, then run again.",
             )
 
     def swap(self, switched: bool) -> None:

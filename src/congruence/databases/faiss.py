@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,14 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage, VectorSide
-from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
 from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     import faiss
 
-#: Training vectors per inverted list; FAISS uses at most this many.
-_TRAIN = 256
+#: Training vectors per inverted list: FAISS uses at most this many, and warns below the least.
+_TRAIN, _LEAST_TRAIN = 256, 39
 
 
 class Faiss(FileDatabase):
@@ -43,14 +43,14 @@ class Faiss(FileDatabase):
         self._open_path(path)
         _, modality = self._remember(None, modality)
         self._reopen()
-        self._labels = None
         if modality is not None:
             if describe_index(self._stored.inner, "").startswith("IVF"):
                 raise ParameterError(
                     f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows.",
                     "Pass `modality=…` for all rows.",
                 )
-            self._labels = label_array(modality, self.n)
+            self._beside = {"modality_column": read_labels(modality)}
+            self._check_at_first()
 
     def _reopen(self) -> None:
         self._new_index: faiss.Index | None = None
@@ -72,15 +72,18 @@ class Faiss(FileDatabase):
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
+        self._check_beside()
         for start in range(after, self.n, batch):
             stop = min(start + batch, self.n)
             rows = self._stored.read(start, stop) if vectors else None
-            yield FilePiece.full(start, pa.array(self._stored.ids[start:stop]), rows, self._labels)
+            yield FilePiece.full(
+                start, pa.array(self._stored.ids[start:stop]), rows, self._beside.get("modality_column")
+            )
 
-    def _needed_bytes(self, dim: int, size: int) -> int:
+    def _needed_bytes(self, dim: int, element_type: str) -> int:
         # Ids and graph are as large as in the old index.
         others = self._place.path.stat().st_size - self.n * self.dim * 4
-        return 2 * self.n * dim * size + max(others, 0)
+        return 2 * self.n * dim * 4 + max(others, 0)
 
     def _build(self, new: RowVectors) -> None:
         def blocks(size: int) -> Iterator[np.ndarray]:
@@ -103,7 +106,7 @@ class Faiss(FileDatabase):
                 raise MigrationError(f"There is no new index beside {self._shown}.", "Build it first (build_index).")
             self._new_index = read_index(self._place.path if switched else self._place.other)
         index: faiss.Index = self._index if side == "old" else self._new_index
-        _, ids = index.search(np.ascontiguousarray(queries, np.float32), k)
+        _, ids = index.search(np.ascontiguousarray(queries, np.float32), k, params=_search_parameters(index))
         return [pa.array(row[row >= 0]) for row in ids]
 
 
@@ -123,6 +126,17 @@ def write_index(index: faiss.Index, path: Path) -> None:
     faiss = require("faiss", extra="faiss")
     with open(path, "wb") as file:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+
+
+def _search_parameters(index: faiss.Index) -> Any:
+    """Return None, or parameters to search all lists of an inverted file whose few rows tell nothing of its lists."""
+    faiss = require("faiss", extra="faiss")
+    inner = faiss.downcast_index(index)
+    if isinstance(inner, faiss.IndexIDMap):
+        inner = faiss.downcast_index(inner.index)
+    if not isinstance(inner, faiss.IndexIVF) or inner.ntotal >= _LEAST_TRAIN * inner.nlist:
+        return None
+    return faiss.SearchParametersIVF(nprobe=inner.nlist)
 
 
 class StoredVectors:

@@ -30,7 +30,6 @@ from congruence.databases._base import (
     Name,
     NewVectors,
     folder_in,
-    free_bytes,
     mark_in,
     metadata_for_new,
     space_in,
@@ -112,8 +111,8 @@ class Milvus(CollectionDatabase):
                 argument="rows", got=rows, expected="a filter expression", fix='Pass `rows=…` such as kind == "image".'
             )
         self._address, self._token = with_key(address, TOKEN)
-        self._file = folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
-        if self._file is not None:
+        self._folder = folder_in(address) if address.scheme == "milvus" else None  # of Milvus Lite
+        if self._folder is not None:
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_client()
         self._lite = str(self._ask("get_server_version")).startswith("milvus_lite")
@@ -130,7 +129,7 @@ class Milvus(CollectionDatabase):
             refusals.check_name(modality, self._fields(place.old), self._table, "modality_column")
 
     def _open_client(self) -> Any:
-        file = self._file
+        file = self._folder
         if file is not None:
             self._check_file(file)
         pymilvus = require("pymilvus", extra="milvus")
@@ -198,7 +197,7 @@ class Milvus(CollectionDatabase):
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
-        if self._file is None:
+        if self._folder is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
         with self._errors(), _silent():
             result = getattr(self._client, name)(*args, **kwargs)
@@ -297,8 +296,8 @@ class Milvus(CollectionDatabase):
         options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
         if any(field.get("is_partition_key") for field in description["fields"]) and not self._lite:
             options["num_partitions"] = description.get("num_partitions")
-        if self._file is not None:
-            remnant = self._file / "collections" / place.new
+        if self._folder is not None:
+            remnant = self._folder / "collections" / place.new
             if remnant.is_dir() and not (remnant / "schema.json").exists():
                 shutil.rmtree(remnant)  # left by a kill; the client would fail on it
         self._ask(
@@ -444,7 +443,7 @@ class Milvus(CollectionDatabase):
             id_type="text" if self._schema.text_key else "int",
             columns=self._fields(place.old),
             space=space_in(description.get("properties"), place.old),
-            free_bytes=free_bytes(self._file),
+            free_bytes=self._free_bytes(),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:

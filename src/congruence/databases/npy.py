@@ -13,9 +13,8 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage
-from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
+from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
 from congruence.embeddings import Space
-from congruence.errors import IdError
 from congruence.io import open_source, read_ids
 
 
@@ -37,12 +36,9 @@ class Npy(FileDatabase):
         self._open_path(path)
         ids, modality = self._remember(ids, modality)
         self._reopen()
-        self._ids = None if ids is None else read_ids(ids)
-        self._labels = None if modality is None else label_array(modality, self.n)
-        if self._ids is not None and len(self._ids) != self.n:
-            raise IdError(
-                f"There are {len(self._ids)} ids for {self.n} rows of {path}.", "Pass `ids=…` of the same rows."
-            )
+        self._beside = {} if ids is None else {"ids": read_ids(ids)}
+        self._beside |= {} if modality is None else {"modality_column": read_labels(modality)}
+        self._check_at_first()
 
     def _reopen(self) -> None:
         self._write_space_file()
@@ -54,7 +50,8 @@ class Npy(FileDatabase):
         return self._place.path if self._stage is Stage.SWITCHED else self._place.other
 
     def info(self) -> DatabaseInfo:
-        text = self._ids is not None and not pa.types.is_integer(self._ids.type)
+        ids = self._beside.get("ids")
+        text = ids is not None and not pa.types.is_integer(ids.type)
         return DatabaseInfo(
             place=self._shown,
             rows=self.n,
@@ -66,15 +63,22 @@ class Npy(FileDatabase):
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
+        self._check_beside()
+        known = self._beside.get("ids")
         blocks = (block for _, block in self._source.scan(after, batch)) if vectors else None
         for start in range(after, self.n, batch):
             ids = pa.array(np.arange(start, min(start + batch, self.n)))
-            ids = ids if self._ids is None else self._ids.slice(start, len(ids))
+            ids = ids if known is None else known.slice(start, len(ids))
             rows = None if blocks is None else next(blocks).astype(np.float32, copy=False)
-            yield FilePiece.full(start, ids, rows, self._labels)
+            yield FilePiece.full(start, ids, rows, self._beside.get("modality_column"))
 
-    def _needed_bytes(self, dim: int, size: int) -> int:
-        return self.n * dim * size
+    def _stored_as(self, element_type: str) -> np.dtype:
+        """Return the type of the new file, which is as wide as the old one unless the caller chose float16."""
+        wide = element_type == "float32" and self._source.dtype == np.float64
+        return np.dtype(np.float64 if wide else element_type)
+
+    def _needed_bytes(self, dim: int, element_type: str) -> int:
+        return self.n * dim * self._stored_as(element_type).itemsize
 
     def _build(self, new: RowVectors) -> None:
         return  # the file of new vectors already is the complete new file
@@ -115,7 +119,8 @@ class Npy(FileDatabase):
             return
         text = kept.read_bytes()
         if self._stage is Stage.SWITCHED:
-            space = Space(model=self._record().note.get("model") or None, dim=self._new_vectors().dim)
+            record = self._record()
+            space = Space(model=record.note.get("model") or None, dim=record.dim)
             text = (json.dumps(space.to_dict()) + "\n").encode()
         with suppress(OSError), atomic_path(self._space_file) as temporary:
             temporary.write_bytes(text)

@@ -204,10 +204,16 @@ class Tables(FileDatabase):
     def _losing(self) -> int:
         return sum(int(seen.sum()) for _, seen in self.without_new())
 
-    def _needed_bytes(self, dim: int, size: int) -> int:
+    def _written_as(self, part: TableFile, element_type: str) -> np.dtype:
+        """Return the type of the new vectors in a file, which stays double unless the caller chose float16."""
+        wide = element_type == "float32" and part.schema.field(self._column).type.value_type == pa.float64()
+        return np.dtype(np.float64 if wide else element_type)
+
+    def _needed_bytes(self, dim: int, element_type: str) -> int:
+        size = np.dtype(element_type).itemsize + self._written_as(self._parts[0], element_type).itemsize
         old = self._parts[0].schema.field(self._column).type.value_type.bit_width // 8
         others = sum(part.path.stat().st_size for part in self._parts) - self.count() * self.dim * old
-        return 2 * self.n * dim * size + max(others, 0)
+        return self.n * dim * size + max(others, 0)
 
     def _build(self, new: RowVectors) -> None:
         root, whole = self._place.path, self._place.path.is_dir()
@@ -228,11 +234,12 @@ class Tables(FileDatabase):
                 pass
 
     def write_part(self, job: NewFile) -> dict[str, object]:
-        part, new, note = self._parts[job.number], self._new_vectors(), self._record().note
+        part, new, record = self._parts[job.number], self._new_vectors(), self._record()
+        note, dtype = record.note, self._written_as(part, record.element_type)
         layout = TableLayout(
             Columns(part.schema, self._column, self._id_column),
             dim=new.dim,
-            dtype=new.dtype,
+            dtype=dtype,
             has_ids=False,
             id_type=pa.string(),
             space=Space(model=note.get("model") or None, dim=new.dim),
@@ -244,7 +251,7 @@ class Tables(FileDatabase):
         def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
             """Return the new version of rows, given their other columns."""
             written = new.written(start, start + len(piece))
-            rows = new.read(start + np.flatnonzero(written)).astype(new.dtype, copy=False)
+            rows = new.read(start + np.flatnonzero(written)).astype(dtype, copy=False)
             arrays = [piece.column(name) for name in schema.names if name != self._column]
             arrays.insert(layout.at, _lists(rows, written, schema.field(layout.at).type))
             return pa.record_batch(arrays, schema=schema)

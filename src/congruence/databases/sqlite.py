@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ from congruence.databases._base import (
     NewVectors,
     Stage,
     VectorSide,
-    free_bytes,
     mark_in,
     pack,
     quoted,
@@ -37,7 +37,7 @@ from congruence.databases._base import (
     unpack,
 )
 from congruence.databases._collections import CollectionDatabase, Collections
-from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError
+from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError, StorageError
 
 #: Seconds to wait for another writer.
 BUSY_SECONDS = 5.0
@@ -68,6 +68,7 @@ class SQLite(CollectionDatabase):
 
     kind = "sqlite-vec"
     longest_name = 10**9
+    _called = "vec0 tables"
     capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -75,7 +76,7 @@ class SQLite(CollectionDatabase):
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
             raise FileError(f"{self._path} is not a file.", "Pass the path of an SQLite database.")
-        self._module = sqlite_module()
+        self._folder, self._module = self._path.resolve().parent, sqlite_module()
         self._lock = RLock()  # held during each query, and during a whole transaction
         with self._errors():
             # Autocommit: transactions are begun explicitly.
@@ -162,7 +163,7 @@ class SQLite(CollectionDatabase):
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
             columns=vec0.others,
-            free_bytes=free_bytes(self._path.resolve().parent),
+            free_bytes=self._free_bytes(),
         )
 
     def _read_rows(self, vec0: Vec0, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -255,6 +256,8 @@ class SQLite(CollectionDatabase):
         for (name,) in self._read("SELECT name FROM sqlite_master"):
             if name.casefold().startswith(ours):
                 raise refusals.refusal("not ours", name)
+        if not os.access(self._path, os.W_OK):
+            raise StorageError(f"{self._path} cannot be written.", "Change its permissions.")
 
     def _create_beside(self, place: Collections, new: NewVectors, mark: Mapping[str, Any]) -> None:
         self._client.execute(self._open(place.old).create(place.new, new.dim, new.element_type))

@@ -75,12 +75,18 @@ class Step:
 
         journal, migration = self.migration.journal, self.migration
         if journal is None:
-            words = ["--mixed"] * ("mixed" in self.kept)
+            words = [f"--{name.replace('_', '-')}" for name in ("mixed", "allow_unknown") if name in self.kept]
+            words += ["--modality", self.kept["modality"]] if "modality" in self.kept else []
             for name in (name for name in FINDING if name in self.kept):
                 setting = name in ("ids", "rows")
                 flag = f"--{name.replace('_', '-')}"
                 words += ["--set", f"{name}={self.kept[name]}"] if setting else [flag, self.kept[name]]
-            return self.command("run", "--from", "FOLDER", *words)
+            return self.command("run", *_source(self.kept), *words)
+        if journal.state not in ("switched", "dropped"):
+            try:
+                migration.database.check_unchanged()
+            except MigrationError:
+                return self.command("discard")
         late = migration.database.capabilities.writes_after_switch
         if "share" in self.kept and migration.mapper.native is None and journal.state == ("verified", "switched")[late]:
             return self.command("reembed", "--encode", "FILE")  # as the certificate advises
@@ -118,6 +124,12 @@ class Step:
             say(f"{'Once you are sure' if following == self.command('finish') else 'Next'}: {following}")
 
 
+def _source(kept: Mapping[str, str]) -> list[str]:
+    """Return the option that names the map, as it was given."""
+    name = "map" if "map" in kept else "from"
+    return [f"--{name}", kept.get(name, "FOLDER")]
+
+
 def _command(url: str, journal: str | None, folder: Path, action: str, *words: str) -> str:
     """Return the shell command of a step that finds this journal, also where there are others."""
     if journal is None and any(other != folder for other, _ in _journals_here(url, {})):
@@ -148,7 +160,16 @@ def opened(
     values: dict[str, Any] = {**kept, **{name: value for name, value in given.items() if value is not None}}
     retry = Retry()
     retry.log = say_error
-    with closing(open_asking(url, **{name: values.get(name) for name in FINDING})) as database:
+    try:
+        found = open_asking(url, **{name: values.get(name) for name in FINDING})
+    except ParameterError as error:
+        if begin is not None or folder is not None:
+            raise
+        raise MigrationError(
+            f"No migration of this database has begun here. {error.problem}",
+            f"Pass --journal with its folder, or begin with: {shell_command(url, 'run', '--from', 'FOLDER')}",
+        ) from None
+    with closing(found) as database:
         info = retry.of(database)(database.info)
         if folder is None:
             folder = default_folder(info.place)
@@ -158,7 +179,7 @@ def opened(
             if begun is None and begin is None:
                 raise MigrationError(
                     f"No migration of this database has begun, or its journal is not in {folder}.",
-                    f"Begin with: {_command(url, journal, folder, 'run', '--from', 'FOLDER')}",
+                    f"Begin with: {_command(url, journal, folder, 'run', *_source(kept))}",
                 )
             arguments = {} if begin is None else begin(info, begun)
             if begun is not None and begun.state == "dropped" and arguments.get("mapping") is not None:

@@ -125,7 +125,10 @@ class Beginning:
         if not resume:
             kept = {name: self.given.get(name) for name in (*FINDING, *ENGINE)}
             kept |= {name: getattr(self.options, name) or None for name in FLAGS}
+            kept |= {"from": self.options.from_, "map": self.options.map_path, "modality": self.options.modality}
             step.keep(**kept, share=(self.certificate or {}).get("verdict", {}).get("share"))
+        else:
+            migration.database.check_unchanged()
         try:
             migration.run(
                 certificate=self.certificate,

@@ -26,7 +26,8 @@ _LEFT = {
     "filling": "finish the run, then switch and finish",
     "filled": "verify, switch and finish",
     "verified": "switch and finish",
-    "switched": "finish, once you are sure: this removes the old vectors; until then, rollback restores them",
+    "switched": "finish, once you are sure: this removes the old vectors; until then, rollback restores them, "
+    "unless rows were written since",
     "rolled back": "verify and switch again, or finish, which removes the new vectors",
     "dropped": "nothing; the journal's folder can be removed",
 }
@@ -46,7 +47,12 @@ def status(ctx: typer.Context, journal: Journal = None, as_json: Json = False) -
             rows += f", and {found['reembedded']:,} of these are re-embedded"
         lines = [f"{event['at'].replace('T', ' ')}  {event['what']}" for event in found["events"]]
         lines += [f"{found['place']}: readers see {SEEN[found['state']]}. {rows}."]
-        step.report("status", found, [*lines, f"Left to do: {_LEFT[found['state']]}."], as_json)
+        left = f"{_LEFT[found['state']]}."
+        if found["refused"] and found["state"] == "switched":
+            left = f"finish, which removes the old vectors. A rollback is refused: {found['refused']}"
+        elif found["refused"]:
+            left = f"discard, and run again: {found['refused']}"
+        step.report("status", found, [*lines, f"Left to do: {left}"], as_json)
 
 
 def verify(
@@ -142,7 +148,7 @@ def switch(
         with Bars(as_json) as bars:
             bars.begin("comparing", step.migration.info.rows)
             result = step.migration.switch(callback=bars.advance)
-        seen = f"Readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback restores them."
+        seen = f"Readers see the new vectors of {result['rows']:,} rows. The old ones are kept."
         step.report("switch", result, [seen, f"Summary: {step.migration.folder / 'summary.json'}"], as_json)
 
 
@@ -163,9 +169,12 @@ def rollback(
     """
     with opened(ctx, journal, given=settings) as step:
         result = step.migration.rollback(new_rows=cast("NewRows", new_rows))
-        states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
-        lines = [f"Rolled back: readers see the old vectors of {result['rows']:,} rows, {states[result['identical']]}."]
-        if since := [f"{result[name]:,} {name}" for name in ("added", "changed", "deleted") if result[name]]:
+        states = {True: ", bit for bit as before", False: ", changed by others since", None: ""}
+        done = "Rolled back" if result["switched"] else "Nothing is switched"
+        lines = [f"{done}: readers see the old vectors of {result['rows']:,} rows{states[result['identical']]}."]
+        since = [f"{result[name]:,} {name}" for name in ("added", "changed", "deleted") if result[name]]
+        since += ["deleted rows cannot be counted"] * (result["deleted"] is None)
+        if since:
             lines.append(f"Since the switch: {', '.join(since)}.")
         if result["rows_without"]:
             lines.append(f"{result['rows_without']:,} rows have no old vector.")

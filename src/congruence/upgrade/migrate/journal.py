@@ -20,7 +20,7 @@ import pyarrow as pa
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.records import digest_of, from_record, to_record
 from congruence._version import __version__
-from congruence.databases import Cursor, Stage
+from congruence.databases import Cursor, Stage, check_writable
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.io.locations import Location
 from congruence.upgrade.migrate.quantize import check_ranges
@@ -39,6 +39,11 @@ def default_folder(place: str) -> Path:
     """Return a database's default journal: in the current folder, named after it without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise StorageError if a journal cannot be written in a folder, which may not exist yet."""
+    check_writable(next(path for path in (folder, *folder.absolute().parents) if path.is_dir()))
 
 
 def make_folder(folder: Path) -> None:

@@ -167,21 +167,26 @@ def all_bad_rows(database: Database, allow_zero_rows: bool) -> InputError | None
 def judge_rows(mapper: RowMapper, blocks: Iterable[Block], allow_unknown: bool) -> Iterator[dict[str, str]]:
     """Yield checks of rows, judged one by one; sets the modality of ``mapper`` if they leave no doubt about it."""
     parts: dict[str | None, list[np.ndarray]] = {}
+    ids: dict[bytes, object] = {}  # of rows, by their vector
     for block in blocks:
         usable = np.isfinite(block.vectors).all(axis=1) & block.vectors.any(axis=1)
         rows, names = mapper.rows(block.vectors[usable]), [mapper.modality] * int(usable.sum())
         if mapper.modality is None and block.modalities is not None:
             names = block.modalities.filter(pa.array(usable)).to_pylist()
+        for row, id_ in zip(rows, block.ids.filter(pa.array(usable)).to_pylist(), strict=True):
+            ids.setdefault(row.tobytes(), id_)
         for name in dict.fromkeys(names):
             parts.setdefault(name, []).append(rows[[name == one for one in names]])
     for modality, rows_of_one in parts.items():
-        found = judge(mapper.map, np.concatenate(rows_of_one), modality)
+        found, detail = judge(mapper.map, np.concatenate(rows_of_one), modality), ""
+        if found.strange is not None and (strange := [ids[row.tobytes()] for row in found.strange]):
+            detail = f"; {len(strange):,} unknown: ids {name_rows(np.arange(len(strange)), strange)}"
         doubt = found.outcome in ("unrelated", "unlike")
         fix = f"{found.fix} A condition selects rows: run with `rows=…`."
         fix += " To map them all, run with `allow_unknown=True`." if doubt else ""
         outcome = "unknown" if doubt and allow_unknown else "bad" if doubt or found.outcome == "ask" else found.outcome
         check = {"check": "modality" if found.outcome == "ask" else "origin", "outcome": outcome}
-        yield {**check, "detail": found.detail, "fix": fix}
+        yield {**check, "detail": found.detail + detail, "fix": fix}
         if mapper.modality is None and modality is None and found.modality and outcome != "bad":
             mapper.modality = found.modality
             yield {"check": "modality", "outcome": "good", "detail": f"the rows are {found.modality}"}

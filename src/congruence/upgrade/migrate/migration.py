@@ -23,7 +23,15 @@ from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
-from congruence.upgrade.migrate.journal import DROPPING, PROGRESSIVE, Journal, default_folder, make_folder, summarize
+from congruence.upgrade.migrate.journal import (
+    DROPPING,
+    PROGRESSIVE,
+    Journal,
+    check_folder,
+    default_folder,
+    make_folder,
+    summarize,
+)
 from congruence.upgrade.migrate.mapper import RowMapper, all_bad_rows, judge_rows, misfit
 from congruence.upgrade.migrate.passes import PASSES, RANGE_BYTES, Passes, Retry, paced, rows_per_block
 from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan, refuse
@@ -184,6 +192,7 @@ class Migration:
         return self._plan(mixed, certificate=certificate, allow_unknown=allow_unknown, **costs)
 
     def _plan(self, mixed: bool, **options: Any) -> Plan:
+        check_folder(self.folder)
         database, asked = self.passes.selection or self.database, mixed if self.journal is None else None
         return self.retry(lambda: make_plan(database, self.mapper, self.info, mixed=asked, **options))
 
@@ -236,6 +245,7 @@ class Migration:
                 "Pass `resume=True` to continue it, or `discard` it, also if the table was recreated.",
             )
         with self._at_work("filling", "filled", "verified", "rolled back", to="run") as journal:
+            self.database.check_unchanged()
             if resume and self.retry(self.database.stage) is Stage.UNTOUCHED:
                 # Nothing is written yet, or the table was created again, perhaps with other rows.
                 refuse(self._plan(mixed, measure=False, allow_unknown=allow_unknown))
@@ -274,6 +284,7 @@ class Migration:
         fitted on, with the ids of their rows.
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
+            self.database.check_unchanged()
             bits = "binary" in (self.info.element_type, self.element_type)
             result = verify(
                 self.database,
@@ -299,6 +310,8 @@ class Migration:
         """
         with self._at_work("verified", "switched", to="switch") as journal:
             self.database.rest = self._map_rest
+            if journal.state != "switched":
+                self.database.check_unchanged()
             for attempt in range(PASSES):
                 if journal.state != "switched":
                     self._repair(journal, lambda words: None, callback, keep=True)
@@ -330,7 +343,8 @@ class Migration:
 
         Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, ``identical``: whether
         the checksum is that of the last pass before the switch, None without one, and how many rows the application
-        has ``added``, ``changed`` and ``deleted`` since the switch.
+        has ``added``, ``changed`` and ``deleted`` since the switch; ``deleted`` is None if it cannot be told, and
+        ``switched`` says whether readers saw the new vectors.
 
         Parameters
         ----------
@@ -344,11 +358,12 @@ class Migration:
         # Also if it is verified or rolled back: the process may have been killed during a switch or rollback.
         with self._at_work("verified", "switched", "rolled back", to="roll back") as journal:
             database, found = self.database, Written()
-            if self.retry(database.stage) is Stage.SWITCHED:
-                found = self.retry(find_written, database, self.mapper, self.marks, rows_per_block(self.mapper.dim))
+            switched = self.retry(database.stage) is Stage.SWITCHED
+            if switched:
+                found = self._find_written()
             found.check(self.info.place, database, new_rows)
             back = map_back(self.mapper, self.folder) if new_rows == "map-back" else None
-            if any(found.counts().values()):
+            if found:
                 self.marks = self.marks or Marks()
                 self.retry(keep_written, database, found, back, self.marks)
                 self.marks.write(self.folder)
@@ -363,10 +378,32 @@ class Migration:
                 "identical": known == checksum if known else None,
                 "checksum": checksum,
                 "rows_without": self.retry(database.info).rows_without,
+                "switched": switched,
                 **found.counts(),
             }
-            self._record(f"rolled back: {rows:,} rows, identical: {status['identical']}")
+            event = "rolled back" if switched else "nothing to roll back"
+            self._record(f"{event}: {rows:,} rows, identical: {status['identical']}")
         return status
+
+    def _find_written(self) -> Written:
+        """Return what the application has written since the switch."""
+        found = self.retry(find_written, self.database, self.mapper, self.marks, rows_per_block(self.mapper.dim))
+        passes = self._journal().passes
+        if self.database.capabilities.follows_deletes and passes:
+            found.fewer = max(passes[-1]["rows"] - self.retry(self.database.count), 0)
+        return found
+
+    def _refused(self) -> str:
+        """Return why the next step or, after the switch, a rollback is refused, if it is known without reading all."""
+        database = self.database
+        try:
+            if self._journal().state != "switched":
+                database.check_unchanged()
+            elif not database.capabilities.writes_after_switch and database.changed_since_switch():
+                self._find_written().check(self.info.place, database, "refuse")
+        except errors.MigrationError as error:
+            return error.problem
+        return ""
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone.
@@ -407,6 +444,8 @@ class Migration:
     def _count_only_vectors(self, marks: Marks) -> int:
         """Return the number of rows that the application wrote after a switch and that have no old vector."""
         in_rows = self.database.capabilities.follows_deletes
+        if not self.database.capabilities.writes_after_switch:  # the switch exchanges complete files
+            return 0
         # Where a new vector is not in its row, ours without an old one is that of a deleted row.
         return sum(
             int((~block.has_old & (in_rows | ~marks.has(block.ids, block.vectors))).sum())
@@ -484,6 +523,7 @@ class Migration:
             self._sync()
             status |= {"state": journal.state, "rows_mapped": journal.rows, "rows": self.info.rows}
             status |= {name: getattr(journal, name) for name in ("resumed", "passes", "events", "verification")}
+            status["refused"] = self._refused()
             if self.mapper.native is not None:
                 status["reembedded"] = len(self.mapper.native.ids)
         return status

@@ -279,7 +279,7 @@ def _spread(database: Database, info: DatabaseInfo) -> Iterator[Block]:
         picked = np.arange(-seen % step, len(block.ids), step)
         seen += len(block.ids)
         kinds = None if block.modalities is None else block.modalities.take(pa.array(picked))
-        yield block._replace(vectors=block.vectors[picked], modalities=kinds)
+        yield block._replace(ids=block.ids.take(pa.array(picked)), vectors=block.vectors[picked], modalities=kinds)
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:

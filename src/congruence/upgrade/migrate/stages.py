@@ -99,6 +99,7 @@ def reembed(
                 "complete file.",
                 "Roll back, re-embed, then verify and switch.",
             )
+        migration.database.check_unchanged()
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.save()

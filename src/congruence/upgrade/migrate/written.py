@@ -85,27 +85,33 @@ class Written:
     edited: list[pa.Array] = field(default_factory=list)  # with our vector and other fields
     emptied: list[pa.Array] = field(default_factory=list)  # without their vector
     deleted: list[pa.Array] = field(default_factory=list)
+    fewer: int = 0  # rows with an old vector than at the switch, where a deleted row has none on either side
 
-    def counts(self) -> dict[str, int]:
-        """Return how many rows were added, changed and deleted."""
+    def __bool__(self) -> bool:
+        return any((self.added, self.changed, self.edited, self.emptied, self.deleted))
+
+    def counts(self) -> dict[str, int | None]:
+        """Return how many rows were added, changed and deleted; None if some may have been replaced instead."""
         sides = {"added": self.added, "changed": [*self.changed, *self.edited, *self.emptied], "deleted": self.deleted}
-        return {name: sum(map(len, blocks)) for name, blocks in sides.items()}
+        counts: dict[str, int | None] = {name: sum(map(len, blocks)) for name, blocks in sides.items()}
+        if self.fewer:
+            counts["deleted"] = None if self.added else self.fewer
+        return counts
 
     def check(self, place: str, database: Database, new_rows: str) -> None:
         """Raise MigrationError if a rollback would lose these rows."""
-        counts, files = self.counts(), not database.capabilities.writes_after_switch  # which a rollback exchanges
+        files = not database.capabilities.writes_after_switch  # which a rollback exchanges
         bare = bool(self.added or self.changed or self.emptied)  # rows that `keep` leaves without an old vector
         keeps = {"refuse": False, "keep": database.bare_rows or not bare, "map-back": True}[new_rows]
-        if not any(counts.values()) or (keeps and not files):
+        if not self or (keeps and not files):
             return
         keep = "`new_rows='keep'` to keep them without an old vector, or " if database.bare_rows else ""
         fix = f"Pass {keep}`new_rows='map-back'` to keep them with one computed by the map's inverse."
         if files:
             fix = "Undo these writes, or stay with the new vectors: a rollback exchanges whole files."
+        added, changed, deleted = (f"up to {self.fewer:,}" if n is None else f"{n:,}" for n in self.counts().values())
         raise MigrationError(
-            f"Since the switch, {counts['added']:,} rows of {place} were added, {counts['changed']:,} changed and "
-            f"{counts['deleted']:,} deleted.",
-            fix,
+            f"Since the switch, {added} rows of {place} were added, {changed} changed and {deleted} deleted.", fix
         )
 
 
