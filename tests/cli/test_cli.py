@@ -47,12 +47,12 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     sides = ("--old-image", images, "--old-text", texts[0], "--new-text", texts[1])
     result = here("lab evaluate", "map", *sides, *common, "--held-out", "--json").ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
-    row = rows["zero_shot", "aligned image", "target text"]
+    row = rows["zero_shot", "aligned image", "new text"]
     assert row["n"] == 303
     assert row["before"] < 0.02
     assert row["after"] > least
-    assert row["source"] - row["after"] < 0.09
-    assert rows["cosine", "aligned text", "target text"]["after"] > 0.9
+    assert row["old"] - row["after"] < 0.09
+    assert rows["cosine", "aligned text", "new text"]["after"] > 0.9
     here("transform", "map", images, *common, "--modality", "image", "-o", "0.parquet").ends(0)
 
 
@@ -237,7 +237,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     result = here(*common, *texts.split()).ends(0)
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     assert rows["zero_shot", "aligned image", "aligned text"]["n"] == 300
-    assert rows["cosine", "aligned text", "target text"]["n"] == 10
+    assert rows["cosine", "aligned text", "new text"]["n"] == 10
     heldout = json.loads(here(*common, "--held-out", "--json").out)
     assert heldout["rows"][0]["n"] == 60
     table = here(*common).out
@@ -257,7 +257,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
 
 def test_inspect_tells_everything(here, fitted):
     facts = json.loads(here("inspect", "map", "--json").out)
-    assert facts["source"]["model"] == "A"
+    assert facts["old"]["model"] == "A"
     assert facts["modalities"] == ["image", "text"]
     assert len(facts["singular_values"]) == 8
     text = here("inspect", "map").out

@@ -218,12 +218,12 @@ def test_a_refusal_names_what_was_given_and_what_to_type(here, data, command, sa
 
 def test_python_names_arguments_and_warnings_of_commands_name_flags(here, data):
     with pytest.raises(errors.TooFewAnchorsError, match="smaller `?holdout"):
-        congruence.fit(X, X, holdout=59)
+        congruence.fit(X, X @ Q, holdout=59)
     with pytest.raises(errors.ShapeError, match=r"60 rows.*59.*`?ids="):
         congruence.fit(X, X[:59])
     (data / "taken").mkdir()
     with pytest.raises(errors.OutputExistsError, match="force=True"):
-        congruence.fit(X, X).save(data / "taken")
+        congruence.fit(X, X @ Q).save(data / "taken")
     np.savez(data / "turned.npz", v=np.roll(X @ Q, 7, axis=0))
     assert "--ids" in here("fit", "a.npz", "turned.npz", "-o", "m").ends(0).err
 
@@ -497,7 +497,7 @@ def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     stream.flush()
     text = raw.getvalue().decode(encoding)
     if command.endswith("--json"):
-        assert json.loads(text)["source"]["model"] == "modèle-日本"
+        assert json.loads(text)["old"]["model"] == "modèle-日本"
     elif command == "inspect map":
         assert (r"mod\xe8le-\u65e5\u672c" if encoding == "ascii" else r"modèle-\u65e5\u672c") in text
     elif command.startswith("similarity"):
