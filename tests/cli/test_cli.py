@@ -291,7 +291,7 @@ def test_usage_errors_version_and_help(here):
 
 @pytest.mark.long
 def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
-    here("demo --sample emoji -o r.html --save-map map --no-migration").ends(0)
+    here("demo --sample emoji -o r.html --save-map map").ends(0)
     assert "<title>emoji-a → emoji-b" in (tmp_path / "r.html").read_text(encoding="utf-8")
     # Three emoji are there twice.
     assert set(load(tmp_path / "map").scores_["holdout"]) == {"seed", "threshold", "exceptions"}
@@ -299,7 +299,7 @@ def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
 
 @pytest.mark.long
 def test_demo_claims(here, tmp_path):
-    result = here("demo --sample emoji -o r.html --no-report --json --classes 600 --seed 3 --no-migration")
+    result = here("demo --sample emoji -o r.html --no-report --json --classes 600 --seed 3")
     data = json.loads(result.out)
     assert not (tmp_path / "r.html").exists()
     assert data["fitted_on_images_of"] == 600
