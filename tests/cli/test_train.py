@@ -138,11 +138,11 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
     here(*jam(captions, "--report", str(captions / "page.html"))).ends(0)
     scores = json.loads(here("inspect", str(captions / "map"), "--json").out)["scores"]
     page = json.loads(here("report map --pairs v.npy,t.npy --groups groups.txt -o r.html --json").out)
-    assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
+    assert (page["between"]["first"], page["between"]["second"]) == (9, 18)
     for row in page["between"]["rows"]:
-        for way in ("source_to_target", "target_to_source"):
+        for way in ("first_to_second", "second_to_first"):
             assert scores[f"test_{way}@{row['k']}"] == row[way]
-    assert "test_target_to_source@10" not in scores  # nine images
+    assert "test_second_to_first@10" not in scores  # nine images
 
 
 @pytest.mark.parametrize(
