@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -115,6 +116,20 @@ def cli(tmp_path):
     return run
 
 
+#: Words of Python that no message of a command may have: arguments, modules and classes of the library.
+_OPTION = re.compile(r"--[\w-]+[ =]\S+")
+_PYTHON = re.compile(
+    r"\b[a-z]\w*=(?:[\"'…({[]|None|True|False)|\bcongruence\.[a-z]\w*"
+    r"|\b(?:\w+Map|\w+Heads|Embeddings|Bridge|Pairs|ndarray)\b"
+)
+
+
+def python_words(said: str) -> list[str]:
+    """Return what only a reader of Python understands in the errors and warnings of a command."""
+    lines = [line for line in said.splitlines() if line.startswith(("error: ", "warning: "))]
+    return [word for line in lines if "in Python" not in line for word in _PYTHON.findall(_OPTION.sub("", line))]
+
+
 @pytest.fixture
 def here(monkeypatch, tmp_path, capsys):
     """Return a function that runs the command in this process, which costs no new interpreter.
@@ -123,8 +138,8 @@ def here(monkeypatch, tmp_path, capsys):
     """
     from congruence.cli import main
 
-    def run(*arguments: object) -> Result:
-        monkeypatch.chdir(tmp_path)
+    def run(*arguments: object, cwd: Path | None = None) -> Result:
+        monkeypatch.chdir(cwd or tmp_path)
         first, *others = map(str, arguments) if arguments else [""]
         words = [*(first.split() if others else shlex.split(first)), *others]
         monkeypatch.setattr(sys, "argv", ["congruence", *words])
@@ -135,6 +150,8 @@ def here(monkeypatch, tmp_path, capsys):
                 main()
             except SystemExit as stop:
                 code = int(stop.code or 0)
-        return Result(code, *capsys.readouterr())
+        done = Result(code, *capsys.readouterr())
+        assert not python_words(done.err), done.err
+        return done
 
     return run

@@ -131,7 +131,7 @@ def test_pairs_join_by_id_in_the_sources_order():
 def test_pairs_without_common_ids_are_refused():
     with pytest.raises(errors.IdError, match="no id in common"):
         Pairs.join(Embeddings(GOOD, ids=list("abcdef")), Embeddings(GOOD, ids=list("uvwxyz")))
-    with pytest.raises(errors.IdError, match="1 ids only in the source and 1 only in the target"):
+    with pytest.raises(errors.IdError, match="1 ids only on the old side and 1 only on the new one"):
         Pairs.join(Embeddings(GOOD, ids=list("abcdef")), Embeddings(GOOD, ids=list("abcdeg")), missing="error")
     with pytest.raises(errors.ParameterError):
         Pairs.join(Embeddings(GOOD), Embeddings(GOOD), missing="ignore")
@@ -139,7 +139,7 @@ def test_pairs_without_common_ids_are_refused():
 
 def test_pairs_without_ids_need_equal_lengths():
     assert len(Pairs.join(Embeddings(GOOD), Embeddings(GOOD, ids=list("abcdef")))) == 6
-    with pytest.raises(errors.ShapeError, match="6 rows of source and 5 rows of target"):
+    with pytest.raises(errors.ShapeError, match="6 rows of the first and 5 rows of the second"):
         Pairs.join(Embeddings(GOOD), Embeddings(GOOD[:5]))
 
 

@@ -84,7 +84,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
             raise DirectionError(
-                f"Got vectors of {data.model!r}, this map's target, not {expected.model!r}.", "Use the inverse map."
+                f"Got vectors of {data.model!r}, this map's new model, not {expected.model!r}.", "Use the inverse map."
             )
         raise SpaceMismatchError(
             f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
@@ -112,7 +112,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
             f"Got {data.modality} vectors; expected {expected.modality}.",
-            f"Pass `modality={data.modality!r}`, or add its means with recenter.",
+            (f"Pass `modality={data.modality!r}`.", f"Fit the map with the means of {data.modality} too."),
         )
 
 
@@ -369,20 +369,20 @@ class Pairs:
         rows_t = partners[rows_s]
         if not len(rows_s):
             raise IdError(
-                f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
-                f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
+                f"Got no id in common (the old side has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
+                f"the new one {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
                 "on both sides.",
-                "Pass `ids=…` that give an item the same id on both sides.",
+                ("Pass `ids=…` that give an item the same id on both sides.", "Give each item one id in both files."),
             )
         unpaired = np.ones(len(target), bool)
         unpaired[rows_t] = False
         only_source, only_target = source.ids[partners < 0], target.ids[unpaired]
         if missing == "error" and (len(only_source) or len(only_target)):
             unmatched = only_source if len(only_source) else only_target
-            side = "source" if len(only_source) else "target"
+            side = "old" if len(only_source) else "new"
             raise IdError(
-                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target (in "
-                f"the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on "
+                f"Got {len(only_source)} ids only on the old side and {len(only_target)} only on the new one (on "
+                f"the {side} side: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on "
                 "both sides.",
                 'Pass `missing="drop"` to leave them out.',
             )
@@ -501,6 +501,6 @@ def in_order(X: Any, Y: Any) -> tuple[Any, Any]:
     if ours is not None and theirs is not None and not same_ids(as_ids(ours), as_ids(theirs)):
         raise IdError(
             "Got rows paired by position whose ids are in another order.",
-            "Use congruence.fit or congruence.Pairs.join, which pair by id.",
+            "Use `congruence.fit` or `congruence.Pairs.join`, which pair by id.",
         )
     return X, Y

@@ -22,8 +22,9 @@ class Problem(Exception):
 
     ``problem`` says in one sentence what is wrong; it may be left out with an ``argument``, the value ``got`` and, in
     words, what was ``expected``. ``fix`` says in one sentence what to do, or is a tuple of alternatives. In both an
-    argument of the library stands in backticks: ``"Pass `force=True` to replace it."``. The command line writes it as
-    its own flag, and leaves out alternatives whose argument it does not have.
+    argument or a name of the library stands in backticks: ``"Pass `force=True` to replace it."``, or ``"Use
+    `congruence.refine`."``. The command line writes an argument as its own flag, and leaves out alternatives with names
+    that it does not have.
     """
 
     def __init__(
@@ -40,18 +41,23 @@ class Problem(Exception):
         super().__init__(self.message())
 
     def message(
-        self, spell: Callable[[str, str], str] = spell_python, has: Callable[[str], bool] = lambda name: True
+        self,
+        spell: Callable[[str, str], str] = spell_python,
+        has: Callable[[str], bool] = lambda name: True,
+        else_: str = "",
     ) -> str:
         """Return the message as text; ``spell`` writes an argument from its name and the text of its value.
 
-        ``has`` says whether the place that shows the message has an argument of this name.
+        ``has`` says whether the place that shows the message has an argument or a Python object of this name, and
+        ``else_`` is what to do if it has none of those in the alternatives.
         """
         problem = self.problem
         if self.argument is not None and not problem:
             problem = f"Got {spell(self.argument, repr(self.got))}; expected {self.expected}."
-        fixes = [fix for fix in self.fix if all(has(name) for name, _ in _ARGUMENT.findall(fix))] or [*self.fix]
+        fixes = [fix for fix in self.fix if all(has(name or whole) for whole, name, _ in _NAME.findall(fix))]
+        fixes = fixes or ([else_] if else_ and self.fix else [*self.fix])
         text = " Or ".join([" ".join([problem, *fixes[:1]]), *(fix[:1].lower() + fix[1:] for fix in fixes[1:])])
-        return _ARGUMENT.sub(lambda found: spell(found[1], found[2]), text)
+        return _NAME.sub(lambda found: spell(found[2], found[3]) if found[2] else found[0], text)
 
     def __str__(self) -> str:
         return self.message()
@@ -61,8 +67,8 @@ class Problem(Exception):
         return make, (self.problem, self.fix), vars(self)
 
 
-#: An argument in backticks.
-_ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
+#: An argument with its value, or a name of this package, in backticks.
+_NAME = re.compile(r"`(congruence\.[^`]*|(\w+)=([^`]*))`")
 
 
 class CongruenceError(Problem):

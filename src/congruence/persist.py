@@ -114,8 +114,10 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     import safetensors.numpy
 
     if not folder.is_dir():
-        what = "a file" if folder.exists() else "no folder"
-        raise FileError(f"Got {what} at {folder}; expected the folder of a saved map.", "Check the path.")
+        what, fix = "no folder", "Check the path."
+        if folder.exists():
+            what, fix = "a file", "Pass the folder that was written for the map, not a file of vectors."
+        raise FileError(f"Got {what} at {folder}; expected the folder of a saved map.", fix)
     raw = _read_file(folder / CONFIG, MAX_CONFIG_BYTES)
     try:
         if len(raw) > MAX_CONFIG_BYTES:

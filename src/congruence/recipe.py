@@ -8,6 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -233,11 +234,11 @@ def _is_grid(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(one, list) and one for one in value.values())
 
 
-_HELD_OUT = _Expected(_is_held_out, "a share below 1, a number of pairs, or two files, source and target", 0.1, True)
+_HELD_OUT = _Expected(_is_held_out, "a share below 1, a number of pairs, or two files", 0.1, True)
 
 _ENTRIES = {
     "method": _Expected(METHODS.__contains__, f"one of {', '.join(METHODS)}", "sail"),
-    "pairs": _Expected(_is_pair, "two files, source and target", ["images.npz", "texts.npz"]),
+    "pairs": _Expected(_is_pair, "two files", ["images.npz", "texts.npz"]),
     "unpaired_source": _Expected(_is_files, "a list of files", ["images.npz"]),
     "unpaired_target": _Expected(_is_files, "a list of files", ["texts.npz"]),
     "validation": _HELD_OUT,
@@ -295,11 +296,12 @@ def _check(
         expected = known[name]
         if (value is None and expected.optional) or (value is not None and expected.fits(value)):
             continue
-        shown, place = short(repr(value), 80), locate(name)
+        near = get_close_matches(str(value), METHODS, 1) if name == "method" else ()
+        shown, place, example = short(repr(value), 80), locate(name), (*near, expected.example)[0]
         if place:
-            problem, fix = f"{name} {shown} in {place}", f"Write {name}: {expected.example}, for example."
+            problem, fix = f"{name} {shown} in {place}", f"Write {name}: {example}, for example."
         else:
-            problem, fix = f"`{name}={shown}`", f"Pass `{name}={expected.example!r}`, for example."
+            problem, fix = f"`{name}={shown}`", f"Pass `{name}={example!r}`, for example."
         raise ParameterError(f"Got {problem}; expected {expected.words}.", fix)
 
 
@@ -550,13 +552,13 @@ def _scores(tuned: Tuned, heldout: LabeledPairs | None, test: LabeledPairs | Non
             scores |= {f"teacher_test_{name}": score for name, score in _retrieval(teacher, test).items()}
             rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     if rows and own < its:
-        note = (
+        warning = TeacherWarning(
             "Got trained heads that retrieve worse than their linear teacher on the same "
-            f"{rows} (mean recall at 1 {own:.3f} against {its:.3f}); expected better retrieval. Use the teacher alone "
-            '(method "procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
+            f"{rows} (mean recall at 1 {own:.3f} against {its:.3f}); expected better retrieval.",
+            "Use the teacher alone (procrustes or cca), start from it with `init='teacher'`, or add unpaired rows.",
         )
-        warnings.warn(TeacherWarning(note), stacklevel=3)
-        scores["notes"] = [note]
+        warnings.warn(warning, stacklevel=3)
+        scores["notes"] = [str(warning)]
     return scores
 
 

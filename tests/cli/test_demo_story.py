@@ -91,7 +91,7 @@ def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("--classes 30", "--classes"), ("--no-migration", "--no-migration"), ("--sample emoji --files x", "--files"),
+        ("--classes 30", "--classes"), ("--sample emoji --files x", "--files"),
         ("--sample emoji --share .2", "--share"), ("--sample pictures", "photos"), ("--share 0", "--share"),
     ],
 )  # fmt: skip

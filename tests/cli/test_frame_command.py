@@ -1,7 +1,6 @@
 """``congruence lab frame``: from files of many models to maps between any two."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -54,21 +53,3 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     assert here("lab frame fit", "b.npz", "failed.npz", "-o", "f", "--set", "allow_zero_rows=true").code == 0
     with pytest.raises(ZeroRowError):
         CanonicalFrame().fit({"a": rows, "b": files["b"][:40]})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("fit a.npz -o f", "at least two"),
-        ("fit a=a.npz a=b.npz -o f", "Got two files of vectors for 'a'"),
-        ("fit a=a.npz a:text=b.npz -o f", "files of 'a' both with and without a modality"),
-        ("fit =a.npz b.npz -o f", "expected NAME=FILE"),
-        ("fit a.npz c.npz --ids none -o f", "ids to match them by"),
-        ("fit a.npz b.npz --modality smell -o f", "smell"),
-        ("fit a.npz b.npz -o a.npz", "--force|a.npz"),
-        ("map a.npz a b -o f", "saved map"),
-    ],
-)
-def test_what_is_wrong_is_said(here, files, arguments, words):
-    result = here("lab frame", *arguments.split()).ends(2)
-    assert re.search(words, result.err), result.err

@@ -71,7 +71,7 @@ def test_control_characters_of_a_name_reach_no_terminal(here, tmp_path):
         assert visible(text, keep="\n") == text
     assert done[0].code == 0
     assert r"a\x1b[2J\x9b31m" in done[0].out
-    assert json.loads(done[1].out)["source"]["model"] == RUDE  # the data are the same
+    assert json.loads(done[1].out)["old"]["model"] == RUDE  # the data are the same
 
 
 def test_an_error_names_what_was_got_without_obeying_it(here, tmp_path):

@@ -2,13 +2,18 @@
 
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import congruence
 import congruence._utils.atomic as atomic
+from congruence import Space
+from congruence.errors import OutputExistsError
 from congruence.io import open_source
+from congruence.upgrade.transform import transform_file
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 6)).astype(np.float32)
@@ -65,3 +70,24 @@ def test_a_signal_ends_a_command_with_nothing_half_written(here, data, number, m
     assert "stopped" in done.err
     assert {path.name for path in data.iterdir()} == before
     assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet", ".csv", ".jsonl", ".safetensors", ""])
+def test_of_two_transforms_to_one_path_one_succeeds(data, suffix):
+    first = congruence.fit(*(congruence.Embeddings(X, space=Space(name)) for name in "ab"), check=False)
+    barrier, out = threading.Barrier(2), data / f"out{suffix}"
+
+    def write(mapping):
+        try:
+            transform_file(
+                mapping, open_source(data / "a.npz:v"), out, check=False, callback=lambda _: barrier.wait(10)
+            )
+        except OutputExistsError:
+            return None
+        return mapping.target_space_.model
+
+    before = {path.name for path in data.iterdir()}
+    with ThreadPoolExecutor(2) as pool:
+        done = [model for model in pool.map(write, (first, first.inverse())) if model]
+    assert done == [open_source(out).space.model]
+    assert {path.name for path in data.iterdir()} - before <= {out.name, f"{out.name}.space.json"}

@@ -36,8 +36,8 @@ def test_train_inspect_and_use(here, files):
     assert done.err.count("divergence_weight=") == 2
     assert not (files / "map.checkpoint").exists()
     facts = json.loads(here("inspect", str(files / "map"), "--json").out)
-    assert facts["source"]["model"] == "vision"
-    assert facts["target"]["modality"] == "text"
+    assert facts["first"]["model"] == "vision"
+    assert facts["second"]["modality"] == "text"
     assert facts["training"]["learning_rate"] == 3e-3
     assert facts["scores"]["test_pairs"] == 12
     assert "best after" in here("inspect", "map").out
@@ -125,7 +125,7 @@ def test_jam_from_files(here, captions):
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}
     assert report["scores"]["test_binary_recall"] > 0.6
     assert report["training"]["random_state"] == 42
-    assert report["source"]["model"] == "vision"
+    assert report["first"]["model"] == "vision"
     assert not (captions / "map.checkpoint").exists()
     plain = here(*jam(captions, "--force", "--set", "loss=con", "--json")).ends(0)
     assert json.loads(plain.out)["training"]["loss"] == "con"
@@ -138,11 +138,11 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
     here(*jam(captions, "--report", str(captions / "page.html"))).ends(0)
     scores = json.loads(here("inspect", str(captions / "map"), "--json").out)["scores"]
     page = json.loads(here("report map --pairs v.npy,t.npy --groups groups.txt -o r.html --json").out)
-    assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
+    assert (page["between"]["first"], page["between"]["second"]) == (9, 18)
     for row in page["between"]["rows"]:
-        for way in ("source_to_target", "target_to_source"):
+        for way in ("first_to_second", "second_to_first"):
             assert scores[f"test_{way}@{row['k']}"] == row[way]
-    assert "test_target_to_source@10" not in scores  # nine images
+    assert "test_second_to_first@10" not in scores  # nine images
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,10 @@ def test_jam_takes_what_other_methods_take(here, captions):
     assert report["split"] == {"train": 70, "validation": 20, "test": 30}
     trials = report["scores"]["trials"]
     assert [trial["spread_mix"] for trial in trials] == [0.1, 0.9]
-    assert f"spread_mix=0.1: recall at 1, source → target {trials[0]['source_to_target_recall_at_1']:.3f}" in done.err
-    best = max(trials, key=lambda trial: trial["source_to_target_recall_at_1"])
+    assert f"spread_mix=0.1: recall at 1, first → second {trials[0]['first_to_second_recall_at_1']:.3f}" in done.err
+    best = max(trials, key=lambda trial: trial["first_to_second_recall_at_1"])
     assert report["training"]["spread_mix"] == best["spread_mix"]
-    assert report["scores"]["validation_source_to_target_recall_at_1"] == best["source_to_target_recall_at_1"]
+    assert report["scores"]["validation_first_to_second_recall_at_1"] == best["first_to_second_recall_at_1"]
     assert report["training"]["random_state"] == 5  # the paper's
 
 

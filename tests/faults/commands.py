@@ -334,7 +334,7 @@ CASES: dict[str, Case] = {
     ),
     "demo --files": Case("demo --files out", {"out": is_library}, force=False, patch=small_library),
     "demo": Case(
-        "demo --sample emoji --classes 30 -o out.html --no-migration",
+        "demo --sample emoji --classes 30 -o out.html",
         {"out.html": is_page},
         force=False,
         patch=small_sample,

@@ -129,7 +129,7 @@ def test_scikit_learns_own_contract():
         (P.X, spoiled(P.Y, 3, np.inf), errors.NotFiniteError, "Y"),
         (P.X, spoiled(P.Y, 3, 0), errors.ZeroRowError, "Y"),
         (P.X[:0], P.Y, errors.ShapeError, "X with 0 rows"),
-        (P.X[:3], P.Y, errors.TooFewAnchorsError, "n_samples = 3"),
+        (P.X[:3], P.Y, errors.TooFewAnchorsError, "3 samples"),
         (P.X, np.repeat(P.Y[:1], 5, axis=0), errors.InputError, "1 different rows in Y"),
         (P.X[0], P.Y, errors.ShapeError, "1 axes"),
         (P.X.astype(str), P.Y, errors.DtypeError, "text"),

@@ -55,7 +55,7 @@ def test_ofequal_rows_one_is_chosen_and_of_zeros_none(store, method):
     assert len({row.tobytes() for row in found.embeddings.vectors}) == 18
     assert found.embeddings.vectors.any(axis=1).all()
     assert (found.n_rows, found.n_candidates, found.n_identical, found.n_zero) == (60, 18, 36, 6)
-    with pytest.raises(TooFewAnchorsError, match=r"Got 18 different rows .* expected n=19\. Pass n=18 or less\."):
+    with pytest.raises(TooFewAnchorsError, match=r"Got 18 different rows .* expected 19\. Pass n=18 or less\."):
         choose_anchors(X, 19, method, **options(method, 60))
 
 

@@ -46,7 +46,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
         return _arrow_table(X, name)
     if isinstance(X, (str, bytes, os.PathLike)):
         problem = f"Got the text {str(X)[:80]!r} for {name}; expected vectors."
-        raise InputError(problem, "Read a file first: congruence.read_embeddings(path).")
+        raise InputError(problem, "Read a file first: `congruence.read_embeddings(path)`.")
     if isinstance(X, (Mapping, Set, Iterator)):
         problem = f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors."
         raise InputError(problem, "Pass list(…) of its vectors.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
@@ -144,8 +145,8 @@ def as_matrix(
         fix = "Pass more rows, or read another key or column."
         raise ShapeError(f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.", fix)
     if n < min_rows:
-        problem = f"Got n_samples = {n} rows of {name}; expected at least {min_rows}."
-        raise TooFewAnchorsError(problem, "Pass more anchors.")
+        problem = f"Got {n} sample{'s'[: n != 1]} of {name}; expected at least {min_rows}."
+        raise TooFewAnchorsError(problem, "Pass more rows.")
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
         allow_zero_rows = True  # encoders return floats, so a zero row of integers is not a failed encoding
@@ -213,13 +214,13 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
     return Z
 
 
-def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:
+def check_same_rows(n_source: int, n_target: int, source: str = "the first", target: str = "the second") -> None:
     """Check that two arrays paired by row have the same number of rows."""
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
             "paired by row.",
-            "Pass `ids=…` for both sides (congruence.Embeddings) to pair rows by id.",
+            ("Pass `ids=…` for both, to pair rows by id.", "Pass `congruence.Embeddings` with ids for both."),
         )
 
 
@@ -243,7 +244,9 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     """Return ``value`` if it is one of ``choices``."""
     choices = list(choices)
     if value not in choices:
-        raise ParameterError(argument=name, got=value, expected=f"one of {', '.join(map(repr, choices))}")
+        near = get_close_matches(str(value), [one for one in choices if isinstance(one, str)], 1)
+        fix = f"Pass `{name}={near[0]!r}`." if near else ""
+        raise ParameterError(argument=name, got=value, expected=f"one of {', '.join(map(repr, choices))}", fix=fix)
     return value
 
 

@@ -1,8 +1,6 @@
 """The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes: 0 success; 1 the answer is no; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74
-standard output cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See
-docs/reliability.md.
+Exit codes stand in the help of the program and in docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -133,7 +131,9 @@ class _Command(PlainValues, TyperCommand):
 
     def tell(self, problem: Any) -> str:
         """Return the message of an error or warning of the library, with this command's own flags."""
-        return str(problem.message(*spelling(self.params, self._settable())))
+        see = f"See: {' '.join(_typed(_context.get()))} --help"
+        names = getattr(self.callback, "argument_names", None)
+        return str(problem.message(*spelling(self.params, self._settable(), names), see))
 
     def _settable(self) -> Mapping[str, Any]:
         """Return what ``--set`` accepts."""
@@ -205,8 +205,9 @@ def _root(
 
     Reports go to standard output (as JSON with --json), progress and messages to standard error; NO_COLOR=1 turns off
     colors. Exit codes: 0 success; 1 done, and the answer is no (check, lab doctor and lab drift: only with
-    --exit-code); 2 invalid input or a failure of the machine, said in one sentence with what to type; 70 a bug. For
-    tab completion, run: congruence --install-completion
+    --exit-code); 2 invalid input or a failure of the machine, said in one sentence with what to type; 70 a bug; 74 the
+    report cannot be written; 128 plus the number of a signal; 141 the reader of the report is gone. For tab completion,
+    run: congruence --install-completion
     """
 
 

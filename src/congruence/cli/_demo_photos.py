@@ -46,11 +46,11 @@ def has_lancedb() -> bool:
 class Library:
     """A table of an application: written once, then read and searched with the database's own client.
 
-    A LanceDB table or, without the extra ``lancedb``, a Parquet file. ``where`` selects the rows that are searched.
+    A LanceDB table or, without the extra ``lancedb``, a Parquet file.
     """
 
-    def __init__(self, rows: pa.Table, folder: Path, where: str | None = None) -> None:
-        self.live, self.where = has_lancedb(), where
+    def __init__(self, rows: pa.Table, folder: Path) -> None:
+        self.live = has_lancedb()
         self.path = folder / ("photos.lance" if self.live else "photos.parquet")
         self.table: Any = None
         if self.live:
@@ -85,7 +85,7 @@ class Library:
         search = self.table.search()
         if query is not None:
             search = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
-        return search.where(self.where) if self.where else search
+        return search
 
 
 def verify_and_switch(migration: Migration) -> None:
@@ -96,26 +96,17 @@ def verify_and_switch(migration: Migration) -> None:
     migration.switch()
 
 
-def print_rollback(result: dict[str, Any]) -> None:
-    """Print whether a rollback restored the vectors and the search results."""
-    same = result["identical"] and result["same_lists"]
-    print(f"Rolled back: {'bit for bit the old vectors, and the same results' if same else 'NOT the same'}.")
-
-
-def library_rows(vectors: np.ndarray, **columns: Any) -> pa.Table:
-    """Return a table of columns, and of vectors in float32, as in most stores; the samples have float16."""
+def _table(sample: Bundle, rows: Embeddings, modality: str) -> pa.Table:
+    """Return rows with their ids, classes and vectors, in float32 as in most stores; the metadata contain their
+    space.
+    """
     import numpy as np
     import pyarrow as pa
 
-    flat = pa.array(vectors.astype(np.float32).reshape(-1))
-    return pa.table({**columns, "embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-
-
-def _table(sample: Bundle, rows: Embeddings, modality: str) -> pa.Table:
-    """Return rows with their ids, classes and vectors; the metadata contain their space."""
-    classes = sample.class_of(modality, rows.ids).tolist()
-    table = library_rows(rows.vectors, **{"id": rows.ids.tolist(), "class": classes})
-    return table.replace_schema_metadata({"congruence.space": json.dumps(rows.space.to_dict())})
+    flat = pa.array(rows.vectors.astype(np.float32).reshape(-1))
+    table = {"id": rows.ids.tolist(), "class": sample.class_of(modality, rows.ids).tolist()}
+    table["embedding"] = pa.FixedSizeListArray.from_arrays(flat, rows.dim)
+    return pa.table(table).replace_schema_metadata({"congruence.space": json.dumps(rows.space.to_dict())})
 
 
 def _photos(sample: Bundle) -> pa.Table:
@@ -304,4 +295,5 @@ def print_story(result: dict[str, Any]) -> None:
     print_table("the library at each step", ["", "photos nearest to their name", "first photo found is right"], rows)
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
-    print_rollback(result)
+    same = result["identical"] and result["same_lists"]
+    print(f"Rolled back: {'bit for bit the old vectors, and the same results' if same else 'NOT the same'}.")

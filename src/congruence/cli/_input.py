@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from congruence.errors import DatabaseError, ParameterError, ShapeError
+from congruence.errors import CongruenceError, DatabaseError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -143,23 +144,29 @@ def split_named(entry: str, flag: str, form: str, example: str) -> tuple[str, st
     return name, value
 
 
-def read_groups(spec: str | None) -> str | np.ndarray | None:
-    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not
-    given.
-    """
+def column(spec: str, flag: str) -> np.ndarray:
+    """Read a column of labels or ids named by an option, which errors name."""
     from congruence.io import read_column
 
-    return "identical" if spec is None else None if spec == "none" else read_column(spec)
+    try:
+        return read_column(spec)
+    except CongruenceError as error:
+        error.problem = f"Got {flag} {spec}. {error.problem}"
+        raise
+
+
+def read_groups(spec: str | None) -> str | np.ndarray | None:
+    """Read ``--set groups``: labels from a file, None for ``none``, or identical rows if it was not given."""
+    return "identical" if spec is None else None if spec == "none" else column(spec, "--set groups")
 
 
 def read_labels(spec: str | None, flag: str, *items: Embeddings | None) -> dict[str, str] | None:
     """Return the label of each item by id: one entry per row, in the order of the first items that have as many."""
     from congruence._utils.ids import id_texts
-    from congruence.io import read_column
 
     if spec is None:
         return None
-    labels = read_column(spec)
+    labels = column(spec, flag)
     known = [rows for rows in items if rows is not None]
     for rows in known:
         if len(rows) == len(labels):
@@ -171,42 +178,62 @@ def read_labels(spec: str | None, flag: str, *items: Embeddings | None) -> dict[
     )
 
 
-#: Arguments of the library whose options have other names.
+#: Options that are called otherwise than the argument of the library.
 _OPTION_NAMES = {
-    "random_state": "seed",
-    "metrics": "metric",
-    "unpaired_source": "unpaired",
-    "unpaired_target": "unpaired",
-    "queries_old": "old_queries",
-    "index_new": "new_index",
+    **{"random_state": "seed", "metrics": "metric", "queries_old": "old_queries", "index_new": "new_index"},
+    **{"unpaired_source": "unpaired", "unpaired_target": "unpaired", "holdout": "validation"},
 }
+
+#: Arguments of ``fit`` that messages about its maps name.
+_OF_FIT = {"means": "--means"}
+
+#: The form of a value at the begin of an option's help.
+_FORM = re.compile(r"(?:\[?[A-Z]+=?\]?)+,\[?[A-Z]+\]?")
 
 
 def spelling(
-    options: Iterable[Any], settable: Container[str] = ()
+    options: Iterable[Any], settable: Container[str] = (), names: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str, str], str], Callable[[str], bool]]:
     """Return how a command with these options writes an argument of the library, and whether it has one of that name.
 
-    ``settable``: names that the command accepts as ``--set NAME=VALUE``.
+    ``settable``: names that the command accepts as ``--set NAME=VALUE``; ``names``: the command's own options by the
+    arguments that they stand for.
     """
-    known = {option.name: option for option in options}
+    known, own = {option.name: option for option in options}, names or {}
 
     def find(name: str) -> Any:
-        return known.get(name) or known.get(_OPTION_NAMES.get(name, name))
+        return known.get(own.get(name, name)) or known.get(_OPTION_NAMES.get(name, name))
 
     def spell(name: str, value: str) -> str:
-        unquoted = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
-        unquoted = "" if unquoted == "…" else unquoted
+        option = find(name)
+        value = _as_typed(value, option)
         if name == "side":
-            unquoted = next((ours for ours, theirs in _SIDES.items() if theirs == unquoted), unquoted)
-        if (option := find(name)) is None:
-            unquoted = unquoted.lower() if unquoted in ("True", "False") else unquoted
-            return f"--set {name}={unquoted or '…'}" if name in settable else f"{name}={value or '…'}"
+            value = next((ours for ours, theirs in _SIDES.items() if theirs == value), value)
+        if option is None and name in _OF_FIT:
+            return f"congruence fit {_OF_FIT[name]} {value}".rstrip()
+        if option is None:
+            lower = value.lower() if value in ("True", "False") else value
+            return f"--set {name}={lower or '…'}" if name in settable else f"{name.replace('_', ' ')} {value}".rstrip()
         if option.param_type_name == "argument":
-            return f"{option.name.upper()} {unquoted}".rstrip()
+            return f"{option.name.upper()} {value}".rstrip()
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
-        if unquoted in ("True", "False"):
-            return on[0] if unquoted == "True" else off[0] if off else f"no {on[0]}"
-        return f"{on[0]} {'none' if unquoted == 'None' else unquoted}".rstrip()
+        if value in ("True", "False"):
+            return on[0] if value == "True" else off[0] if off else f"no {on[0]}"
+        return f"{on[0]} {'none' if value == 'None' else value}".rstrip()
 
-    return spell, lambda name: find(name) is not None or name in settable
+    return spell, lambda name: find(name) is not None or name in settable or name in _OF_FIT
+
+
+def _as_typed(value: str, option: Any) -> str:
+    """Return the text of a Python value as a user types it for an option: without quotes, and lists with commas."""
+    if value[:1] in ("(", "[", "{"):
+        if entry := re.match(r"\{'(\w+)': ", value):
+            return f"{entry[1]}=…"
+        try:
+            return ",".join(map(str, ast.literal_eval(value)))
+        except (SyntaxError, ValueError):
+            form = _FORM.match(getattr(option, "help", None) or "")
+            return form[0] if form else ""
+    if value[:1] in ("'", '"') and not re.search(r"\s", value):
+        value = value[1:-1]
+    return "" if value == "…" else value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.display import visible, visible_json
@@ -24,12 +25,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from congruence.io import Source
+    from congruence.maps import Map
 
 
 def print_json(data: object) -> None:
     """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
     text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
     print(visible_json(text))
+
+
+#: What the sides of a map are called on the command line, and those of a joint-space map.
+OLD_NEW, FIRST_SECOND = {"source": "old", "target": "new"}, {"source": "first", "target": "second"}
+
+
+def sides_of(mapping: Map) -> dict[str, str]:
+    """Return what the sides of a map are called."""
+    return OLD_NEW if mapping.sides == ("source",) else FIRST_SECOND
+
+
+def side_words(text: str, words: Mapping[str, str] = OLD_NEW) -> str:
+    """Return a name of the library, e.g. of a score, with the words of the command line for the sides."""
+    return re.sub("(?<![a-z])(source|target)(?![a-z])", lambda found: words[found[0]], text)
+
+
+def by_side(data: Any, words: Mapping[str, str] = OLD_NEW) -> Any:
+    """Return plain data whose keys, and names of what is compared, have the words of the command line for the sides."""
+    if isinstance(data, (list, tuple)):
+        return [by_side(value, words) for value in data]
+    if not isinstance(data, dict):
+        return data
+    out = {side_words(key, words): by_side(value, words) for key, value in data.items()}
+    return out | {name: side_words(out[name], words) for name in ("query", "against") if isinstance(out.get(name), str)}
 
 
 def _plain(data: object) -> object:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._output import number, print_table, say
+from congruence.cli._output import OLD_NEW, number, print_table, say, side_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from congruence.evaluation import Score, Scores
     from congruence.evaluation.comparison import Comparison
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Note printed below every table of cosines.
 CONTROLS = (
-    "constant: every mapped row at the target's mean; random rotation: about the correct means. Only the part of a "
+    "constant: every mapped row at the new model's mean; random rotation: about the correct means. Only the part of a "
     "cosine above both controls is evidence for the map."
 )
 
@@ -30,30 +30,32 @@ COMPARED = (
 _COMPARED = ("metric", "query", "against")
 
 
-def print_scores(scores: Scores, title: str) -> None:
+def print_scores(scores: Scores, title: str, words: Mapping[str, str] = OLD_NEW) -> None:
     """Print an evaluation: ranking scores with chance, then cosines and distances with their controls."""
     ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
     distances = [row for row in scores.rows if row.metric in ("cosine", "distance")]
     if ranked:
-        rows = [_line(row, row.before, row.after, row.chance, row.source, row.target) for row in ranked]
-        print_table(title, [*_COMPARED, "unmapped", "mapped", "chance", "source alone", "target alone", "items"], rows)
+        rows = [_line(row, words, row.before, row.after, row.chance, row.source, row.target) for row in ranked]
+        alone = [f"{side} alone" for side in words.values()]
+        print_table(title, [*_COMPARED, "unmapped", "mapped", "chance", *alone, "items"], rows)
     if distances:
         columns = [*_COMPARED, "unmapped", "mapped", "constant", "random rotation", "items"]
         controls = [(row.before, row.after, row.control_constant, row.control_random_rotation) for row in distances]
-        rows = [_line(row, *values) for row, values in zip(distances, controls, strict=True)]
-        print_table("mapped rows and those of the target", columns, rows)
+        rows = [_line(row, words, *values) for row, values in zip(distances, controls, strict=True)]
+        print_table("mapped rows and those of the new model", columns, rows)
         print(CONTROLS)
     for modality, share in scores.covered_share.items():
-        print(f"{modality}: {share:.1%} of the source vectors' variance lies in directions that the anchors cover.")
+        print(f"{modality}: {share:.1%} of the old vectors' variance lies in directions that the anchors cover.")
     for note in scores.notes:
         say(note)
 
 
-def _line(row: Score, *values: float | None) -> list[str]:
-    return [row.metric, row.query, row.against, *map(number, values), str(row.n)]
+def _line(row: Score, words: Mapping[str, str], *values: float | None) -> list[str]:
+    compared = (side_words(name, words) for name in (row.query, row.against))
+    return [row.metric, *compared, *map(number, values), str(row.n)]
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: Comparison, words: Mapping[str, str] = OLD_NEW) -> None:
     """Print paired differences between maps, one table for each map that the first is compared with."""
     for second in dict.fromkeys(row.second_name for row in comparison.rows):
         rows = [row for row in comparison.rows if row.second_name == second]
@@ -62,7 +64,7 @@ def print_comparison(comparison: Comparison) -> None:
             [*_COMPARED, "first", "second", "difference", "better / worse", "p", "p, Holm", "items"],
             [
                 [
-                    *(row.metric, row.query, row.against),
+                    *(row.metric, *(side_words(name, words) for name in (row.query, row.against))),
                     *map(number, (row.first, row.second)),
                     f"{row.difference:+.3f} ({row.low:+.3f} … {row.high:+.3f})",
                     f"{row.wins} / {row.losses}",

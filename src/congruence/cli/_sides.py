@@ -35,7 +35,7 @@ def placed(words: Sequence[str | None], rows: Sequence[Embeddings | None]) -> tu
     return named[0], (*named, None)[1]
 
 
-def refuse_same(old: str | None, new: str | None, *_: object) -> None:
+def refuse_same(old: str | None = None, new: str | None = None, *_: object) -> None:
     """Raise ParameterError if both words name one file, or one array of a file, not even through a link."""
     from congruence.io import parse_spec
 

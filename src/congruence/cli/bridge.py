@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._input import in_python, inverse_of, read, refuse_options, two_sides, unit_rows
+from congruence.cli._input import column, in_python, inverse_of, read, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, number, print_json, print_table, say
+from congruence.cli._output import by_side, check_out, number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
+from congruence.cli._sides import refuse_same
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
 
@@ -53,6 +54,7 @@ def search(
 
     from congruence import Bridge
 
+    refuse_same(index, queries)
     check_hits_output(out, queries, index, force=force)
     bridge = Bridge.load(map_path)
     new_queries, old_rows = read(queries, ids, modality=modality), read(index, ids)
@@ -89,12 +91,13 @@ def evaluate(
     """
     from congruence import Bridge
     from congruence.evaluation.judgments import read_qrels
-    from congruence.io import read_column
 
     if threshold:
         if old_queries is None:
             raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
         refuse_options({"--set hubness": settings.get("hubness")}, "with --threshold, which is for plain cosines")
+    for old, new in ((index, queries), (old_queries, queries), (index, new_index)):
+        refuse_same(old, new)
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
         check_out(out, force=force, kind="map")  # checked before the work starts
@@ -107,7 +110,7 @@ def evaluate(
     before = None if old_queries is None else read(old_queries, ids, modality=modality)
     judgments: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
     if classes is not None:
-        judgments["labels"] = tuple(map(read_column, classes))
+        judgments["labels"] = tuple(column(spec, "--labels") for spec in classes)
     scores = bridge.evaluate(
         new_queries,
         rows,
@@ -126,7 +129,7 @@ def evaluate(
         bridge.save(out, force=force)
     if as_json:
         thresholds = [row.to_dict() for row in translated]
-        print_json({"map": map_path, "output": out, **scores.to_dict(), "thresholds": thresholds})
+        print_json({"map": map_path, "output": out, **by_side(scores.to_dict()), "thresholds": thresholds})
         return
     _print_scores(scores)
     print_thresholds(translated)

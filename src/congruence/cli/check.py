@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,19 @@ import typer
 
 from congruence._utils.atomic import atomic_path, check_output
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
-from congruence.cli._input import ids_of, open_asking, read, read_labels, refuse_options, split_named, two_sides
+from congruence.cli._input import column, ids_of, open_asking, read, read_labels, refuse_options, split_named, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import number, print_json, print_table, progress, say
+from congruence.cli._output import by_side, number, print_json, print_table, progress, say
 from congruence.cli._sides import check_sides, exchanged, find_ids, placed, read_anchors, refuse_same
-from congruence.errors import DirectionError, IdError, ModalityError, ParameterError
+from congruence.errors import (
+    CorruptFileError,
+    DirectionError,
+    FileError,
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,7 +161,7 @@ def check(
     written = _write(out, certificate, mapping, force=force)
     following = _next(certificate, old, new, out, store)
     if as_json:
-        print_json({**certificate.to_dict(), "output": out, "next": following})
+        print_json({**by_side(certificate.to_dict()), "output": out, "next": following})
     else:
         if verbose:
             print_certificate(certificate)
@@ -168,6 +177,10 @@ def check(
             say(f"Next: {following}")
     if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
+
+
+#: Options by the arguments of ``certify``, where both have another meaning of the name.
+check.argument_names = {"queries": "test", "text_queries": "queries", "target": "new"}  # type: ignore[attr-defined]
 
 
 def why_no_check(folder: Path) -> str | None:
@@ -251,6 +264,10 @@ def _by_modality(entries: list[str] | None, flag: str) -> dict[str, tuple[str, .
         name, files = (
             split_named(entry, flag, "MODALITY=OLD,NEW", "text=old.npy,new.npy") if "=" in entry else ("", entry)
         )
+        if flag == "--test" and "," not in files:
+            raise ParameterError(
+                f"Got {flag} {entry}; expected OLD,NEW.", f"Pass {flag} OLD,NEW, the items in both models."
+            )
         if name in found:
             raise ParameterError(f"Got {flag} twice for {name or 'OLD,NEW'}; expected it once.", "Leave out one.")
         found[name] = (files,) if "," not in files else two_sides(files, flag) or ()
@@ -283,15 +300,15 @@ def _read_sides(
         typed[next(iter(sides[0]))] = files
     for name, two in others.items():
         typed[name] = two
-        for side, spec, column, model in zip(sides, two, ids_of(ids), models, strict=False):
-            found = "none" if paired_by == "position" else column or find_ids(spec)[1]
+        for side, spec, ids_column, model in zip(sides, two, ids_of(ids), models, strict=False):
+            found = "none" if paired_by == "position" else ids_column or find_ids(spec)[1]
             side[name] = read(spec, found, model=model, modality=name)
     return sides, typed
 
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return the number of anchors, or the ids listed in a file."""
-    from congruence.io import parse_spec, read_column
+    from congruence.io import parse_spec
 
     try:
         return int(anchors)
@@ -299,7 +316,7 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
         pass
     path, key = parse_spec(anchors)
     if key is not None or str(path).lower().endswith(".txt"):
-        return read_column(anchors)
+        return column(anchors, "--anchors")
     rows = read(anchors, allow_zero_rows=True)
     if not rows.has_ids:
         raise IdError(
@@ -314,8 +331,18 @@ def _from_bundle(data: str, models: tuple[str | None, ...]) -> tuple[Sides, dict
     from dataclasses import replace
 
     from congruence.datasets import open_bundle
+    from congruence.io import parse_spec
 
-    bundle = open_bundle(data)
+    path = parse_spec(data)[0]
+    try:
+        bundle = open_bundle(data)
+    except (InputError, FileError) as error:
+        if not os.path.exists(path) or (path.endswith(".parquet") and isinstance(error, CorruptFileError)):
+            raise
+        raise ParameterError(
+            f"Got {data} alone, which is no bundle: NEW is missing, the same items in the new model.",
+            f"Type: congruence check {shlex.quote(data)} NEW",
+        ) from error
     sides = bundle.side("source"), bundle.side("target")
     for side, model in zip(sides, models, strict=True):
         for modality, rows in side.items():
@@ -355,9 +382,9 @@ def print_certificate(certificate: Certificate) -> None:
     _print_costs(certificate)
     shown = {f"{name.replace('/', ' ÷ ')}, {task}": _cell(e) for name, e in certificate.retention.items()}
     for modality, e in certificate.cosines.items():
-        shown[f"cosine of mapped {modality} and target {modality}"] = _cell(e)
+        shown[f"cosine of mapped {modality} and new {modality}"] = _cell(e)
         for control, meaning in (
-            ("constant", "every row at the target's mean"),
+            ("constant", "every row at the new model's mean"),
             ("random_rotation", "random rotation"),
         ):
             shown[f"  control for {modality}: {meaning}"] = number(controls.get(f"cosine/{modality}", {}).get(control))

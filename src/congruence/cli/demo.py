@@ -20,7 +20,6 @@ def demo(
     seed: Seed = 0,
     save_map: str | None = option(None, "Folder to save the map to."),
     report: bool = option(True, "Write the HTML page."),
-    migration: bool = option(True, "Emoji: also migrate and search a LanceDB table (extra lancedb)."),
     as_json: Json = False,
 ) -> None:
     """Move a photo library to a new model: check, map, switch, re-embed the worst tenth, roll back; and write a
@@ -37,7 +36,7 @@ def demo(
     photos = check_choice(sample, SAMPLES, "sample") == "photos"
     foreign = {"--files": files is not None, "--share": share is not None}
     if photos:
-        foreign = {"--classes": classes is not None, "--no-migration": not migration}
+        foreign = {"--classes": classes is not None}
     other = "emoji" if photos else "photos"
     refuse_options(foreign, f"with the sample {sample}", f"Leave it out, or pass --sample {other}.")
     if save_map is not None:
@@ -50,8 +49,7 @@ def demo(
     else:
         from congruence.cli._demo_emoji import run
 
-        classes = 800 if classes is None else classes
-        run(page, classes=classes, seed=seed, save_map=save_map, migration=migration, as_json=as_json)
+        run(page, classes=800 if classes is None else classes, seed=seed, save_map=save_map, as_json=as_json)
 
 
 def _write_files(folder: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._engines import RAY, Engine, EngineOptions
 from congruence.cli._input import ids_of, read, read_groups, refuse_options, two_sides
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, print_facts, print_json, say_error
+from congruence.cli._output import by_side, check_out, print_facts, print_json, say_error, sides_of
 from congruence.cli._scores import held_out_facts
 from congruence.cli._sides import check_sides, find_ids, placed, read_anchors, refuse_same
 from congruence.errors import ParameterError, UnpairedError
@@ -236,7 +236,15 @@ def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json:
     from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
     if as_json:
-        print_json({"output": out, "old": old, "new": new, "paired_by": paired_by, **mapping.describe()})
+        print_json(
+            {
+                "output": out,
+                "old": old,
+                "new": new,
+                "paired_by": paired_by,
+                **by_side(mapping.describe(), sides_of(mapping)),
+            }
+        )
         return
     models = {"old model": f"{old}: {mapping.source_space_}", "new model": f"{new}: {mapping.target_space_}"}
     if isinstance(mapping, UnpairedMap):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import load_map
 from congruence.cli._options import Json, argument
-from congruence.cli._output import print_facts, print_json
+from congruence.cli._output import by_side, print_facts, print_json, side_words, sides_of
 from congruence.cli._scores import held_out_facts
 from congruence.errors import CorruptFileError
 
@@ -26,18 +26,19 @@ def inspect(
     Example: congruence inspect map
     """
     mapping, bridge = load_map(map_path)
-    facts = mapping.describe()
+    facts, words = mapping.describe(), sides_of(mapping)
     singular = getattr(mapping, "singular_values_", None)
     if as_json:
         if singular is not None:
             facts["singular_values"] = singular.tolist()
-        print_json(facts if bridge is None else {**bridge.describe(), "map": facts})
+        print_json(by_side(facts if bridge is None else {**bridge.describe(), "map": facts}, words))
         return
     if bridge is not None:
         print_facts("Bridge", _of_bridge(bridge))
-    shown: dict[str, object] = {"source": mapping.source_space_, "target": mapping.target_space_}
+    spaces = zip(words.values(), (mapping.source_space_, mapping.target_space_), strict=True)
+    shown: dict[str, object] = {f"{side} model": space for side, space in spaces}
     try:
-        shown |= {key.replace("_", " "): _text(value) for key, value in _flat(facts)}
+        shown |= {side_words(key, words).replace("_", " "): _text(value) for key, value in _flat(facts)}
         shown |= held_out_facts(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._input import load_map, read, refuse_options, two_sides
+from congruence.cli._input import column, load_map, read, refuse_options, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, print_json, say
+from congruence.cli._output import by_side, check_out, print_json, say, sides_of
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def report(
         html = report.render(summary)
     report.write_page(out, html, force=force)
     if as_json:
-        print_json(summary)
+        print_json(by_side(summary, sides_of(mapping)))
     else:
         say(" ".join(filter(None, [summary["verdict"]["sentence"], summary["verdict"].get("action")])))
         say(f"Report: {out}")
@@ -100,7 +100,6 @@ def summarize_files(
 ) -> dict[str, Any]:
     """Read the files and score the map."""
     from congruence.embeddings import Embeddings
-    from congruence.io import read_column
     from congruence.report import summarize_training
 
     X, Y = (read(file) for file in two_sides(given.pairs, "--pairs", "FIRST,SECOND") or ())
@@ -117,14 +116,14 @@ def summarize_files(
     texts = None
     if given.texts is not None:
         caption, wrong = two_sides(given.texts, "--texts", "CAPTION,WRONG") or ("", "")
-        texts = read_column(caption), read_column(wrong)
+        texts = column(caption, "--texts"), column(wrong, "--texts")
     return summarize_training(
         mapping,
         X,
         Y,
         None if given.negatives is None else read(given.negatives),
-        groups=None if given.groups is None else read_column(given.groups),
-        tasks=None if given.tasks is None else read_column(given.tasks),
+        groups=None if given.groups is None else column(given.groups, "--groups"),
+        tasks=None if given.tasks is None else column(given.tasks, "--tasks"),
         texts=texts,
         items=None if given.sugarcrepe is None else _sugarcrepe_items(given.sugarcrepe, settings.get("categories"), Y),
         pictures=given.pictures,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._input import read, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
 from congruence.cli._output import check_out, print_json, print_table, say, write_table
+from congruence.cli._sides import refuse_same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,8 @@ def search(
     from congruence.upgrade.bridge import search_mixed
 
     files = two_sides(background, "--background") or ()
+    refuse_same(old, new)
+    refuse_same(*files)
     check_hits_output(out, queries, old, new, *files, force=force)
     bridge = Bridge.load(map_path)
     new_queries, old_rows, new_rows = read(queries, ids, modality=modality), read(old, ids), read(new, ids)

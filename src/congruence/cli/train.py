@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import split_named, two_sides
 from congruence.cli._options import Force, Json, argument, option
-from congruence.cli._output import check_out, checkpoint_folder, number, print_facts, print_json, print_table, say_error
+from congruence.cli._output import (
+    FIRST_SECOND,
+    by_side,
+    check_out,
+    checkpoint_folder,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    say_error,
+)
+from congruence.cli._sides import refuse_same
 from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
@@ -14,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Names of the selection criteria.
-_CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at_1": "recall at 1, source → target"}
+_CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at_1": "recall at 1, first → second"}
 
 
 def train(
@@ -67,10 +78,10 @@ def train(
         Space(settings.pop(f"{side}_model", None), modality=settings.pop(f"{side}_modality", modality))
         for side, modality in (("first", "image"), ("second", "text"))
     )
-    pools = [two_sides(files, "--unpaired", "FIRST,SECOND") or ("", "") for files in unpaired or []]
+    pools = [_two_files(files, "--unpaired") for files in unpaired or []]
     changes: dict[str, object] = {
         "method": method,
-        "pairs": None if pairs is None else pairs.split(","),
+        "pairs": None if pairs is None else list(_two_files(pairs, "--pairs")),
         "unpaired_source": [first for first, _ in pools] or None,
         "unpaired_target": [second for _, second in pools] or None,
         "validation": None if validation is None else _held_out(validation, "--validation"),
@@ -100,7 +111,7 @@ def train(
         summary = summarize_training(run.map, source, target, items.negatives, groups=items.groups, tasks=items.tasks)
         write_page(report, render_training(summary), force=force)
     if as_json:
-        print_json({"output": out, **run.map.describe()})
+        print_json({"output": out, **by_side(run.map.describe(), FIRST_SECOND)})
     else:
         _print(run, recipe, out)
 
@@ -114,6 +125,13 @@ def _settable() -> dict[str, Any]:
 
 
 train.settable = _settable  # type: ignore[attr-defined]  # for messages that name such a parameter
+
+
+def _two_files(text: str, flag: str) -> tuple[str, str]:
+    """Split ``FIRST,SECOND``; refuse one file twice."""
+    files = two_sides(text, flag, "FIRST,SECOND") or ("", "")
+    refuse_same(*files)
+    return files
 
 
 def _named(entries: list[str] | None, flag: str) -> list[tuple[str, str]]:
@@ -135,7 +153,7 @@ def _value(text: str) -> object:
 def _held_out(text: str, option: str) -> float | int | list[str]:
     """Return a share, a number of pairs, or two files. Raises ParameterError."""
     if "," in text:
-        return text.split(",")
+        return list(_two_files(text, option))
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -162,14 +180,18 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
     validated = run.score == run.score  # NaN without validation
     same = scores.get("identical_rows")
     shown = {
-        "source": mapping.source_space_,
-        "target": mapping.target_space_,
+        "first model": mapping.source_space_,
+        "second model": mapping.target_space_,
         "pairs": facts["n_pairs"],
-        "unpaired": None if None in alone else "{} of the source, {} of the target".format(*alone),
+        "unpaired": None if None in alone else "{} of the first, {} of the second".format(*alone),
         "wrong captions per pair": facts.get("negatives_each") or None,
         "pairs identical to another": None if same is None else f"{same} (groups: {scores['identical_groups']})",
         "steps": f"{facts['steps']}{best}" if "steps" in facts else None,
-        **{f"{side} variance not reconstructed": number(error) for side, error in lost.items() if side != "rows"},
+        **{
+            f"{FIRST_SECOND[side]} variance not reconstructed": number(error)
+            for side, error in lost.items()
+            if side != "rows"
+        },
         "chosen by folds": scores.get("self_training", {}).get("sentence"),
         "chosen": ", ".join(f"{name}={value}" for name, value in (run.parameters or {}).items()) or None,
         "validation pairs": scores["validation_pairs"] if validated else None,
@@ -198,7 +220,7 @@ def _recalls(scores: dict[str, Any]) -> dict[str, str]:
     """Return the recalls on the test pairs, in both directions."""
     shown = {}
     for k in (1, 5, 10):
-        titles = {"": f"recall at {k}, source → target, and back", "teacher_": f"its teacher's recall at {k}"}
+        titles = {"": f"recall at {k}, first → second, and back", "teacher_": f"its teacher's recall at {k}"}
         for prefix, title in titles.items():
             found = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
             if None not in found:

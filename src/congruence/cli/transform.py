@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from congruence import persist
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import in_python, inverse_of, load_map, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
 from congruence.cli._output import progress, report_as
-from congruence.errors import DirectionError
+from congruence.errors import DirectionError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
@@ -56,6 +59,12 @@ def transform(
     if "dtype" in settings:
         settings["dtype"] = np.dtype(check_choice(settings["dtype"], ("float16", "float32", "float64"), "dtype"))
     space = Space(settings.pop("model", None), settings.pop("revision", None))
+    if os.path.isfile(map_path) and os.path.isdir(vectors) and not persist.why_no_map(Path(vectors)):
+        typed = [{map_path: vectors, vectors: map_path}.get(word, word) for word in sys.argv[1:]]
+        raise ParameterError(
+            f"{vectors} is the map, and {map_path} a file of vectors: the map comes first.",
+            f"Type: {shlex.join(['congruence', *typed])}",
+        )
     mapping, bridge = load_map(map_path)
     if inverse:
         mapping = inverse_of(mapping if bridge is None else bridge)

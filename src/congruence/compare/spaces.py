@@ -11,6 +11,7 @@ import numpy as np
 from congruence._utils.display import text_table
 from congruence._utils.optional import require
 from congruence._utils.plain import PlainData
+from congruence._utils.progress import progress_bar
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
@@ -103,13 +104,15 @@ def compare_spaces(
     X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
         Embeddings with ids, and pandas objects with an index, are paired by those, else by row.
     metrics : sequence of str
-        Keys of ``congruence.metrics.METRICS`` that compare two spaces; ``callback`` is called with 1 after each.
+        Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     permutations, halves : int, default=200 and 20
         Numbers of random re-pairings, the same ones for every metric, and of random halves of the rows, for the
         interval.
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond
         5,000 rows.
+    callback : callable, optional
+        Called with 1 after each re-pairing of each metric; by default a progress bar is shown in a terminal.
 
     Notes
     -----
@@ -145,15 +148,19 @@ def compare_spaces(
     orders = [rng.permutation(n) for _ in range(permutations)]
     parts = [np.sort(rng.choice(n, n // 2, replace=False)) for _ in range(halves)]
     values, nulls, errors = [], [], []
-    for name, steps in zip(names, entries, strict=True):
-        first, second = steps.prepare(A, "X"), steps.prepare(B, "Y")
-        values.append(steps.compare(first, second))
-        nulls.append([steps.compare(first, steps.reorder(second, order)) for order in orders])
-        errors.append(
-            float(np.std([float(METRICS[name].fn(A[part], B[part])) for part in parts], ddof=1)) if halves > 1 else 0.0
-        )
-        if callback:
-            callback(1)
+    with progress_bar("comparing", len(names) * permutations, quiet=callback is not None) as bar:
+        advance = callback or (bar and bar.advance)
+        for name, steps in zip(names, entries, strict=True):
+            first, second = steps.prepare(A, "X"), steps.prepare(B, "Y")
+            values.append(steps.compare(first, second))
+            null = []
+            for order in orders:
+                null.append(steps.compare(first, steps.reorder(second, order)))
+                if advance:
+                    advance(1)
+            nulls.append(null)
+            drawn = [float(METRICS[name].fn(A[part], B[part])) for part in parts]
+            errors.append(float(np.std(drawn, ddof=1)) if halves > 1 else 0.0)
     larger = np.array([METRICS[name].larger_is_closer for name in names])
     by_chance = chance(np.array(values), np.array(nulls).T, larger)
     return Similarities(

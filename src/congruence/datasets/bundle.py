@@ -151,7 +151,7 @@ def read_bundle(path: str | Path) -> Bundle:
         if missing:
             raise InputError(
                 f"{path} is without the columns {', '.join(missing)}.",
-                "Write it with congruence.datasets.write_bundle.",
+                ("Write it with `congruence.datasets.write_bundle`.", "Pass a sample: photos or emoji."),
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")

@@ -101,9 +101,7 @@ def judge(
         rows = [members[place[name]] if name in place else none for name in ours.tolist()]
         grades = [np.ones(len(relevant)) for relevant in rows]
     elif not (queries.has_ids and index.has_ids):
-        raise InputError(
-            "Got queries or an index without ids.", "Pass Embeddings with `ids=…`, or `labels=…` of all rows."
-        )
+        raise InputError("Got queries or an index without ids.", "Pass both with `ids=…`, or `labels=…` of all rows.")
     else:
         at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
         asked = id_texts(queries.ids).tolist()

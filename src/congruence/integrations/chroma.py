@@ -6,6 +6,7 @@ https://docs.trychroma.com/docs/embeddings/embedding-functions
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,12 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     """
 
     def __init__(self, encoder: EncoderLike, bridge: BridgeLike = None, **options: Any) -> None:
-        self._vectors = TextVectors(encoder, bridge, **options)
+        self._arguments: dict[str, Any] = {"encoder": encoder, "bridge": bridge, **options}
+        self._vectors  # noqa: B018  # what does not match is refused here
+
+    @cached_property
+    def _vectors(self) -> TextVectors:
+        return TextVectors(**self._arguments)
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of documents, shape (dim,), mapped as rows of the store."""
@@ -72,9 +78,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         """Build the function from the configuration in a collection; its model is loaded at the first text."""
         CongruenceEmbeddingFunction.validate_config(config)
         function = CongruenceEmbeddingFunction.__new__(CongruenceEmbeddingFunction)
-        function._vectors = TextVectors(
-            config["encoder"], config.get("bridge"), modality=config.get("modality", "text"), lazy=True
-        )
+        function._arguments = dict(config)
         return function
 
 

@@ -38,8 +38,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
-            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports.",
-            "Use OrthogonalMap or LinearMap, or map the vectors first (mapping.transform).",
+            f"Got a map of kind {mapping.kind}; expected an affine map, the only kind that FAISS supports.",
+            "Use an orthogonal or a linear map, or map the vectors first.",
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix

@@ -5,6 +5,7 @@ https://docs.lancedb.com/embedding
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ require("lancedb", extra="lancedb")
 
 from lancedb.embeddings import TextEmbeddingFunction  # noqa: E402
 from lancedb.embeddings.registry import register  # noqa: E402
-from pydantic import PrivateAttr  # noqa: E402
 
 
 @register("congruence")
@@ -37,13 +37,11 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     batch_size: int = 32
     check: bool = True
     max_retries: int = 0
-    _vectors: TextVectors = PrivateAttr()
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)
-        self._vectors = TextVectors(
-            self.encoder, self.bridge, modality=self.modality, batch_size=self.batch_size, check=self.check, lazy=True
-        )
+    @cached_property
+    def _vectors(self) -> TextVectors:
+        options = {"modality": self.modality, "batch_size": self.batch_size, "check": self.check}
+        return TextVectors(self.encoder, self.bridge, **options)  # type: ignore[arg-type]
 
     def ndims(self) -> int:
         """Return the width of the vectors."""

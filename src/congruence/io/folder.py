@@ -146,6 +146,10 @@ class FolderSource(Source):
             fix = f"Pass one of its subfolders: {', '.join(subfolders)}." if subfolders else "Pass a file of vectors."
             if (folder / "dataset_info.json").is_file():  # of ``datasets.Dataset.save_to_disk``
                 fix = 'Write the data set with to_parquet("vectors.parquet"), and pass that file.'
+            if (folder / "config.json").is_file():
+                raise ParameterError(
+                    f"{folder} is the folder of a saved map, not of vectors.", "Pass a file of vectors."
+                )
             raise ParameterError(f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.", fix)
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)

@@ -264,14 +264,14 @@ class Map(ABC):
         check_scale(A, "X")
         check_scale(B, "Y")
         if not reset:
-            check_width(A.shape[1], self.n_features_in_, type(self).__name__)
+            check_width(A.shape[1], self.n_features_in_, self._name())
         self._check_columns(X, A, reset=reset)
         weights = None if sample_weight is None else _check_weights(sample_weight, len(A))
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
-                f"Got n_samples = {used} pairs whose weight is not zero; expected at least {min_pairs}.",
-                "Pass more anchors.",
+                f"Got {used} samples whose weight is not zero; expected at least {min_pairs}.",
+                "Pass more pairs.",
             )
         return A, B, weights
 
@@ -287,7 +287,7 @@ class Map(ABC):
         """Return rows to transform, checked; a tensor stays a tensor. Rows of zeros pass: nothing could name them."""
         self.check_fitted()
         A = check_native(X, "X")
-        check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
+        check_width(A.shape[1], self.n_features_in_, self._name(), self.d_target, self.wrong_side)
         # congruence.fit passes arrays without names of columns, so a data frame with names must not cause a warning.
         if "feature_names_in_" in vars(self):
             self._check_columns(X, A, reset=False)
@@ -454,9 +454,13 @@ class Map(ABC):
             check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
         return mapped, "source"
 
+    def _name(self) -> str:
+        """Return the class that messages about the input name."""
+        return type(self).__name__
+
     def _check_side(self, side: str) -> None:
         if check_choice(side, ("source", "target"), "side") not in self.sides:
-            raise ParameterError(f"`side='target'` has no meaning for {type(self).__name__}.", "Leave out `side=…`.")
+            raise ParameterError("`side='target'` has no meaning for a map of one side.", "Leave out `side=…`.")
 
     def _space_of_output(self) -> Space:
         return self.target_space_
@@ -838,6 +842,9 @@ class RoleMap(AffineMap):
     def offset(self) -> np.ndarray:
         """The vector that is added after the product, float64."""
         return self._folded.offset
+
+    def _name(self) -> str:
+        return type(self._whole).__name__
 
     def finish(self, rows: Array, unit: bool) -> Array:
         """Return the product's rows as the role reads them: of unit norm if ``unit``."""

@@ -446,7 +446,8 @@ class CanonicalFrame:
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:
             raise CorruptFileError(
-                f"Got a map of kind {config.get('kind')!r} in {path}, not a frame.", "Load it with congruence.load."
+                f"Got a map of kind {config.get('kind')!r} in {path}, not a frame.",
+                ("Pass a frame.", "Load it with `congruence.load`."),
             )
         try:
             persist.check_parameters(cls, config["parameters"])

@@ -122,7 +122,8 @@ class HeadsMap(Map):
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse: heads are trained with ``congruence.train``, or solved in closed form by a subclass."""
         raise ParameterError(
-            "A HeadsMap only applies trained heads.", "Use congruence.train, CCAMap or ProcrustesHeads."
+            "This map only applies trained heads.",
+            "Use `congruence.train`, `congruence.CCAMap` or `congruence.ProcrustesHeads`.",
         )
 
     def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:

@@ -386,8 +386,8 @@ class OrthogonalMap(AffineMap):
         if d_source > d_target:
             warnings.warn(
                 ProjectionWarning(
-                    f"Got d_source={d_source} > d_target={d_target}: the map is a projection, which loses "
-                    f"{d_source - d_target} dimensions and is no isometry.",
+                    f"The new model has {d_target} dimensions, the old one {d_source}: the map is a projection, which "
+                    f"loses {d_source - d_target} dimensions and is no isometry.",
                     "Exchange the two models to keep distances.",
                 ),
                 stacklevel=3,
@@ -492,7 +492,7 @@ class OrthogonalMap(AffineMap):
                 known = sorted(self.modality_means_)
                 raise ModalityError(
                     f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
-                    f"Pass `modality={known[0]!r}`.",
+                    f"Pass {' or '.join(f'`modality={name!r}`' for name in known)}.",
                 )
             return self
         check_choice(modality, MODALITIES, "modality")
@@ -505,7 +505,7 @@ class OrthogonalMap(AffineMap):
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
             f"Got `modality={modality!r}`; the map has means for {', '.join(known)}.",
-            f"Fit it with the means of {modality} too: see the option means of fit.",
+            f"Fit it with the means of {modality} too: `means={{{modality!r}: …}}`.",
         )
 
     def update_means(

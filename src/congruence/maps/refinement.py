@@ -313,7 +313,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
     """Return both pools as matrices (p, d_source) and (q, d_target), checked against the models' widths."""
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
-        raise ParameterError("Got unpaired that is not (source rows, target rows).", "Pass `unpaired=(U, V)`.")
+        raise ParameterError("Got unpaired rows that are not of two models.", "Pass `unpaired=(old, new)`.")
     pools = []
     for side, rows, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
         pool = as_matrix(getattr(rows, "vectors", rows), f"unpaired_{side}")

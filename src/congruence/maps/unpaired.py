@@ -150,7 +150,7 @@ class UnpairedMap(OrthogonalMap):
                 AlignmentWarning(
                     f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); "
                     "expected restarts that agree.",
-                    "Do not use this map. Pass five or more pairs to congruence.refine.",
+                    ("Do not use this map.", "Pass five or more pairs to `congruence.refine`."),
                 ),
                 stacklevel=2,
             )

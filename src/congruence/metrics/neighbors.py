@@ -282,7 +282,7 @@ def prepare_cknna(
     size, rounding = _unbiased_hsic(side.keys, own, own, n) if definition == "huh" else (float(own @ side.values), 0.0)
     if size <= rounding:
         raise InputError(
-            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, n={n}).",
+            f"The alignment of {name} with itself is not positive (`n_neighbors={k}`, {n} rows).",
             f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
         )
     return side._replace(scale=math.sqrt(size), definition=definition)

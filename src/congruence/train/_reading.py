@@ -84,7 +84,11 @@ def read_data(
     for side, supply, name, paired in zip(SIDES, unpaired, "XY", (source, target), strict=True):
         rows = as_rows(supply, f"unpaired_{side}")
         if rows is not None:
-            check_width(rows.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
+            if rows.dim != paired.shape[1]:
+                raise ShapeError(
+                    f"Got unpaired rows of width {rows.dim} beside paired ones ({name}) of width {paired.shape[1]}.",
+                    "Encode them with the same model.",
+                )
             warn_paired(supply, rows, ids, paired, side)
         sides.append(rows)
     heldout = read_validation(validation, source.shape[1], target.shape[1])

@@ -218,9 +218,7 @@ def named_folder(place: Path) -> Iterator[Path]:
             raise
 
 
-_IN_USE = (
-    "Got checkpoints at {} that another run is using; expected one run. Wait for it, or pass another checkpoint=…."
-)
+_IN_USE = "Got checkpoints at {} that another run is using; expected one run. Wait for it, or name another folder."
 
 
 def _mark(folder: Path, *, made: bool) -> None:

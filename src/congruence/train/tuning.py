@@ -62,7 +62,7 @@ def tune(
     unknown = [name for name in grid if name not in known]
     if unknown:
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}.", f"Use one of {', '.join(sorted(known))}."
+            f"Got {unknown[0]!r} in the grid of {method.method}.", f"Use one of {', '.join(sorted(known))}."
         )
     folder = None if checkpoint is None else Path(checkpoint)
     if folder is not None:

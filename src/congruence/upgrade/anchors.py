@@ -181,8 +181,8 @@ def choose_anchors(
     if len(candidates) < n:
         sample = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
         raise TooFewAnchorsError(
-            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass "
-            f"n={len(candidates)} or less" + (f", or max_rows={m}." if sample else ".")
+            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected {n:,}.",
+            (f"Pass `n={len(candidates)}` or less.", *([f"Pass `max_rows={m}`."] if sample else [])),
         )
     A = pool.vectors[candidates].astype(np.float64)
     check_scale(A, "X")

@@ -16,7 +16,7 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.compare.origins import check_means, remember_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
-from congruence.errors import DegenerateWarning, ModalityError, ParameterError
+from congruence.errors import DegenerateWarning, ModalityError, PairingWarning, ParameterError
 from congruence.maps import METHODS, AffineMap, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
@@ -28,7 +28,10 @@ from congruence.upgrade.sides import check_sides, recorded
 Means: TypeAlias = dict[str, tuple[Embeddings | np.ndarray, Embeddings | np.ndarray | None]]
 
 #: What ``means`` holds for a modality.
-MeansOf: TypeAlias = "tuple[RowsLike, RowsLike | None] | Mapping[str, RowsLike | None]"
+MeansOf: TypeAlias = "RowsLike | tuple[RowsLike, RowsLike | None] | Mapping[str, RowsLike | None]"
+
+#: What the two sides of means may be called in a dict.
+_SIDES = {"source": "old", "target": "new"}
 
 #: Fewer pairs than this get a warning that says what they determine.
 FEW = 10
@@ -67,10 +70,10 @@ def fit(
         Linear maps are candidates only with ``single_modality``, since they may degrade other modalities.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
-    means : mapping of str to (array_like, array_like or None), optional
-        Rows of other modalities in source and target, or their means (d,), so that the map can also be applied to these
-        modalities; also as ``{"image": {"source": …, "target": …}}``. If the target has no rows, the map about the
-        anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
+    means : mapping of str to array_like or (array_like, array_like or None), optional
+        Rows of other modalities in the old model, or in both, or their means (d,), so that the map can also be applied
+        to these modalities; also as ``{"image": {"old": …, "new": …}}``. If the new model has no rows, the map about
+        the anchors' means is used, with ``"auto"`` minus half of its offset (``recenter``).
     queries : str or sequence of str, optional
         Modalities of the queries that will search, or "all": stored rows are read for them
         (``congruence.maps.readout``). By default the one modality that is known of the target, else "all".
@@ -165,6 +168,9 @@ def fit(
         scores["zero_rows_left_out"] = len(empty)
     if identical:
         scores["identical_rows"], scores["identical_groups"] = identical["rows"], identical["groups"]
+    if check and np.array_equal(pairs.source.vectors, pairs.target.vectors):
+        problem = "The old and the new rows are the same vectors."
+        warnings.warn(PairingWarning(problem, "Pass the same items, encoded by the other model."), stacklevel=2)
     if check:
         report = check_pairing(pairs.source.vectors, pairs.target.vectors, ids=pairs.ids)  # in the order of the files
         warn_pairing(report, strict=strict)
@@ -204,7 +210,7 @@ def fit(
             read_as_store(model, (train.source.vectors, train.target.vectors), method, asked, sides, kinds)
     elif queries not in (None, "all"):
         raise ParameterError(
-            f"Stored rows of {type(model).__name__} are the same for all queries.", "Leave out `queries=…`."
+            f"Stored rows of `method={model.kind!r}` are the same for all queries.", "Leave out `queries=…`."
         )
     model.role_ = "store"
     if check:
@@ -278,16 +284,19 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
 
     if not isinstance(means, Mapping):
         raise ParameterError(
-            "Got `means` that are no mapping from modality to rows.", "Pass means={'image': (old images, new images)}."
+            "Got means that are no mapping from modality to rows.", "Pass `means={'image': (old images, new images)}`."
         )
     out: Means = {}
     for name, of in means.items():
-        sides: Any = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of
-        unknown = set(of) - {"source", "target"} if isinstance(of, Mapping) else ()
-        if unknown or not isinstance(sides, (tuple, list)) or len(sides) != 2 or sides[0] is None:
+        sides: Any = of if isinstance(of, (tuple, list)) and len(of) == 2 else (of, None)
+        unknown: set[str] = set()
+        if isinstance(of, Mapping):
+            called = {_SIDES.get(side, side): rows for side, rows in of.items()}
+            sides, unknown = (called.pop("old", None), called.pop("new", None)), set(called)
+        if unknown or sides[0] is None:
             raise ParameterError(
-                f"Got means[{name!r}] that are not of two sides.",
-                "Pass (source rows, target rows), or {'source': …, 'target': …}; None where the target has none.",
+                f"Got means of {name} that are not those of an old and a new model.",
+                f"Pass `means={{{name!r}: (old rows, new rows)}}`, or the old rows alone.",
             )
         ours, theirs = sides
         out[name] = (
@@ -301,7 +310,7 @@ def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> O
     """Return the map with the means of other modalities."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
-            f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
+            f"Got means of other modalities for `method={model.kind!r}`; only a rotation is shared by modalities.",
             'Pass `method="orthogonal"`, or leave out `means=…`.',
         )
     _check_means(means, fitted)

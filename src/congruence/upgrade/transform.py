@@ -278,7 +278,7 @@ def transform_file(
     if check and mapping.origins_ is not None and not isinstance(mapping, HeadsMap):
         judged = judge(mapping, _spread(source), wanted)
         modality = wanted or judged.modality
-        if judged.outcome == "ask":
+        if judged.outcome == "ask" or (judged.outcome == "bad" and modality is None):
             judged.refuse(name)
     function = BlockMap(
         mapping,

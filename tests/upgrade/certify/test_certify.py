@@ -212,8 +212,8 @@ def test_bad_input():
     broken[3] = np.nan
     names = [f"x{i}" for i in range(60)]
     for old, new, options, error, said in (
-        ({}, target, {}, InputError, "in the source and"),
-        (images[0], {"text": target["text"]}, {}, InputError, "in the source and"),
+        ({}, target, {}, InputError, "in the old model and"),
+        (images[0], {"text": target["text"]}, {}, InputError, "in the old model and"),
         (*sides(p, slice(0, 10)), {}, errors.TooFewAnchorsError, "10 anchors"),
         ({"image": broken}, images[1], {}, errors.NotFiniteError, None),
         (images[0], {"image": embed(p.target_images, names)}, {}, IdError, None),

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import atomic_path, check_output
-from congruence.cli._input import refuse_options
+from congruence.cli._input import column, refuse_options
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.cli._output import check_out, number, print_facts, print_json, say
 from congruence.errors import ParameterError
@@ -44,7 +44,7 @@ def anchors(
         refuse_options(needs_file, "with --texts, whose order is fixed")
         _write_texts(n, out, force, as_json)
         return
-    from congruence.io import open_source, read_column
+    from congruence.io import open_source
     from congruence.upgrade.anchors import check_anchors_output, choose_anchors
 
     check_anchors_output(out)
@@ -52,7 +52,7 @@ def anchors(
     check_out(out, source, force=force)
     if plot is not None:
         check_out(plot, source, force=force, kind="plot")
-    classes = None if labels is None else read_column(labels)
+    classes = None if labels is None else column(labels, "--labels")
     chosen = choose_anchors(source, n, method, labels=classes, max_rows=max_rows, random_state=seed)
     chosen.save(out, force=force)
     if plot is not None:

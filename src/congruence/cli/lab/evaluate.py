@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
 from congruence.cli._input import read_groups, read_labels, refuse_options
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import check_out, print_json
+from congruence.cli._output import by_side, check_out, print_json, sides_of
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.cli._sides import refuse_same
 from congruence.errors import InputError, ParameterError
@@ -92,13 +92,14 @@ def evaluate(
         bundle = Bundle(all_items["source"], all_items["target"], classes=classes)
         summary = summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison)
         write_page(report, render(summary), force=force)
+    words = sides_of(mapping)
     if as_json:
         differences = {} if comparison is None else {"comparison": comparison.to_dict()}
-        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **differences})
+        print_json({"map": map_path, "held_out": held_out, **by_side({**scores.to_dict(), **differences}, words)})
     else:
-        print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
+        print_scores(scores, "evaluation on held-out items" if held_out else "evaluation", words)
         if comparison is not None:
-            print_comparison(comparison)
+            print_comparison(comparison, words)
 
 
 def _held_out(

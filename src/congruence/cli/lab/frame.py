@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import read
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
-from congruence.cli._output import check_out, number, print_json, print_table, report_as
+from congruence.cli._output import by_side, check_out, number, print_json, print_table, report_as
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def map(
         "directions that the anchors cover": f"{mapping.facts_['rank']} of {mapping.facts_['directions']}",
         "written to": out,
     }
-    report_as(as_json, {"output": out, **mapping.describe()}, "Map through a frame", shown)
+    report_as(as_json, {"output": out, **by_side(mapping.describe())}, "Map through a frame", shown)
 
 
 def _read_models(specs: list[str], options: AnchorOptions, allow_zero_rows: bool) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _compare_spaces(
 
     pairs = Pairs.join(*map(read, files, ids))
     chosen = list(BETWEEN_SPACES) if metric == ["all"] else metric or list(DEFAULT)
-    with progress("comparing", len(chosen), quiet) as callback:
+    with progress("comparing", len(chosen) * options["permutations"], quiet) as callback:
         return compare_spaces(pairs.source.vectors, pairs.target.vectors, chosen, callback=callback, **options)
 
 

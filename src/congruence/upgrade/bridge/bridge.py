@@ -122,12 +122,12 @@ class Bridge:
         if not isinstance(mapping, Map):
             raise ParameterError(
                 f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
-                "Pass congruence.fit(new, old), or use Bridge.load(path).",
+                "Pass `congruence.fit(new, old)`, or use `congruence.Bridge.load(path)`.",
             )
         if isinstance(mapping, HeadsMap):
             raise ParameterError(
-                f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
-                "Fit a rotation or a linear map: congruence.fit(new, old).",
+                f"A map of kind {mapping.kind} leads both models into a joint space, not into the index's.",
+                "Fit a rotation or a linear map of the new rows to the old ones.",
             )
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
@@ -360,7 +360,7 @@ class Bridge:
         old = new = None
         if queries_old is not None:
             old, matched = _matched_rows(asked, queries_old, "queries_old")
-            check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
+            check_width(old.shape[1], rows.dim, "the index")
             if not matched.all():
                 missing = int((~matched).sum())
                 notes.append(f"{missing} queries are not among those of the old model; they were left out.")
@@ -453,7 +453,7 @@ class Bridge:
             check_same_rows(len(ours), len(theirs), "queries", "queries_old")
         rows = as_embeddings(index, "index")
         for side, name in ((theirs, "queries_old"), (rows, "index")):
-            check_width(side.dim, self.map.d_out, f"Bridge.fit_thresholds ({name})")
+            check_width(side.dim, self.map.d_out, f"the map's output, as compared with {name},")
         if labels is not None and ours.has_ids and theirs.has_ids:
             both = is_in(ours.ids, theirs.ids)
             labels = np.asarray(labels[0])[both], labels[1]

@@ -121,13 +121,13 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
     """Refuse modalities, models or widths that do not match."""
     if not set(source) & set(target):
         raise InputError(
-            f"Got {what} of {', '.join(source) or 'no modality'} in the source and "
-            f"{', '.join(target) or 'none'} in the target.",
+            f"Got {what} of {', '.join(source) or 'no modality'} in the old model and "
+            f"{', '.join(target) or 'none'} in the new one.",
             "Pass the same items encoded by both models.",
         )
     if len(source) > 2 or set(target) - set(source):
         raise ModalityError(
-            f"Got {what} of {', '.join(source)} in the source and {', '.join(target)} in the target; expected "
+            f"Got {what} of {', '.join(source)} in the old model and {', '.join(target)} in the new one; expected "
             "one or two.",
             "Remove the other modalities.",
         )
@@ -507,7 +507,7 @@ class Design:
             _check_queries(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
-                f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
+                f"The new model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
             )
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
@@ -548,13 +548,13 @@ class Design:
             )
         if not self.items.judged:
             notes.append(
-                f"The target model has no {scored.store_modality} rows, so the score after re-embedding is unknown."
+                f"The new model has no {scored.store_modality} rows, so the score after re-embedding is unknown."
             )
         if self.items.finds_itself:
             notes.append(
-                "There are neither captions nor labels, so it is unknown whether the target model is better. The "
+                "There are neither captions nor labels, so it is unknown whether the new model is better. The "
                 "verdict is based on how often a mapped store returns the items that a re-embedded store would "
-                f"return{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
+                f"return{' for text queries' if self.items.texts is not None else ''}, judged by the new model."
             )
         return notes
 
@@ -564,10 +564,10 @@ def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
     ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (anchors, queries))
     if ours != theirs:
         raise ModalityError(
-            f"Got queries of {sorted(queries.source)} (target: {sorted(queries.target)}), unlike the anchors.",
-            f"Pass `queries=…` of {sorted(anchors.source)} (target: {sorted(anchors.target)}).",
+            f"Got held-out {' and '.join(queries.source)} (new: {' and '.join(queries.target)}), unlike the pairs.",
+            f"Pass `queries=…` of {' and '.join(anchors.source)} (new: {' and '.join(anchors.target)}).",
         )
-    for one, other, name in ((anchors.source, queries.source, "source"), (anchors.target, queries.target, "target")):
+    for one, other, name in ((anchors.source, queries.source, "old"), (anchors.target, queries.target, "new")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
         if a != b:
             raise InputError(
@@ -595,16 +595,14 @@ def _join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -
         )
     ours, theirs = texts
     if theirs is None:
-        raise InputError(
-            "Got text_queries without texts of the target model.", "Pass `text_queries=(source or None, target)`."
-        )
+        raise InputError("Got text queries without those of the new model.", "Pass `text_queries=(old or None, new)`.")
     first: Embeddings | None = None
     if ours is None:
         second = as_embeddings(theirs, "text_queries[1]")
     else:
         pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
         first, second = pairs.source, pairs.target
-    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
+    for rows, side, name in ((first, tables.source, "old"), (second, tables.target, "new")):
         if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
             raise InputError(
                 f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."

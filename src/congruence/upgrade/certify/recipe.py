@@ -99,7 +99,7 @@ class MapRecipe:
                 argument="method",
                 got=self.method,
                 expected=f"{known} out of {', '.join(CERTIFIED)}",
-                fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
+                fix=("Pass `method='auto'`.", "Compare other maps on held-out pairs: `congruence.evaluate`."),
             )
         if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
             got = f"{tables.store_modality} and {tables.query_modality} rows"

@@ -145,7 +145,7 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
                 words += f" (at best 1), is between {found.lower:.3g} and {found.upper:.3g}."
             else:
                 constant = None
-                words += ', takes minutes and was not computed. Pass theory="full" (--set theory=full) for it.'
+                words += ', takes minutes and was not computed. Pass --set theory=full (theory="full") for it.'
     return _entry("Def. 5.4", f"{stored} anchors that span the symmetric matrices", words, numbers), constant
 
 

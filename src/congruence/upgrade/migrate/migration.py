@@ -154,7 +154,7 @@ class Migration:
             )
         if kept.condition != rows:
             raise errors.MigrationError(
-                f"The migration in {self.folder} was begun with rows={kept.condition!r}, not {rows!r}.",
+                f"The migration in {self.folder} was begun with the condition {kept.condition!r}, not {rows!r}.",
                 "Open the database with the same condition (`rows=…`).",
             )
 

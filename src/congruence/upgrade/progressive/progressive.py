@@ -159,7 +159,8 @@ class Progressive:
             raise ParameterError(f"Got `meter_share={meter_share}`; expected at most 1.", "Pass `meter_share=0.2`.")
         if isinstance(mapping, HeadsMap):
             raise ParameterError(
-                f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
+                f"A map of kind {mapping.kind} leads both models into a third space.",
+                "Pass an orthogonal map, for example.",
             )
         self._old, ids, size, digest = open_store(old)
         n = self._old.n
