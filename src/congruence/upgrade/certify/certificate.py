@@ -301,7 +301,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
-        make_map=partial(recipe.fit_map, anchors, choice, (source[first].space, target[first].space)),
+        make_map=partial(recipe.finish, mapping.forward, anchors, choice, (source[first].space, target[first].space)),
     )
 
 

@@ -254,7 +254,7 @@ class EvaluationSet:
     def task(self) -> str:
         """The measure that determines the verdict: without captions and labels, the overlap of result lists."""
         k = self.list_length(len(self.compared))
-        return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself and k > 0 else next(iter(self.tasks))
+        return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself else next(iter(self.tasks))
 
     @property
     def curved(self) -> tuple[str, str]:
@@ -263,23 +263,6 @@ class EvaluationSet:
         """
         modality = self.tables.store_modality if self.judged else self.tables.query_modality
         return f"{self.task}/stored", f"cosine/{modality}"
-
-    def search_of(self, measure: str) -> Search:
-        """Return the search that a measure is read from, such as ``"recall@1"`` or ``"graded_overlap@10"``."""
-        name = measure.split("@")[0].removeprefix("graded_")
-        if measure in self.tasks:
-            name = "overlap" if self.tables.store_modality == self.tables.query_modality else "text_overlap"
-        return next(search for search in self.searches if search.name == name)
-
-    def units_of(self, score: str) -> tuple[str | None, np.ndarray]:
-        """Return the modality (None for texts of other items) and the numbers of the rows that have this score."""
-        measure, _, rest = score.partition("/")
-        if measure == "cosine":
-            return rest, np.arange(len(self.tables.ids[rest]))
-        search = self.search_of(measure)
-        if measure in self.tasks and self.tables.by_class:
-            return self.tables.store_modality, search.rows
-        return None if search.role == "apart" else search.modality, search.queries
 
     @cached_property
     def compared(self) -> np.ndarray:
@@ -298,22 +281,12 @@ class EvaluationSet:
         return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
 
     def list_length(self, n: int) -> int:
-        """Return how many results are compared in a store of n rows; below 1, nothing can be compared."""
+        """Return how many results are compared in a store of n rows."""
         return min(self.n_neighbors, n - 2)
 
     def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
         """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
         return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
-
-    def is_paired(self, score: str) -> bool:
-        """Whether the rows that have a score are also what it is about, so that both leave a sample together."""
-        return score.startswith("cosine/") or self.search_of(score.split("/")[0]).paired
-
-    def groups_of_units(self, score: str, groups: np.ndarray | None) -> np.ndarray | None:
-        """Return the groups of the rows that have a score, given those of the stored items."""
-        modality, rows = self.units_of(score)
-        own = modality == self.tables.store_modality or (modality is not None and not self.tables.by_class)
-        return groups[rows] if groups is not None and own else None
 
     def take(self, rows: np.ndarray) -> EvaluationSet:
         """Return some of the stored items."""
