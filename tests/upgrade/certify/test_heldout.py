@@ -63,6 +63,6 @@ def test_what_the_anchors_left_out_would_have_added_is_added():
     assert more > less + 0.01
     assert got.scores["cosine/image"].mean() == pytest.approx(more + got.ahead * (more - less))
     # A hit of either map counts 1, and the correction leads beyond: found with more anchors only, or with fewer only.
-    hits = np.unique(got.scores["recall@1/stored"].round(9))
+    hits = np.unique(got.scores["recall@1/stored"].value.round(9))
     assert set(hits) <= set(np.round([0, 1, 1 + got.ahead, -got.ahead], 9))
     assert {0, 1} < set(hits)

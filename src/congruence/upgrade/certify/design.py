@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
+from congruence._utils.ids import as_ids, id_rows, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
 from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
@@ -76,30 +76,27 @@ def make_tables(
 ) -> PairedTables:
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
-    names = list(source)
-    stored = "image" if "image" in names else names[0]
-    query = next((name for name in names if name != stored), stored)
+    stored = "image" if "image" in source else next(iter(source))
+    query = next((name for name in source if name != stored), stored)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
     right: dict[str, np.ndarray] = {}
     for modality, rows in source.items():
+        ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
         if modality in target:
             pairs = Pairs.join(rows, target[modality])
             ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
-        else:
-            ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
     classes = None
     if labels is not None:
         classes = _classes(text_keys(labels), ids, stored, query)
     elif stored != query:
-        place = {name: k for k, name in enumerate(ids[query])}
-        rows_of = {stored: np.flatnonzero([name in place for name in ids[stored]])}
+        place = id_rows(ids[query], ids[stored])
+        rows_of = {stored: np.flatnonzero(place >= 0), query: place[place >= 0]}
         if not len(rows_of[stored]):
             raise IdError(
                 f"{stored} and {query} rows have no common id.",
                 f"Pass the same items, or `labels=…` that say which {query} describes each {stored}.",
             )
-        rows_of[query] = np.array([place[name] for name in ids[stored][rows_of[stored]]])
         for table in (ids, left, right):
             table |= {modality: table[modality][rows] for modality, rows in rows_of.items() if modality in table}
     by_class = classes is not None and stored != query
@@ -137,13 +134,12 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
                 raise ModalityError(
                     f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
                 )
-        models = {str(items.space.model) for items in side.values() if items.space.model}
-        widths = {items.dim for items in side.values()}
-        fix = f"Pass vectors of one model as {name}."
+        models = sorted({str(items.space.model) for items in side.values() if items.space.model})
+        widths, fix = sorted({items.dim for items in side.values()}), f"Pass vectors of one model as {name}."
         if len(models) > 1:
-            raise SpaceMismatchError(f"Got vectors of {' and '.join(sorted(models))} as {name}.", fix)
+            raise SpaceMismatchError(f"Got vectors of {' and '.join(models)} as {name}.", fix)
         if len(widths) > 1:
-            raise ShapeError(f"Got modalities of widths {sorted(widths)} as {name}.", fix)
+            raise ShapeError(f"Got modalities of widths {widths} as {name}.", fix)
 
 
 def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, query: str) -> np.ndarray:
@@ -154,17 +150,16 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
             f"{len(missing)} of {len(ids[stored])} items have no label (first {name_rows(np.arange(1), missing)}).",
             "Add these ids to `labels=…`, or drop the items.",
         )
-    of_item = [str(labels[i]) for i in ids[stored]]
+    of_item = id_texts([str(labels[i]) for i in ids[stored]])
     if stored == query:
         return np.unique(of_item, return_inverse=True)[1]
-    place = {str(name): k for k, name in enumerate(ids[query])}
-    unknown = sorted(set(of_item) - set(place))
-    if unknown:
+    rows = id_rows(ids[query], of_item)
+    if (rows < 0).any():
         raise IdError(
-            f"No {query} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
+            f"No {query} has the id of these labels: {', '.join(map(repr, sorted(set(of_item[rows < 0]))[:5]))}.",
             f"Name classes in `labels=…` as the {query} rows' ids do.",
         )
-    return np.array([place[label] for label in of_item])
+    return rows
 
 
 #: Largest number of stored rows that search each other: every one of them is compared with all others.
@@ -357,6 +352,8 @@ def split_anchors(
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have, paired by id, into anchors and held-out queries.
 
+    Returns source and target of the anchors, and those of the queries.
+
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
@@ -366,29 +363,19 @@ def split_anchors(
         ``congruence.upgrade.anchors.choose_anchors``. The others are the queries.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts, as texts that share no id with the images do.
-    random_state : int, default=0
     name : str, default="anchors="
         Name of the anchors in error messages.
-
-    Returns
-    -------
-    ((dict, dict), (dict, dict))
-        Source and target of the anchors, and of the queries.
     """
     check_seed(random_state)
     source, target = by_modality(source, target)
-    stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
-    first, second = dict(source), dict(target)
-    names: dict[str, np.ndarray] = {}
-    for kind in source:
-        if kind != stored and apart:
-            continue
+    stored = "image" if "image" in source else next(iter(source), "image")
+    sides, names = (dict(source), dict(target)), {}
+    for kind in [stored] if apart and stored in source else source:
+        names[kind] = id_texts(source[kind].ids)
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
-            first[kind], second[kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
-        else:
-            names[kind] = id_texts(source[kind].ids)
+            sides[0][kind], sides[1][kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
     common = names.get(stored, np.empty(0, dtype=object))
     for other in names.values():
         common = common[is_in(common, other)]
@@ -408,24 +395,22 @@ def split_anchors(
                 f"Got {name}… with all {len(common)} common items, and none left to score.",
                 f"Encode some at random, or leave out {name}… to score the anchors among each other.",
             )
-        heldout_ids = common[~listed]
+        heldout = common[~listed]
     elif not 0 < anchors < len(common):
         raise ParameterError(
             f"Got {name}{anchors} of {len(common)} common items; expected at least 1, and some left to score.",
             f"Pass {name}{len(common) // 2}, for example.",
         )
     else:
-        heldout_ids = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
-
-    def part(heldout: bool) -> Sides:
-        take = {kind: is_in(ids, common) & (is_in(ids, heldout_ids) == heldout) for kind, ids in names.items()}
+        heldout = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
+    parts = []
+    for ids in (common[~is_in(common, heldout)], heldout):
+        take = {kind: is_in(own, ids) for kind, own in names.items()}
         one, two = (
-            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
-            for side in (first, second)
+            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()} for side in sides
         )
-        return one, two
-
-    return part(False), part(True)
+        parts.append((one, two))
+    return parts[0], parts[1]
 
 
 def split_texts(
@@ -501,11 +486,12 @@ class Design:
     def notes(self) -> list[str]:
         """Return notes a reader needs to interpret the numbers."""
         scored, groups = self.items.tables, self.items.groups
-        classes, compared = len(scored.ids[scored.query_modality]), len(self.items.compared)
-        gallery = f"{classes} classes" if scored.by_class else f"{compared} items"
-        notes = [f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower."]
+        notes = []
         if self.anchors.dropped:
-            notes.insert(0, f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
+            notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
+        classes = f"{len(scored.ids[scored.query_modality])} classes"
+        gallery = classes if scored.by_class else f"{len(self.items.compared)} items"
+        notes.append(f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower.")
         if groups is not None:
             sizes = np.unique(groups, return_counts=True)[1]
             notes.append(

@@ -139,9 +139,8 @@ class Scores:
     groups: np.ndarray | None  # (n,), of items whose errors depend on each other
     each: int = 1  # results over which the score of a query is averaged
 
-    @property
     def mean(self) -> float:
-        """The mean over the items."""
+        """Return the mean over the items."""
         return float(self.value.mean())
 
 
@@ -171,7 +170,7 @@ class Measured:
         for name, scores in self.scores.items():
             task, strategy = name.split("/")
             if task != "cosine":
-                value = float(np.clip(scores.mean, 0, 1))  # the correction for left-out anchors can leave [0, 1]
+                value = float(np.clip(scores.mean(), 0, 1))  # the correction for left-out anchors can leave [0, 1]
                 ends = rate_interval(value, scores.influence, groups=scores.groups, each=scores.each)
                 found.setdefault(task, {})[strategy] = Estimate(value, *ends, len(scores.value))
         return {task: {key: ways[key] for key in STRATEGIES if key in ways} for task, ways in found.items()}
@@ -181,9 +180,9 @@ class Measured:
         found = {}
         for name, scores in self.scores.items():
             if name.startswith("cosine/"):
-                low, high = mean_interval(scores.mean, scores.influence, groups=scores.groups)
+                low, high = mean_interval(scores.mean(), scores.influence, groups=scores.groups)
                 ends = max(low, -1.0), min(high, 1.0)
-                found[name.split("/")[1]] = Estimate(scores.mean, *ends, len(scores.value))
+                found[name.split("/")[1]] = Estimate(scores.mean(), *ends, len(scores.value))
         return found
 
     def retention(
@@ -191,7 +190,7 @@ class Measured:
     ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
         """Return the ratios of mapping to re-embedding and to keeping the old model, and joint draws of all scores."""
         scores = [self.scores[f"{task}/{strategy}"] for strategy in strategies]
-        groups, means = scores[0].groups, np.array([one.mean for one in scores])
+        groups, means = scores[0].groups, np.array([one.mean() for one in scores])
         influence = np.stack([one.influence for one in scores], axis=1)
         drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
         ratios = {}
@@ -203,7 +202,6 @@ class Measured:
                     ends = ratio_interval(above, below, influence[:, both], groups=groups)
                     ratios[f"{strategy}/{over}"] = Estimate(above / below, *ends, len(influence))
         return ratios, drawn
-
 
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as

@@ -53,7 +53,9 @@ class TwoWay:
         if isinstance(self.forward, OrthogonalMap):
             return self.forward.for_modality(modality).covered_share(rows)
         sums = cast("CrossMoments", self.sums)
-        values, vectors = np.linalg.eigh(cast("np.ndarray", sums.gram if self.forward.center else sums.uncentered_gram()))
+        values, vectors = np.linalg.eigh(
+            cast("np.ndarray", sums.gram if self.forward.center else sums.uncentered_gram())
+        )
         basis = vectors[:, values > len(values) * np.finfo(np.float64).eps * values[-1]]
         centered = rows - self.forward.source_mean_
         inside = np.square(centered @ basis).sum(axis=1)
