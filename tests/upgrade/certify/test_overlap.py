@@ -140,4 +140,4 @@ def test_texts_of_other_items_search_both_stores():
         ids = {"text": Embeddings(p.source_texts[:240], ids=source["image"].ids)}
         certify(source | ids, target | ids, text_queries=tuple(texts), **QUICK)
     with pytest.raises(InputError, match="width 5"):
-        certify(source, target, text_queries=(None, Embeddings(p.target_texts[:, :5])), **QUICK)
+        certify(source, target, text_queries=(None, p.target_texts[:, :5]), **QUICK)

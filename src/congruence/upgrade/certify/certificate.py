@@ -215,9 +215,6 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    design = Design.of(
-        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
-    )
     held = () if queries is None else (("queries", *queries),)
     check_sides(
         *(
@@ -226,6 +223,9 @@ def certify(
             for name in {**old, **new}
         ),
         recorded("text_queries", *(text_queries or (None, None))),
+    )
+    design = Design.of(
+        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
     )
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)

@@ -19,8 +19,6 @@ from congruence.errors import (
     InputError,
     ModalityError,
     ParameterError,
-    ShapeError,
-    SpaceMismatchError,
     TooFewAnchorsError,
 )
 from congruence.metrics import Hubness, nearest
@@ -115,7 +113,7 @@ def _widened(rows: np.ndarray) -> np.ndarray:
 
 
 def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
-    """Refuse modalities, models or widths that do not match."""
+    """Refuse modalities that do not match."""
     if not set(source) & set(target):
         raise InputError(
             f"Got {what} of {', '.join(source) or 'no modality'} in the source and "
@@ -128,18 +126,12 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
             "one or two.",
             "Remove the other modalities.",
         )
-    for side, name in ((source, "source"), (target, "target")):
+    for side in (source, target):
         for modality, items in side.items():
             if items.space.modality not in (None, modality):
                 raise ModalityError(
                     f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
                 )
-        models = sorted({str(items.space.model) for items in side.values() if items.space.model})
-        widths, fix = sorted({items.dim for items in side.values()}), f"Pass vectors of one model as {name}."
-        if len(models) > 1:
-            raise SpaceMismatchError(f"Got vectors of {' and '.join(models)} as {name}.", fix)
-        if len(widths) > 1:
-            raise ShapeError(f"Got modalities of widths {widths} as {name}.", fix)
 
 
 def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, query: str) -> np.ndarray:
@@ -519,19 +511,13 @@ class Design:
 
 
 def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
-    """Refuse queries that are too few, do not come from the anchors' two models, or are anchors themselves."""
+    """Refuse queries that are too few, of other modalities than the anchors, or anchors themselves."""
     ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (anchors, queries))
     if ours != theirs:
         raise ModalityError(
             f"Got queries of {sorted(queries.source)} (target: {sorted(queries.target)}), unlike the anchors.",
             f"Pass `queries=…` of {sorted(anchors.source)} (target: {sorted(anchors.target)}).",
         )
-    for one, other, name in ((anchors.source, queries.source, "source"), (anchors.target, queries.target, "target")):
-        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
-        if a != b:
-            raise InputError(
-                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
-            )
     names = queries.ids[queries.store_modality]
     same = names[is_in(names, anchors.ids[anchors.store_modality])]
     if len(same):
