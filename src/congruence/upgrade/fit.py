@@ -64,7 +64,6 @@ def fit(
     method : str, default="auto"
         A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation about the means or, of models that are related,
         near the identity, chosen by what it gets right of left-out pairs (``congruence.upgrade.choose.choose_map``).
-        Linear maps are candidates only with ``single_modality``, since they may degrade other modalities.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (array_like, array_like or None), optional
@@ -80,25 +79,19 @@ def fit(
         (``congruence.refine``; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
-    random_state : int, default=0
-        Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each pair on
-        its own.
-    check : bool, default=True
+        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each on its own.
+    check, strict : bool
         Compare the alignment with random re-pairings, look for individual wrong pairs, and refuse rows in ``means``
-        that are not of the two models.
-    strict : bool, default=False
-        Raise an error instead of a warning when the check fails.
+        that are not of the two models; with ``strict``, an error instead of a warning.
     missing : {"drop", "error"}, default="drop"
         What to do with ids found in only one of the two.
     single_modality : bool, default=False
-        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades
-        other modalities.
+        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a linear map, which
+        may degrade other modalities.
     **parameters
-        Parameters of the map. With ``"auto"``, those of ``OrthogonalMap``; parameters given here are
-        not chosen automatically.
+        Parameters of the map; with ``"auto"``, those of ``OrthogonalMap`` that are not to be chosen.
 
     Returns
     -------
@@ -116,9 +109,8 @@ def fit(
     Warns
     -----
     PairingWarning, DuplicateWarning, DegenerateWarning, AlignmentWarning
-        If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
-        together in the split; if there are fewer than ten pairs; if unpaired rows did not improve the map, which was
-        then fitted on the anchors alone.
+        If the anchors do not look paired, or the check cannot tell; if identical pairs were kept together in the split;
+        if there are fewer than ten pairs; if unpaired rows did not improve the map.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")

@@ -53,14 +53,13 @@ class Migration:
     element_type : {"float32", "float16", "int8", "binary"}, optional
         Type in which the new vectors are stored; by default that of the old ones.
     ranges, old_ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component of the new and of the old vectors; by default one
-        symmetric range, of the new vectors up to the largest component of a sample. Queries must be quantized with the
-        same ranges, which the journal's folder keeps as ``ranges.npy``.
+        For int8: the smallest and the largest value of each component; by default one symmetric range, of the new
+        vectors up to the largest component of a sample. Queries must be quantized with ``ranges.npy`` of the journal.
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
-    engine : Engine, optional
+    engine, range_bytes : optional
         Runs the passes over files or a LanceDB table that all workers share, such as ``congruence.engines.RayEngine``,
-        in tasks of ``range_bytes`` of old vectors. A range may be processed twice.
+        in tasks of this many bytes of old vectors.
 
     Examples
     --------
@@ -167,15 +166,10 @@ class Migration:
     ) -> Plan:
         """Report what ``run`` would do, and check everything that can be checked in advance; nothing is changed.
 
-        Parameters
-        ----------
-        mixed, allow_unknown : bool, default=False
-            Allow a run over some rows (``rows``), after which the table has vectors of both models; and rows that seem
-            to be of no model that the map knows.
-        certificate : mapping, optional
-            Output of ``congruence check --json``.
-        encode_rate, price : float, optional
-            Items per second that the new model encodes, and price of encoding one.
+        ``mixed``: allow a run over some rows (``rows``), after which the table has vectors of both models;
+        ``allow_unknown``: and rows that seem to be of no model that the map knows. ``certificate``: output of
+        ``congruence check --json``; ``encode_rate`` and ``price``: items per second that the new model encodes, and
+        price of encoding one.
         """
         costs = {"encode_rate": encode_rate, "price": price}
         for name, value in costs.items():
@@ -209,11 +203,9 @@ class Migration:
         Parameters
         ----------
         mixed, certificate, allow_unknown
-            As for ``plan``.
+            As for ``plan``; with ``anyway``, also if the certificate advises against mapping.
         resume : bool, default=False
             Resume a run that was stopped, for example by a DatabaseUnavailableError.
-        anyway : bool, default=False
-            Run even if the certificate advises against mapping. No other check is skipped.
         rate : float, optional
             Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
         callback, stage : callable, optional
@@ -426,17 +418,9 @@ class Migration:
 
         As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most 1,000):
         ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before and after.
-
-        Parameters
-        ----------
-        queries, queries_old : Embeddings or array_like, shapes (m, dim_new) and (m, dim_old), optional
-            The same queries in both models, paired by id or by position. Without them, the table's rows are compared
-            with each other, as in a search for duplicates.
-        among : str, optional
-            Modality of the rows that are searched, if a column stores it; by default all rows.
-        folds : int, default=5
-            Number of cross-validation folds, over queries.
-        random_state : int, default=0
+        ``queries`` and ``queries_old`` are the same queries in both models, paired by id or by position; without them,
+        the table's rows are compared with each other, as in a search for duplicates. ``among``: modality of the rows
+        that are searched, if a column stores it; ``folds`` of the cross-validation, over queries.
         """
         states = "filled", "verified", "switched", "rolled back"
         with self._at_work(*states, to="translate score thresholds") as journal:

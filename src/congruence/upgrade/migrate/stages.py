@@ -68,13 +68,10 @@ def reembed(
         accept no writes after that, are re-embedded before.
     encode : callable
         Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
-    texts, new_texts, order, random_state
-        As for ``congruence.Progressive``.
+    texts, new_texts, order, random_state, size, budget, share, until
+        As for ``congruence.Progressive`` and its ``batches``; by default all rows are re-embedded.
     among : str, optional
-        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
-        changed.
-    size, budget, share, until
-        Rows per batch, and when to stop, as for ``Progressive.batches``; by default all rows are re-embedded.
+        Modality of the rows to re-embed, if the table has a column of modalities; others are not changed.
     callback, stage : callable, optional
         Called with the number of rows encoded, and with a sentence at each stage.
 
