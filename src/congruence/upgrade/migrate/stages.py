@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,8 @@ from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_nati
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 
-#: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
-Encode: TypeAlias = Callable[[list[str]], RowsLike]
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate.encode import Encode
 
 ROWS_PER_UPDATE = 16_384  # number of re-embedded rows passed to a new plan at a time
 CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
