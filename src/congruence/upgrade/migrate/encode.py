@@ -71,7 +71,7 @@ def encode_from_file(vectors: Embeddings) -> Encode:
 
 
 def encode_items(encoder: Encoder, items: Items, batch_size: int = 64) -> Encode:
-    """Return a function that encodes rows of a table or folder of items with the same ids; IdError if one is missing."""
+    """Return a function that encodes the items, with the same ids, of rows; IdError if one is missing."""
     known = id_texts(items.ids)
 
     def encode(ids: list[str]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -386,10 +387,11 @@ class Migration:
                     "Switch again, or write their old vectors.",
                 )
             self.retry(self.database.discard)
-            if self.mapper.native is not None:
-                from congruence.upgrade.migrate.native import keep_encoded
+            if (native := self.mapper.native) is not None:
+                from congruence.upgrade.migrate.native import EncodedRows
 
-                keep_encoded(self.folder, self.mapper.native)
+                EncodedRows(self.folder, self.mapper.dim).keep(native, np.arange(len(native.ids)))
+                shutil.rmtree(self.folder / PROGRESSIVE, ignore_errors=True)
                 self.mapper.native = None
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)

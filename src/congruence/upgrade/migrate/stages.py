@@ -219,10 +219,12 @@ class _Table:
 
     def save(self, *, forecast: bool = False) -> None:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
-        native = self.migration.mapper.native = NativeRows.of(self.plan, self.digests, self.among)
+        plan, new = self.plan, self.plan.new_vectors
+        native = NativeRows(plan.ids[new.rows], self.digests[new.rows], new, plan.refit, plan.correction_, self.among)
+        self.migration.mapper.native = native
         facts = native.digests, self.among, self.modality, self.texts
-        save_plan(self.plan, self.migration.folder, *facts, forecast=forecast)
-        self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
+        save_plan(plan, self.migration.folder, *facts, forecast=forecast)
+        self.encoded.forget(plan.ids[plan.embedded].tolist())
 
     def known(self, ids: np.ndarray) -> np.ndarray:
         """Return which rows are encoded as they are now, bool of shape (b,)."""
