@@ -23,7 +23,7 @@ from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.io.locations import Location
-from congruence.upgrade.migrate.quantize import check_ranges
+from congruence.upgrade.migrate.quantize import Quantizer
 
 _MOST_BYTES = 4 * 2**20  # maximum size of a journal in bytes; apart from counts it contains at most a thousand ids
 _MOST_PLACE = 4096  # maximum number of characters in the name of a database and table
@@ -146,8 +146,9 @@ class Journal:
             names = re.sub(r"\[.*\]", "", str(one.type)).split(" | ")
             if "Cursor" not in names and type(getattr(self, one.name)) not in [_KINDS[name] for name in names]:
                 raise ValueError(f"wrong type of {one.name}")
-        check_ranges(self.ranges, self.dim)
-        check_ranges(self.old_ranges)
+        Quantizer(self.element_type, self.dim, self.ranges)
+        widths = [len(bound) for bound in self.old_ranges or () if isinstance(bound, list)]
+        Quantizer("int8", max(widths, default=1), self.old_ranges)
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
         counts = {"rows": int, "written": int, "removed": int, "old": str}
         if not (

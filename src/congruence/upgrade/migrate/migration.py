@@ -101,22 +101,22 @@ class Migration:
         if kept is not None:
             self._check_journal(kept)
         kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
-        self.element_type = element_type or (kept.element_type if kept else kind if kind in supported else supported[0])
+        if kept is not None:
+            element_type = kept.element_type
+        self.element_type = element_type or (kind if kind in supported else supported[0])
         if self.element_type not in supported:
             raise errors.ParameterError(
                 f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
                 f"{', '.join(supported)}.",
                 "Choose one.",
             )
-        if kept is None:
-            old = Quantizer(kind, width, old_ranges, "old_ranges")
-            new = Quantizer(self.element_type, int(mapping.d_out), ranges)
-        else:
-            modality, normalize, known = kept.modality, kept.normalize, kept.old_ranges or ()
+        if kept is not None:
+            modality, normalize, ranges, known = kept.modality, kept.normalize, kept.ranges, kept.old_ranges or ()
             # If the old vectors were dropped, their ranges do not belong to the current ones.
             fits = kind == "int8" and not any(isinstance(bound, list) and len(bound) != width for bound in known)
-            old = Quantizer.from_ranges(kind, width, kept.old_ranges if fits else None)
-            new = Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges)
+            old_ranges = kept.old_ranges if fits else None
+        old = Quantizer(kind, width, old_ranges, "old_ranges")
+        new = Quantizer(self.element_type, int(mapping.d_out), ranges)
         options: dict[str, Any] = {"modality": modality, "normalize": normalize, "allow_zero_rows": allow_zero_rows}
         self.mapper = RowMapper(mapping, **options, old=old, new=new)
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
