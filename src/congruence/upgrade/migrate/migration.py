@@ -98,25 +98,22 @@ class Migration:
                 )
             mapping = load(self.folder / "map")
         self._digest = map_digest(mapping)
-        if kept is not None:
-            self._check_journal(kept)
         kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
         if kept is not None:
-            element_type = kept.element_type
-        self.element_type = element_type or (kind if kind in supported else supported[0])
-        if self.element_type not in supported:
-            raise errors.ParameterError(
-                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
-                f"{', '.join(supported)}.",
-                "Choose one.",
-            )
-        if kept is not None:
-            modality, normalize, ranges, known = kept.modality, kept.normalize, kept.ranges, kept.old_ranges or ()
+            self._check_journal(kept)
+            element_type, ranges = kept.element_type, kept.ranges
+            modality, normalize, known = kept.modality, kept.normalize, kept.old_ranges or ()
             # If the old vectors were dropped, their ranges do not belong to the current ones.
             fits = kind == "int8" and not any(isinstance(bound, list) and len(bound) != width for bound in known)
             old_ranges = kept.old_ranges if fits else None
+        element_type = element_type or (kind if kind in supported else supported[0])
+        if element_type not in supported:
+            raise errors.ParameterError(
+                f"Got `element_type={element_type!r}` for {database.kind}; expected one of {', '.join(supported)}.",
+                "Choose one.",
+            )
         old = Quantizer(kind, width, old_ranges, "old_ranges")
-        new = Quantizer(self.element_type, int(mapping.d_out), ranges)
+        new = Quantizer(element_type, int(mapping.d_out), ranges)
         options: dict[str, Any] = {"modality": modality, "normalize": normalize, "allow_zero_rows": allow_zero_rows}
         self.mapper = RowMapper(mapping, **options, old=old, new=new)
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
@@ -238,7 +235,7 @@ class Migration:
                 journal.log(f"resumed after {journal.rows:,} rows")
             model = self.mapper.map.target_space_.model or ""
             note = {"map": self._digest, "model": model, "version": journal.version}
-            self.retry(self.database.prepare, self.mapper.dim, self.element_type, note)
+            self.retry(self.database.prepare, self.mapper.dim, self.mapper.new.element_type, note)
             if journal.state == "filling":
                 if resume:  # rows may have been added since the plan
                     self._judge(self.passes.repair(callback, marks=self.marks, write=False)["sample"])
@@ -267,7 +264,7 @@ class Migration:
         fitted on, with the ids of their rows.
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
-            bits = "binary" in (self.info.element_type, self.element_type)
+            bits = "binary" in (self.info.element_type, self.mapper.new.element_type)
             result = verify(
                 self.database,
                 self.mapper,
@@ -503,7 +500,7 @@ class Migration:
             place=self.info.place,
             map_digest=self._digest,
             dim=self.mapper.dim,
-            element_type=self.element_type,
+            element_type=self.mapper.new.element_type,
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
@@ -512,7 +509,7 @@ class Migration:
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
-        self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.mapper.new.element_type)} bytes a row")
         if self.database.condition is not None:
             self._include_all_rows()
 
