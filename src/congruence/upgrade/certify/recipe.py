@@ -176,7 +176,7 @@ class AnchorFolds:
         """Fit on the anchors of these folds."""
         fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
-        unit = tuple(all(has_unit_rows(side[name]) for name in fitted) for side in sides)
+        old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
         others = seen if not self._tables.by_class else slice(None)  # the descriptions of all classes are known
         means: list[dict[str, np.ndarray]] = [
             {name: rows[others] for name, rows in side.items() if name not in fitted} for side in sides
@@ -184,9 +184,9 @@ class AnchorFolds:
         model: OrthogonalMap | LinearMap
         if choice.method == "linear":
             sums, swapped = (self._total(fitted[0], kept, gram=True, exchanged=side) for side in (False, True))
-            model = LinearMap.from_moments(sums, **parameters, normalized=unit)
+            model = LinearMap.from_moments(sums, **parameters, normalized=(old, new))
             model.readout_, model.role_ = choose_readout(model, choice.quality, (), means), "store"
-            back = LinearMap.from_moments(swapped, **parameters, normalized=unit[::-1])
+            back = LinearMap.from_moments(swapped, **parameters, normalized=(new, old))
             back.readout_ = model.readout_.inverse()
             return TwoWay(model, back, sums)
         if parameters.get("shrinkage") == "cv":  # needs the rows
@@ -195,7 +195,7 @@ class AnchorFolds:
             model = OrthogonalMap(**parameters).fit(X, Y, modality=names)
         else:
             sums_of = {name: self._total(name, kept) for name in fitted}
-            model = OrthogonalMap.from_moments(sums_of, normalized=unit, **parameters)
+            model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), **parameters)
         offset = OFFSET if method == "auto" else 1.0
         for name, rows in means[0].items():
             model = model.recenter(rows, means[1].get(name), modality=name, offset=offset, use=False)
