@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -136,7 +136,12 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
-    others = _read_means({} if means is None else means, split)
+    others = _read_means({} if means is None else means, ours, split)
+    if others and not isinstance(model, OrthogonalMap):
+        raise ParameterError(
+            f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
+            'Pass `method="orthogonal"`, or leave out `means=…`.',
+        )
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
     scores["distinct"] = count_distinct(train.source.vectors)
@@ -165,7 +170,6 @@ def fit(
             scores["cross_validated_alignment"] = report.alignment
     kinds = None if group is None else np.unique(group[~heldout], return_inverse=True)[1]
     if method == "auto":
-        _check_means(others, ours)
         choice = choose_map(
             *train, fixed=parameters, single_modality=single_modality, groups=kinds, random_state=random_state
         )
@@ -181,8 +185,9 @@ def fit(
         model.fit(train.source.vectors, train.target.vectors)
     model.source_space_ = replace(source.space, modality=ours)
     model.target_space_ = replace(target.space, modality=theirs)
-    if others and (method != "auto" or isinstance(model, OrthogonalMap)):
-        model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
+    if isinstance(model, OrthogonalMap):  # "auto" may have chosen a linear map
+        for name, of in others.items():
+            model = model.recenter(*of, modality=name, offset=OFFSET if method == "auto" else 1.0, use=False)
     further = [recorded(f"means[{name!r}]", *of) for name, of in others.items()]
     check_sides(recorded("rows", source, target), *further, recorded("unpaired rows", *(unpaired or (None, None))))
     sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
@@ -258,7 +263,7 @@ def _modalities(
     return (declared[0], declared[0]) if declared else (None, None)
 
 
-def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
+def _read_means(means: Mapping[str, MeansOf], fitted: str | None, split: Split) -> Means:
     """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
 
     def read(rows: RowsLike, name: str) -> Embeddings | np.ndarray:
@@ -266,12 +271,19 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
         if not isinstance(rows, Embeddings) and (vector := to_rows(rows, name)).ndim == 1:
             return as_matrix(vector[None], name, allow_zero_rows=True)[0]
         given = as_embeddings(rows, name)
-        return given.take(~split.held_out(given.ids))
+        kept = given.take(~split.held_out(given.ids))
+        if not len(kept):
+            raise ParameterError(f"No rows of {name} outside the held-out items.", "Pass a smaller `holdout=…`.")
+        return kept
 
     if not isinstance(means, Mapping):
         raise ParameterError(
             "Got `means` that are no mapping from modality to rows.", "Pass means={'image': (old images, new images)}."
         )
+    if means and fitted is None:
+        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
+    if fitted in means:
+        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
     out: Means = {}
     for name, of in means.items():
         sides: Any = [of.get("source"), of.get("target")] if isinstance(of, Mapping) else of
@@ -281,35 +293,9 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
                 f"Got means[{name!r}] that are not of two sides.",
                 "Pass (source rows, target rows), or {'source': …, 'target': …}; None where the target has none.",
             )
-        ours, theirs = sides
-        out[name] = (
-            read(ours, f"means[{name!r}][0]"),
-            None if theirs is None else read(theirs, f"means[{name!r}][1]"),
-        )
+        ours, theirs = (None if side is None else read(side, f"means[{name!r}][{k}]") for k, side in enumerate(sides))
+        out[name] = (cast("Embeddings | np.ndarray", ours), theirs)
     return out
-
-
-def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> OrthogonalMap:
-    """Return the map with the means of other modalities."""
-    if not isinstance(model, OrthogonalMap):
-        raise ParameterError(
-            f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
-            'Pass `method="orthogonal"`, or leave out `means=…`.',
-        )
-    _check_means(means, fitted)
-    for name, (ours, theirs) in means.items():
-        if not len(ours) or (theirs is not None and not len(theirs)):
-            raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
-        model = model.recenter(ours, theirs, modality=name, offset=offset, use=False)
-    return model
-
-
-def _check_means(means: Means, fitted: str | None) -> None:
-    """Refuse means if the anchors' modality is unknown, or is among them."""
-    if means and fitted is None:
-        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
-    if fitted in means:
-        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:
