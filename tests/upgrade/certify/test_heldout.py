@@ -57,9 +57,9 @@ def test_what_the_anchors_left_out_would_have_added_is_added():
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
     t, recipe = tables(p, np.arange(40)), MapRecipe(["image", "text"], "orthogonal")
     got = cross_fit(EvaluationSet(t), recipe, recipe.choose(t, np.arange(40)))
-    of_all, more, less = (2 - 3 / share for share in (1, *got.sizes[:-3:-1]))
+    of_all, more, less = (2 - 3 / share for share in (1, got.points[-1][0], got.points[-2][0]))
     assert more + got.ahead * (more - less) == pytest.approx(of_all)
-    less, more = got.curves["cosine/image"].mean(axis=0)[-2:]  # over folds of equal size
+    less, more = (np.mean(found["cosine/image"]) for _, found in got.points[-2:])  # over folds of equal size
     assert more > less + 0.01
     assert got.scores["cosine/image"].mean() == pytest.approx(more + got.ahead * (more - less))
     # A hit of either map counts 1, and the correction leads beyond: found with more anchors only, or with fewer only.

@@ -25,7 +25,7 @@ from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.metrics.hubness import as_hubness
 from congruence.upgrade.certify.design import Design
-from congruence.upgrade.certify.estimates import curve_of, gains
+from congruence.upgrade.certify.estimates import gains
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
 from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
@@ -243,8 +243,8 @@ def certify(
     task = items.task
     strategies, cosines = measured.estimates(task), measured.cosines()
     score, cosine = items.curved
-    curve = curve_of(measured, score, design.n_anchors, strategies[task]["stored"].value)
-    cosine_curve = curve_of(measured, cosine, design.n_anchors, cosines[cosine.split("/")[1]].value)
+    curve = measured.curve(score, design.n_anchors, strategies[task]["stored"].value)
+    cosine_curve = measured.curve(cosine, design.n_anchors, cosines[cosine.split("/")[1]].value)
     retention, drawn = measured.retention(task, list(strategies[task]), DRAWS, rng)
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target

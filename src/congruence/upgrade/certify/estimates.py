@@ -5,7 +5,7 @@ The intervals are calibrated by ``benchmarks/certify_calibration.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,16 +153,14 @@ class Measured:
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
-    sizes: list[float] = field(default_factory=list)  # shares of the anchors that maps were fitted on
-    #: Scores (parts, s) by maps of these sizes, on parts of the items or by maps of different anchors.
-    curves: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.
+    points: list[tuple[float, dict[str, list[float]]]] = field(default_factory=list)
 
-    def add_size(self, share: float, scores: Mapping[str, Sequence[float]]) -> None:
-        """Add scores of maps fitted on this share of the anchors to the curves."""
-        self.sizes.append(share)
-        for name, values in scores.items():
-            column = np.array(values)[:, None]
-            self.curves[name] = np.hstack([self.curves[name], column]) if name in self.curves else column
+    def curve(self, name: str, n: int, level: float) -> LearningCurve:
+        """Return the curve of a score through its level with all n anchors, which all items determine."""
+        sizes = np.array([share for share, _ in self.points]) * n
+        curve = LearningCurve.through(sizes, np.array([found[name] for _, found in self.points]).T, n)
+        return curve.lifted(level - curve.at(n))
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
         """Return the score of each strategy by task, with this task first."""
@@ -298,12 +296,6 @@ class LearningCurve:
             "error": (self.scores.std(axis=0) / np.sqrt(max(len(self.scores) - 1, 1))).tolist(),
             "law": {"best": self.best, "drop": self.drop, "exponent": self.exponent},
         }
-
-
-def curve_of(measured: Measured, name: str, n: int, level: float) -> LearningCurve:
-    """Return the curve of a score through its level with all n anchors, which all items determine."""
-    curve = LearningCurve.through(np.array(measured.sizes) * n, measured.curves[name], n)
-    return curve.lifted(level - curve.at(n))
 
 
 def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, Any]]:

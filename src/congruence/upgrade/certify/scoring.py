@@ -361,7 +361,8 @@ def measure_heldout(
             sheet = Sheet(items, only_task=True)
             sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
             found.append(sheet.read(judges))
-        out.add_size(size / FOLDS, {name: [hits[name].score.mean() for hits in found] for name in items.curved})
+        scores = {name: [hits[name].score.mean() for hits in found] for name in items.curved}
+        out.points.append((size / FOLDS, scores))
         if callback:
             callback(1)
     return out
@@ -406,7 +407,7 @@ def cross_fit(
             sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
-        out.add_size(size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved})
+        out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
         if callback:
             callback(1)
     for name, hits in (unmapped | more).items():  # strategies without a map score the same with fewer anchors
