@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.upgrade.migrate.quantize import Quantizer, check_ranges, recall_of
+from congruence.upgrade.migrate.quantize import Quantizer, recall_of
 
 RNG = np.random.default_rng(0)
 DIM = 16
@@ -37,13 +37,8 @@ def test_a_sample_gives_one_step_for_all_components():
         0,
         pytest.approx(np.mean(10 * np.abs(X) > largest), abs=0.02),
     )
-    again = Quantizer.from_ranges("int8", DIM, quantizer.plain_ranges())
-    np.testing.assert_array_equal(again.encode(X), quantizer.encode(X))
-    by_component = Quantizer("int8", DIM, RANGES)
-    check_ranges(by_component.plain_ranges(), DIM)
-    np.testing.assert_array_equal(
-        Quantizer.from_ranges("int8", DIM, by_component.plain_ranges()).encode(X), by_component.encode(X)
-    )
+    for one in (quantizer, Quantizer("int8", DIM, RANGES)):
+        np.testing.assert_array_equal(Quantizer("int8", DIM, one.plain_ranges()).encode(X), one.encode(X))
 
 
 def test_codes_differ_by_more_than_what_rounding_can_do():
@@ -99,9 +94,8 @@ def test_what_does_not_fit_is_refused(element_type, dim, ranges, match):
 
 
 def test_ranges_that_no_journal_holds_are_refused():
-    one_number = [[1], {"a": 1}, [1, 0], [1.0, True], [float("nan"), 1], [0, float("inf")], [0, 10**400], ["0", "1"]]
+    one_number = [[1], {"a": 1}, [1, 0], [float("nan"), 1], [0, float("inf")], [0, 10**400], ["a", "b"]]
     for result in (*one_number, [[], []], [[0, 0], [1]], [[0] * 3, 1], [[0] * 4, [1, 1, 1, None]]):
         with pytest.raises(ValueError, match="ranges"):
-            check_ranges(result, 4)
-    check_ranges([0, 1], 4)
-    check_ranges([[0] * 4, 1], 4)
+            Quantizer("int8", 4, result)
+    np.testing.assert_array_equal(Quantizer("int8", 4, [[0] * 4, 1]).ranges, Quantizer("int8", 4, [0, 1]).ranges)

@@ -14,7 +14,7 @@ from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fi
 
 from congruence import Embeddings, Space, errors
 from congruence.upgrade.migrate import stages
-from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+from congruence.upgrade.migrate.encode import encode_by_command, encode_from_file, encode_items
 from congruence.upgrade.migrate.stages import reembed
 
 IMAGES = 200
@@ -301,32 +301,32 @@ numpy.save(sys.argv[2], numpy.array([[float(len(one)), 1.0] for one in ids], "fl
 
 def test_a_command_gets_ids_and_gives_rows(tmp_path):
     (tmp_path / "my encoder.py").write_text(SCRIPT)
-    run = CommandEncoder(f"'{sys.executable}' '{tmp_path / 'my encoder.py'}' {{ids}} {{out}}")
+    run = encode_by_command(f"'{sys.executable}' '{tmp_path / 'my encoder.py'}' {{ids}} {{out}}")
     np.testing.assert_array_equal(run(["a", "ü b", "c" * 9]), [[1, 1], [3, 1], [9, 1]])
 
 
 def test_commands_that_fail_are_named(tmp_path):
     for command, words in (("python x.py {ids}", "has no {out}"), ("a 'b {ids} {out}", "quotation")):
         with pytest.raises(errors.ParameterError, match=words):
-            CommandEncoder(command)
+            encode_by_command(command)
     with pytest.raises(errors.ParameterError, match="line break"):
-        CommandEncoder("true {ids} {out}")(["a\nb"])
+        encode_by_command("true {ids} {out}")(["a\nb"])
     for command, words in (
         ("no-such-command {ids} {out}", "cannot be run"),
         ("true {ids} {out}", "true wrote no array"),
         ("cat {ids} {out}", r"(?s)cat ended with exit status 1 .*No such file"),
     ):
         with pytest.raises(errors.FileError, match=words):
-            CommandEncoder(command)(["a"])
+            encode_by_command(command)(["a"])
 
 
 def test_a_file_and_items_are_asked_by_id():
     rows = Embeddings(np.eye(3, dtype=np.float32), ids=["a", "b", "c"])
-    np.testing.assert_array_equal(FileEncoder(rows)(["c", "a"]), np.eye(3)[[2, 0]])
+    np.testing.assert_array_equal(encode_from_file(rows)(["c", "a"]), np.eye(3)[[2, 0]])
     with pytest.raises(errors.IdError, match="'x' for one"):
-        FileEncoder(rows)(["c", "x"])
+        encode_from_file(rows)(["c", "x"])
     with pytest.raises(errors.IdError, match="have no ids"):
-        FileEncoder(Embeddings(np.eye(3, dtype=np.float32)))
+        encode_from_file(Embeddings(np.eye(3, dtype=np.float32)))
 
     class Encoder:
         def encode_all(self, items, batch_size):
@@ -335,9 +335,9 @@ def test_a_file_and_items_are_asked_by_id():
     from congruence.embed import Items
 
     items = Items("photos.csv", "text", np.array(["1", "22"], object), ["x", "yyy"].__getitem__, str)
-    np.testing.assert_array_equal(ItemsEncoder(Encoder(), items)(["22", "1"]), [[3], [1]])
+    np.testing.assert_array_equal(encode_items(Encoder(), items)(["22", "1"]), [[3], [1]])
     with pytest.raises(errors.IdError, match=r"photos\.csv"):
-        ItemsEncoder(Encoder(), items)(["3"])
+        encode_items(Encoder(), items)(["3"])
 
 
 @pytest.fixture

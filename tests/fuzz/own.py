@@ -36,7 +36,7 @@ from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
 from congruence.synthetic import rigid_problem
 from congruence.train import History
-from congruence.upgrade.migrate.journal import STATES, Journal
+from congruence.upgrade.migrate.journal import SEEN, Journal
 from congruence.upgrade.migrate.native import read_native, save_plan
 from congruence.upgrade.migrate.plan import read_verdict
 from congruence.upgrade.progressive import Progressive
@@ -204,7 +204,7 @@ def write_journal(rng: random.Random, folder: Path) -> Path:
 def read_journal(path: Path) -> None:
     journal = Journal.read(path)
     if journal is not None:
-        assert journal.state in STATES
+        assert journal.state in SEEN
         assert isinstance(journal.dim, int)
         assert journal.dim > 0
         with refusing():

@@ -42,13 +42,6 @@ def test_a_streamed_store_equals_a_transformed_array(mapping, suffix, dtype, tol
     np.testing.assert_allclose(out.read().vectors, mapping.transform(X.astype("f8")), atol=tolerance)
 
 
-@pytest.mark.parametrize("kind", [LinearMap(), MLPMap(hidden=8, max_epochs=2)], ids=["linear", "mlp"])
-def test_other_maps_stream_too(kind, tmp_path):
-    m = kind.fit(P.X[:200], P.Y[:200])
-    transform_file(m, store(tmp_path / "in.npy", P.X), tmp_path / "out.npy")
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), m.transform(P.X), atol=1e-12)
-
-
 def test_ids_order_dtype_and_norms(mapping, tmp_path):
     ids = [f"i{k}" for k in range(20_000)]
     source = store(tmp_path / "in.parquet", P.X, ids)

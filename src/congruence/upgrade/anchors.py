@@ -136,10 +136,9 @@ def choose_anchors(
         The store in the source model. For a ``Source``, as returned by ``open_source``, only
         the sampled rows are kept in memory.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        Choose the rows that: most reduce the expected error over all rows of a linear map fitted on them ("variance");
-        are nearest to all rows ("facility"); are each farthest from the span of those before ("volume"); are drawn by
-        D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take the classes of ``labels`` in
-        turn. docs/anchors.md compares them.
+        Rows that most reduce the expected error over all rows of a linear map fitted on them ("variance"); that are
+        nearest to all rows ("facility"); each farthest from the span of those before ("volume"); drawn by D² sampling
+        ("kmeans++") or by leverage score ("leverage"); random; or the classes of ``labels`` in turn ("balanced").
     labels : sequence of length m, optional
         Class of each row, for ``"balanced"``.
     max_rows : int, default=10_000

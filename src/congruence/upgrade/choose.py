@@ -67,42 +67,22 @@ LINEAR = (
 )
 
 
-class CandidatePairs:
-    """Paired rows (n, d_source) and (n, d_target), and their moments."""
-
-    def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
-        self.X, self.Y = X, Y
-        self._moments: CrossMoments | None = None
-
-    def without(self, test: np.ndarray) -> FittedPairs:
-        """Return all pairs except those in the given rows."""
-        kept = np.ones(len(self.X), dtype=bool)
-        kept[test] = False
-        k = min(self.X.shape[1], self.Y.shape[1])
-        if np.count_nonzero(kept) <= k:  # a product of thin matrices is decomposed faster than their cross-covariance
-            return FittedPairs(self, kept, None)
-        if self._moments is None:
-            self._moments = CrossMoments.of(self.X, self.Y)
-        left = self._moments.without(CrossMoments.of(self.X[test], self.Y[test]))
-        return FittedPairs(self, kept, left)
-
-
 class FittedPairs:
     """The pairs that candidates are fitted on; what several candidates need is computed once."""
 
-    def __init__(self, pairs: CandidatePairs, which: np.ndarray, moments: CrossMoments | None) -> None:
-        self._pairs, self._which, self.moments = pairs, which, moments
+    def __init__(self, X: np.ndarray, Y: np.ndarray, which: np.ndarray, moments: CrossMoments | None = None) -> None:
+        self._pairs, self._which, self.moments = (X, Y), which, moments
         self._solved: dict[bool, tuple[CrossSVD, float]] = {}
 
     @cached_property
     def X(self) -> np.ndarray:
         """The source rows, shape (n, d_source): a copy, made only if rows themselves are needed."""
-        return np.asarray(self._pairs.X[self._which])
+        return np.asarray(self._pairs[0][self._which])
 
     @cached_property
     def Y(self) -> np.ndarray:
         """The target rows, shape (n, d_target)."""
-        return np.asarray(self._pairs.Y[self._which])
+        return np.asarray(self._pairs[1][self._which])
 
     @cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
@@ -114,12 +94,17 @@ class FittedPairs:
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
         """Return the SVD of the mean cross-covariance, singular values padded with zeros, and its alignment."""
         if center not in self._solved:
-            self._solved[center] = self._thin(center) if self.moments is None else self._whole(center)
+            if self.moments is None:
+                self._solved[center] = self._thin(center)
+            else:
+                svd = half_svd(pooled_cross([self.moments], center=center))
+                size = pooled_size([self.moments], center=center)
+                self._solved[center] = svd, float(svd.s.sum() / size) if size else 0.0
         return self._solved[center]
 
     def span(self) -> np.ndarray | None:
         """Return a basis of the source rows' span, (d_source, n), in which ridge regression is the same, or None."""
-        if np.count_nonzero(self._which) >= self._pairs.X.shape[1]:
+        if np.count_nonzero(self._which) >= self._pairs[0].shape[1]:
             return None
         return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
 
@@ -137,12 +122,25 @@ class FittedPairs:
         whole[:rank] = s[:rank]
         return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
 
-    def _whole(self, center: bool) -> tuple[CrossSVD, float]:
-        """Return ``solved`` from the moments."""
-        assert self.moments is not None
-        svd = half_svd(pooled_cross([self.moments], center=center))
-        size = pooled_size([self.moments], center=center)
-        return svd, float(svd.s.sum() / size) if size else 0.0
+
+def left_out(
+    X: np.ndarray, Y: np.ndarray, groups: np.ndarray, folds: int, repeats: int = 1, random_state: int = 0
+) -> Iterator[tuple[np.ndarray, FittedPairs, int]]:
+    """Yield the rows of each fold that is scored, the pairs outside of it, and the number of folds that are scored."""
+    parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
+    rng, moments = np.random.default_rng(random_state), None
+    for _ in range(repeats):
+        fold = rng.permutation(np.arange(groups.max() + 1) % folds)[groups]
+        for part in range(parts):
+            test = np.flatnonzero(fold == part)
+            test = test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
+            kept, left = np.ones(len(X), bool), None
+            kept[test] = False
+            # A product of thin matrices is decomposed faster than their cross-covariance.
+            if np.count_nonzero(kept) > min(X.shape[1], Y.shape[1]):
+                moments = moments or CrossMoments.of(X, Y)
+                left = moments.without(CrossMoments.of(X[test], Y[test]))
+            yield test, FittedPairs(X, Y, kept, left), parts
 
 
 def product(candidate: Candidate, kept: FittedPairs) -> Product:
@@ -284,7 +282,7 @@ def choose_map(
     linear = [kind for kind in LINEAR if kind.parameters.get("ridge") != 0 or least_squares]
     repeats = next((times for most, times in REPEATS if different < most), 1)
     candidates = [rotation, *linear]
-    by_retrieval = _cross_validate(X, Y, candidates, groups, repeats, random_state).decide(candidates, groups, repeats)
+    by_retrieval = _compare_by_retrieval(X, Y, candidates, groups, repeats, random_state)
     best = next(candidate for candidate in candidates if candidate.name == by_retrieval.name)
     return replace(by_retrieval, quality=measure_quality(X, Y, best, groups))
 
@@ -311,14 +309,10 @@ class _LeftOut:
     """The quality of a candidate, the pairs that were left out, and both rows of each, mapped and without means."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, candidate: Candidate, groups: np.ndarray) -> None:
-        pairs, different = CandidatePairs(X, Y), int(groups.max()) + 1
-        folds = min(MEASURED_FOLDS, different)
-        parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else folds
         found, parted = [], []
-        for test in _held_out(groups, folds, parts, 1, 0):
+        for test, kept, parts in left_out(X, Y, groups, min(MEASURED_FOLDS, int(groups.max()) + 1)):
             if len(X) - len(test) < 2:
                 continue
-            kept = pairs.without(test)
             forward, backward = product(candidate, kept)
             first = np.unique(duplicate_groups(X[test], Y[test]), return_index=True)[1]
             test = test[np.sort(first)]  # of copies none is a wrong answer for another, and all count once
@@ -391,83 +385,66 @@ def _records(candidates: Sequence[Candidate], table: np.ndarray, best: int, labe
     ]
 
 
-def _cross_validate(
+def _compare_by_retrieval(
     X: np.ndarray, Y: np.ndarray, candidates: Sequence[Candidate], groups: np.ndarray, repeats: int, random_state: int
-) -> _CandidateScores:
-    """Score each candidate on the pairs of each fold after fitting it without the fold."""
-    pairs = CandidatePairs(X, Y)
-    scores = _CandidateScores(len(candidates), X, Y)
-    parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
-    for test in _held_out(groups, FOLDS, parts, repeats, random_state):
-        kept = pairs.without(test)
-        left_out, mapped = X[test].astype(np.float64), []
+) -> Choice:
+    """Score each candidate on the pairs of each fold after fitting it without, and apply the one-standard-error rule.
+
+    Equal rows count as one.
+    """
+    source, target = equal_rows(X), equal_rows(Y)
+    rank, times = np.zeros((len(X), len(candidates))), np.zeros(len(X))
+    for test, kept, _ in left_out(X, Y, groups, FOLDS, repeats, random_state):
+        rows, mapped = X[test].astype(np.float64), []
         for candidate in candidates:
-            centered = candidate.parameters.get("center", True)
-            a, b = kept.means if centered else (0.0, 0.0)
-            mapped.append(product(candidate, kept).forward(left_out - a) + b)
-        scores.add(test, mapped, Y[test])
-    return scores
+            a, b = kept.means if candidate.parameters.get("center", True) else (0.0, 0.0)
+            mapped.append(product(candidate, kept).forward(rows - a) + b)
+        if len(test) > 1:
+            rank[test] += _reciprocal_ranks(mapped, Y[test], source[test], target[test])
+            times[test] += 2
+    scored = times > 0
+    table = (rank[scored] / times[scored, None]).T
+    mean, labels = table.mean(axis=1), np.unique(groups[scored], return_inverse=True)[1]
+    tried = _records(candidates, table, int(np.argmax(mean)), labels)
+    chosen = next(k for k, one in enumerate(tried) if one["behind"] <= max(one["error"], WORTH))
+    return Choice(
+        candidates[chosen].name,
+        candidates[chosen].method,
+        dict(candidates[chosen].parameters),
+        "pairs",
+        measure="mean reciprocal rank",
+        n_pairs=int(scored.sum()),
+        folds=FOLDS,
+        repeats=repeats,
+        lead=float(mean[chosen] - mean[0]),
+        lead_error=_error(table[chosen] - table[0], labels),
+        tried=tried,
+    )
 
 
-def _held_out(groups: np.ndarray, folds: int, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:
-    """Yield the rows of each fold that is scored: the first ``parts`` of the folds."""
-    rng = np.random.default_rng(random_state)
-    for _ in range(repeats):
-        fold = rng.permutation(np.arange(groups.max() + 1) % folds)[groups]
-        for part in range(parts):
-            test = np.flatnonzero(fold == part)
-            yield test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
+def _reciprocal_ranks(
+    mapped: Sequence[np.ndarray], theirs: np.ndarray, sources: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Search each candidate's mapped rows and the target rows (k, d) among each other; return the sum, (k, candidates).
 
-
-class _CandidateScores:
-    """Accumulates sums of scores by candidate and pair; equal rows count as one."""
-
-    def __init__(self, candidates: int, X: np.ndarray, Y: np.ndarray) -> None:
-        self.source, self.target = equal_rows(X), equal_rows(Y)
-        self.rank, self.times = np.zeros((len(X), candidates)), np.zeros(len(X))
-
-    def add(self, test: np.ndarray, mapped: Sequence[np.ndarray], theirs: np.ndarray) -> None:
-        """Search each candidate's mapped rows and the target rows among each other, in both directions."""
-        k = len(test)
-        if k < 2:
-            return
-        theirs = normalize_rows(theirs.astype(np.float64)).T
-        sources, targets = self.source[test], self.target[test]
-        # Another copy of the row that is sought is no wrong answer, and copies of a wrong answer are one.
-        wrong = (sources[:, None] != sources) & (targets[:, None] != targets)
-        weights = [1 / np.bincount(labels, minlength=1)[labels] for labels in (sources, targets)]
-        # With small folds, processing candidates one by one would spend more time on calls than on arithmetic.
-        for part in blocks(len(mapped), 8 * k * k, budget=4 * 2**20, minimum=1):
-            near = normalize_rows(np.concatenate(mapped[part])).reshape(-1, k, len(theirs)) @ theirs
-            own = np.diagonal(near, axis1=1, axis2=2)
-            for least, count in (
-                (own[:, :, None], lambda found: (found & wrong) @ weights[1]),
-                (own[:, None, :], lambda found: weights[0] @ (found & wrong)),
-            ):
-                ahead = count(near > least + 1e-9)
-                tied = count(near >= least - 1e-9) - ahead
-                self.rank[test, part] += (1 / (1 + ahead + tied / 2)).T
-        self.times[test] += 2
-
-    def decide(self, candidates: Sequence[Candidate], groups: np.ndarray, repeats: int) -> Choice:
-        """Apply the one-standard-error rule."""
-        scored = self.times > 0
-        table = (self.rank[scored] / self.times[scored, None]).T
-        mean = table.mean(axis=1)
-        best = int(np.argmax(mean))
-        labels = np.unique(groups[scored], return_inverse=True)[1]
-        tried = _records(candidates, table, best, labels)
-        chosen = next(k for k, one in enumerate(tried) if one["behind"] <= max(one["error"], WORTH))
-        return Choice(
-            candidates[chosen].name,
-            candidates[chosen].method,
-            dict(candidates[chosen].parameters),
-            "pairs",
-            measure="mean reciprocal rank",
-            n_pairs=int(scored.sum()),
-            folds=FOLDS,
-            repeats=repeats,
-            lead=float(mean[chosen] - mean[0]),
-            lead_error=_error(table[chosen] - table[0], labels),
-            tried=tried,
-        )
+    Rows of equal ``sources`` or ``targets`` (k,) are copies.
+    """
+    k, found = len(theirs), np.empty((len(theirs), len(mapped)))
+    theirs = normalize_rows(theirs.astype(np.float64)).T
+    # Another copy of the row that is sought is no wrong answer, and copies of a wrong answer are one.
+    wrong = (sources[:, None] != sources) & (targets[:, None] != targets)
+    weights = [1 / np.bincount(labels, minlength=1)[labels] for labels in (sources, targets)]
+    # With small folds, processing candidates one by one would spend more time on calls than on arithmetic.
+    for part in blocks(len(mapped), 8 * k * k, budget=4 * 2**20, minimum=1):
+        near = normalize_rows(np.concatenate(mapped[part])).reshape(-1, k, len(theirs)) @ theirs
+        own = np.diagonal(near, axis1=1, axis2=2)
+        total = 0.0
+        for least, count in (
+            (own[:, :, None], lambda found: (found & wrong) @ weights[1]),
+            (own[:, None, :], lambda found: weights[0] @ (found & wrong)),
+        ):
+            ahead = count(near > least + 1e-9)
+            tied = count(near >= least - 1e-9) - ahead
+            total = total + 1 / (1 + ahead + tied / 2)
+        found[:, part] = np.asarray(total).T
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -67,7 +67,6 @@ def fit(
     method : str, default="auto"
         A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation about the means or, of models that are related,
         near the identity, chosen by what it gets right of left-out pairs (``congruence.upgrade.choose.choose_map``).
-        Linear maps are candidates only with ``single_modality``, since they may degrade other modalities.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to array_like or (array_like, array_like or None), optional
@@ -83,25 +82,19 @@ def fit(
         (``congruence.refine``; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
-    random_state : int, default=0
-        Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each pair on
-        its own.
-    check : bool, default=True
+        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each on its own.
+    check, strict : bool
         Compare the alignment with random re-pairings, look for individual wrong pairs, and refuse rows in ``means``
-        that are not of the two models.
-    strict : bool, default=False
-        Raise an error instead of a warning when the check fails.
+        that are not of the two models; with ``strict``, an error instead of a warning.
     missing : {"drop", "error"}, default="drop"
         What to do with ids found in only one of the two.
     single_modality : bool, default=False
-        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades
-        other modalities.
+        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a linear map, which
+        may degrade other modalities.
     **parameters
-        Parameters of the map. With ``"auto"``, those of ``OrthogonalMap``; parameters given here are
-        not chosen automatically.
+        Parameters of the map; with ``"auto"``, those of ``OrthogonalMap`` that are not to be chosen.
 
     Returns
     -------
@@ -119,9 +112,8 @@ def fit(
     Warns
     -----
     PairingWarning, DuplicateWarning, DegenerateWarning, AlignmentWarning
-        If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
-        together in the split; if there are fewer than ten pairs; if unpaired rows did not improve the map, which was
-        then fitted on the anchors alone.
+        If the anchors do not look paired, or the check cannot tell; if identical pairs were kept together in the split;
+        if there are fewer than ten pairs; if unpaired rows did not improve the map.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")
@@ -147,7 +139,12 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
-    others = _read_means({} if means is None else means, split)
+    others = _read_means({} if means is None else means, ours, split)
+    if others and not isinstance(model, OrthogonalMap):
+        raise ParameterError(
+            f"Got means of other modalities for `method={model.kind!r}`; only a rotation is shared by modalities.",
+            'Pass `method="orthogonal"`, or leave out `means=…`.',
+        )
     by_id = source.has_ids and target.has_ids
     scores: dict[str, object] = {"n_pairs": len(train), "paired_by": "id" if by_id else "position"}
     scores["distinct"] = count_distinct(train.source.vectors)
@@ -179,7 +176,6 @@ def fit(
             scores["cross_validated_alignment"] = report.alignment
     kinds = None if group is None else np.unique(group[~heldout], return_inverse=True)[1]
     if method == "auto":
-        _check_means(others, ours)
         choice = choose_map(
             *train, fixed=parameters, single_modality=single_modality, groups=kinds, random_state=random_state
         )
@@ -195,8 +191,9 @@ def fit(
         model.fit(train.source.vectors, train.target.vectors)
     model.source_space_ = replace(source.space, modality=ours)
     model.target_space_ = replace(target.space, modality=theirs)
-    if others and (method != "auto" or isinstance(model, OrthogonalMap)):
-        model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
+    if isinstance(model, OrthogonalMap):  # "auto" may have chosen a linear map
+        for name, of in others.items():
+            model = model.recenter(*of, modality=name, offset=OFFSET if method == "auto" else 1.0, use=False)
     further = [recorded(f"means[{name!r}]", *of) for name, of in others.items()]
     check_sides(recorded("rows", source, target), *further, recorded("unpaired rows", *(unpaired or (None, None))))
     sides: tuple[dict[str | None, np.ndarray], ...] = tuple(
@@ -272,7 +269,7 @@ def _modalities(
     return (declared[0], declared[0]) if declared else (None, None)
 
 
-def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
+def _read_means(means: Mapping[str, MeansOf], fitted: str | None, split: Split) -> Means:
     """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
 
     def read(rows: RowsLike, name: str) -> Embeddings | np.ndarray:
@@ -280,12 +277,19 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
         if not isinstance(rows, Embeddings) and (vector := to_rows(rows, name)).ndim == 1:
             return as_matrix(vector[None], name, allow_zero_rows=True)[0]
         given = as_embeddings(rows, name)
-        return given.take(~split.held_out(given.ids))
+        kept = given.take(~split.held_out(given.ids))
+        if not len(kept):
+            raise ParameterError(f"No rows of {name} outside the held-out items.", "Pass a smaller `holdout=…`.")
+        return kept
 
     if not isinstance(means, Mapping):
         raise ParameterError(
             "Got means that are no mapping from modality to rows.", "Pass `means={'image': (old images, new images)}`."
         )
+    if means and fitted is None:
+        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
+    if fitted in means:
+        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
     out: Means = {}
     for name, of in means.items():
         sides: Any = of if isinstance(of, (tuple, list)) and len(of) == 2 else (of, None)
@@ -298,35 +302,9 @@ def _read_means(means: Mapping[str, MeansOf], split: Split) -> Means:
                 f"Got means of {name} that are not those of an old and a new model.",
                 f"Pass `means={{{name!r}: (old rows, new rows)}}`, or the old rows alone.",
             )
-        ours, theirs = sides
-        out[name] = (
-            read(ours, f"means[{name!r}][0]"),
-            None if theirs is None else read(theirs, f"means[{name!r}][1]"),
-        )
+        ours, theirs = (None if side is None else read(side, f"means[{name!r}][{k}]") for k, side in enumerate(sides))
+        out[name] = (cast("Embeddings | np.ndarray", ours), theirs)
     return out
-
-
-def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> OrthogonalMap:
-    """Return the map with the means of other modalities."""
-    if not isinstance(model, OrthogonalMap):
-        raise ParameterError(
-            f"Got means of other modalities for `method={model.kind!r}`; only a rotation is shared by modalities.",
-            'Pass `method="orthogonal"`, or leave out `means=…`.',
-        )
-    _check_means(means, fitted)
-    for name, (ours, theirs) in means.items():
-        if not len(ours) or (theirs is not None and not len(theirs)):
-            raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
-        model = model.recenter(ours, theirs, modality=name, offset=offset, use=False)
-    return model
-
-
-def _check_means(means: Means, fitted: str | None) -> None:
-    """Refuse means if the anchors' modality is unknown, or is among them."""
-    if means and fitted is None:
-        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
-    if fitted in means:
-        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:

@@ -19,9 +19,9 @@ def exchange(word: str, other: str | None) -> str:
 
 
 def recorded(name: str, old: object, new: object) -> tuple[Side, Side]:
-    """Return two sides by the models that they record; arrays record none. ``name``: what they are called together."""
+    """Return two sides by what they record; arrays record nothing. ``name``: what they are called together."""
     sides = [
-        (f"{name} of the {side} model", replace(rows.space, dim=None)) if isinstance(rows, Embeddings) else None
+        (f"{name} of the {side} model", replace(rows.space, dim=rows.dim)) if isinstance(rows, Embeddings) else None
         for side, rows in (("old", old), ("new", new))
     ]
     return sides[0], sides[1]

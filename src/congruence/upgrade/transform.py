@@ -224,13 +224,10 @@ def transform_file(
 ) -> TransformReport:
     """Map a file, a folder of parts or a data set of vectors into another one.
 
-    Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
-    their names, types, order and metadata; the column of vectors holds the mapped ones. Columns that the output's
-    format cannot hold are named in a ColumnsWarning. The output appears only once it is complete.
-
-    A data set is mapped fragment by fragment, in this process or by an engine; after an interruption, the same call
-    resumes. Each fragment of the output has the name of the fragment it was read from. Blocks are those of a file, so
-    with the same number of BLAS threads the numbers are identical, bit for bit.
+    Rows keep their order and their ids, and tables all columns, with names, types, order and metadata. Columns that the
+    output's format cannot hold are named in a ColumnsWarning. The output appears only once it is complete. A data set
+    is mapped fragment by fragment, in this process or by an engine; after an interruption, the same call resumes. With
+    the same number of BLAS threads the numbers are those of a file, bit for bit.
 
     Parameters
     ----------
@@ -255,10 +252,9 @@ def transform_file(
         Which head of a joint-space map to use; by default the one whose space the vectors belong to.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
-    engine : Engine, optional
-        For a data set: where its fragments are mapped; by default in this process.
-    bad_rows : str, optional
-        For a data set: Parquet file for rows with invalid vectors; without it, the first such row stops the job.
+    engine, bad_rows : optional
+        For a data set: where its fragments are mapped, and a Parquet file for rows with invalid vectors; without it,
+        the first such row stops the job.
     callback : callable, optional
         Called with the number of rows of each block or fragment after it is written.
 

@@ -69,12 +69,12 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         groups = near_duplicates(anchors)
         items = EvaluationSet(anchors, groups=groups, random_state=seed)
         got = cross_fit(items, recipe, recipe.choose(anchors, np.arange(120)))
-        values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
+        scores = got.scores["cosine/image"]
         model = recipe.fit(anchors, np.arange(120))
         truth = cosines(model, EvaluationSet(tables(*others)), "image", np.arange(400)).mean()
-        low, high = mean_interval(values.mean(), influence, groups=groups)
+        low, high = mean_interval(scores.mean(), scores.influence, groups=groups)
         heldout.append(low <= truth <= high)
-        wrong.append(values.mean() - truth)
+        wrong.append(scores.mean() - truth)
     assert np.mean(heldout) > 0.5
     assert abs(np.mean(wrong)) < 0.025
 

@@ -18,7 +18,7 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.upgrade.migrate import Migration, Verification
-    from congruence.upgrade.migrate.stages import Encode
+    from congruence.upgrade.migrate.encode import Encode
     from congruence.upgrade.migrate.written import NewRows
 
 #: What is left to do, by state.
@@ -276,20 +276,20 @@ def _check_reembed(kept: Mapping[str, str | None], amount: Mapping[str, float | 
 def open_encoder(spec: str, items: str | None, modality: str | None, migration: Migration) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``."""
     from congruence.embeddings import Space, check_space
-    from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+    from congruence.upgrade.migrate.encode import encode_by_command, encode_from_file, encode_items
 
     def check(space: Space) -> None:
         mapping = migration.mapper.map
         check_space(replace(space, normalized=None), mapping.target_space_, mapping.source_space_, modality=False)
 
     if "{" in spec or " " in spec.strip():
-        return CommandEncoder(spec)
+        return encode_by_command(spec)
     if items is None and os.path.exists(spec.partition(":")[0]):
         from congruence.io import read_embeddings
 
         vectors = read_embeddings(spec)
         check(vectors.space)
-        return FileEncoder(vectors)
+        return encode_from_file(vectors)
     if items is None:
         raise ParameterError(
             f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items.",
@@ -301,7 +301,7 @@ def open_encoder(spec: str, items: str | None, modality: str | None, migration: 
     opened_items = open_items(items, modality=modality)
     encoder = load_encoder(spec, opened_items.modality)
     check(encoder.space)
-    return ItemsEncoder(encoder, opened_items)
+    return encode_items(encoder, opened_items)
 
 
 def _remover(action: str, words: str) -> Callable[..., None]:

@@ -25,7 +25,7 @@ from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.metrics.hubness import as_hubness
 from congruence.upgrade.certify.design import Design
-from congruence.upgrade.certify.estimates import curve_of, gains
+from congruence.upgrade.certify.estimates import gains
 from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import ROLES, MapRecipe
 from congruence.upgrade.certify.scoring import cross_fit, measure_controls, measure_heldout
@@ -152,24 +152,20 @@ def certify(
 ) -> Certificate:
     """Measure what each upgrade strategy costs in quality, from items encoded by both models, and recommend one.
 
-    Two modalities: recall at 1 and 10 of each query's own item. With labels and class texts: the accuracy of assigning
-    items to classes. One modality with labels: whether the nearest other item has the same class. One modality alone:
-    whether an item finds itself among the mapped items, and, which decides, how far the result lists of the mapped
-    store are those of the re-embedded one. The gallery has the items given; in a larger one every strategy scores
-    lower.
+    docs/certify.md says what is measured. The gallery has the items given; in a larger one every strategy scores lower.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        Anchors of one modality in both models, paired by id, or by position if they have no ids, as in
-        ``congruence.fit``. Or a mapping by modality: one modality, or two modalities of the same items (matched by
-        id), or, with ``labels``, items and the texts of their classes. The target may lack the stored modality;
-        re-embedding is then not evaluated. Texts that share no id with the images are used as ``text_queries``.
+        Anchors of one modality in both models, paired by id, or by position if they have no ids. Or a mapping by
+        modality: one modality, or two modalities of the same items (matched by id), or, with ``labels``, items and the
+        texts of their classes. The target may lack the stored modality; re-embedding is then not evaluated. Texts that
+        share no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
         other modality as its ``means``; the choice is repeated without each part of the anchors that is scored.
     modality : str, optional
-        Modality of anchors that are not in a mapping; by default the modality the embeddings declare, else ``"other"``.
+        Modality of anchors that are not in a mapping; by default the modality the embeddings declare.
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all modalities that both models have, each centered at its own
         means; with labels, or with ``method="linear"``, the stored modality.
@@ -177,29 +173,23 @@ def certify(
         Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
         not fitted on them.
     text_queries : (source, target), optional
-        Texts of any items, in the source model (or None) and in the target model. They test whether the mapped store
-        returns the same items as the re-embedded store. Only for one stored modality without labels.
+        Texts of any items, in the source model (or None) and in the target model, that search the mapped and the
+        re-embedded store. Only for one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
-    thresholds : Criteria, optional
     n_neighbors : int, default=10
         Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
         ``"full"`` also computes κ of Definition 5.4, by linear programs that take minutes.
-    random_state : int, default=0
     data : str, optional
         Name of the data, shown in the certificate.
     hubness : optional
-        As for ``congruence.metrics.class_retrieval``, for every strategy; the scored queries are the query bank
-        (transductive).
+        As for ``congruence.metrics.class_retrieval``, for every strategy; the scored queries are the query bank.
     single_modality : bool, default=False
-        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in
-        ``congruence.fit``.
-    rows : int, optional
-        Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to
-        encode fewer items than anchors had to be collected, the verdict prefers it.
-    encode_rate, price : float, optional
-        Items per second that the target model encodes, and price of encoding one.
+        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map.
+    rows, encode_rate, price : optional
+        Rows of the store, items per second that the target model encodes, and price of encoding one: for what each
+        strategy costs, and whether re-embedding needs fewer items than anchors had to be collected.
     callback : callable, optional
         Called with 1 after each number of anchors that maps are fitted on, at most ``STEPS`` times.
     **parameters
@@ -215,9 +205,6 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    design = Design.of(
-        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
-    )
     held = () if queries is None else (("queries", *queries),)
     check_sides(
         *(
@@ -226,6 +213,9 @@ def certify(
             for name in {**old, **new}
         ),
         recorded("text_queries", *(text_queries or (None, None))),
+    )
+    design = Design.of(
+        source, target, queries, text_queries, labels, fitted, method, n_neighbors, correction, random_state
     )
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
@@ -253,8 +243,8 @@ def certify(
     task = items.task
     strategies, cosines = measured.estimates(task), measured.cosines()
     score, cosine = items.curved
-    curve = curve_of(measured, score, design.n_anchors, strategies[task]["stored"].value)
-    cosine_curve = curve_of(measured, cosine, design.n_anchors, cosines[cosine.split("/")[1]].value)
+    curve = measured.curve(score, design.n_anchors, strategies[task]["stored"].value)
+    cosine_curve = measured.curve(cosine, design.n_anchors, cosines[cosine.split("/")[1]].value)
     retention, drawn = measured.retention(task, list(strategies[task]), DRAWS, rng)
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
@@ -301,7 +291,7 @@ def certify(
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
         progressive={} if mixed is None else forecast(mixed, verdict, task),
-        make_map=partial(recipe.fit_map, anchors, choice, (source[first].space, target[first].space)),
+        make_map=partial(recipe.finish, mapping.forward, anchors, choice, (source[first].space, target[first].space)),
     )
 
 

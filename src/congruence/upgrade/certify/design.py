@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
+from congruence._utils.ids import as_ids, id_rows, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
 from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
@@ -19,8 +19,6 @@ from congruence.errors import (
     InputError,
     ModalityError,
     ParameterError,
-    ShapeError,
-    SpaceMismatchError,
     TooFewAnchorsError,
 )
 from congruence.metrics import Hubness, nearest
@@ -76,30 +74,27 @@ def make_tables(
 ) -> PairedTables:
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
-    names = list(source)
-    stored = "image" if "image" in names else names[0]
-    query = next((name for name in names if name != stored), stored)
+    stored = "image" if "image" in source else next(iter(source))
+    query = next((name for name in source if name != stored), stored)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
     right: dict[str, np.ndarray] = {}
     for modality, rows in source.items():
+        ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
         if modality in target:
             pairs = Pairs.join(rows, target[modality])
             ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
-        else:
-            ids[modality], left[modality] = id_texts(rows.ids), _widened(rows.vectors)
     classes = None
     if labels is not None:
         classes = _classes(text_keys(labels), ids, stored, query)
     elif stored != query:
-        place = {name: k for k, name in enumerate(ids[query])}
-        rows_of = {stored: np.flatnonzero([name in place for name in ids[stored]])}
+        place = id_rows(ids[query], ids[stored])
+        rows_of = {stored: np.flatnonzero(place >= 0), query: place[place >= 0]}
         if not len(rows_of[stored]):
             raise IdError(
                 f"{stored} and {query} rows have no common id.",
                 f"Pass the same items, or `labels=…` that say which {query} describes each {stored}.",
             )
-        rows_of[query] = np.array([place[name] for name in ids[stored][rows_of[stored]]])
         for table in (ids, left, right):
             table |= {modality: table[modality][rows] for modality, rows in rows_of.items() if modality in table}
     by_class = classes is not None and stored != query
@@ -118,7 +113,7 @@ def _widened(rows: np.ndarray) -> np.ndarray:
 
 
 def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
-    """Refuse modalities, models or widths that do not match."""
+    """Refuse modalities that do not match."""
     if not set(source) & set(target):
         raise InputError(
             f"Got {what} of {', '.join(source) or 'no modality'} in the old model and "
@@ -131,19 +126,12 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
             "one or two.",
             "Remove the other modalities.",
         )
-    for side, name in ((source, "source"), (target, "target")):
+    for side in (source, target):
         for modality, items in side.items():
             if items.space.modality not in (None, modality):
                 raise ModalityError(
                     f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
                 )
-        models = {str(items.space.model) for items in side.values() if items.space.model}
-        widths = {items.dim for items in side.values()}
-        fix = f"Pass vectors of one model as {name}."
-        if len(models) > 1:
-            raise SpaceMismatchError(f"Got vectors of {' and '.join(sorted(models))} as {name}.", fix)
-        if len(widths) > 1:
-            raise ShapeError(f"Got modalities of widths {sorted(widths)} as {name}.", fix)
 
 
 def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, query: str) -> np.ndarray:
@@ -154,17 +142,16 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
             f"{len(missing)} of {len(ids[stored])} items have no label (first {name_rows(np.arange(1), missing)}).",
             "Add these ids to `labels=…`, or drop the items.",
         )
-    of_item = [str(labels[i]) for i in ids[stored]]
+    of_item = id_texts([str(labels[i]) for i in ids[stored]])
     if stored == query:
         return np.unique(of_item, return_inverse=True)[1]
-    place = {str(name): k for k, name in enumerate(ids[query])}
-    unknown = sorted(set(of_item) - set(place))
-    if unknown:
+    rows = id_rows(ids[query], of_item)
+    if (rows < 0).any():
         raise IdError(
-            f"No {query} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
+            f"No {query} has the id of these labels: {', '.join(map(repr, sorted(set(of_item[rows < 0]))[:5]))}.",
             f"Name classes in `labels=…` as the {query} rows' ids do.",
         )
-    return np.array([place[label] for label in of_item])
+    return rows
 
 
 #: Largest number of stored rows that search each other: every one of them is compared with all others.
@@ -254,7 +241,7 @@ class EvaluationSet:
     def task(self) -> str:
         """The measure that determines the verdict: without captions and labels, the overlap of result lists."""
         k = self.list_length(len(self.compared))
-        return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself and k > 0 else next(iter(self.tasks))
+        return f"graded_{self.searches[-1].name}@{k}" if self.finds_itself else next(iter(self.tasks))
 
     @property
     def curved(self) -> tuple[str, str]:
@@ -263,23 +250,6 @@ class EvaluationSet:
         """
         modality = self.tables.store_modality if self.judged else self.tables.query_modality
         return f"{self.task}/stored", f"cosine/{modality}"
-
-    def search_of(self, measure: str) -> Search:
-        """Return the search that a measure is read from, such as ``"recall@1"`` or ``"graded_overlap@10"``."""
-        name = measure.split("@")[0].removeprefix("graded_")
-        if measure in self.tasks:
-            name = "overlap" if self.tables.store_modality == self.tables.query_modality else "text_overlap"
-        return next(search for search in self.searches if search.name == name)
-
-    def units_of(self, score: str) -> tuple[str | None, np.ndarray]:
-        """Return the modality (None for texts of other items) and the numbers of the rows that have this score."""
-        measure, _, rest = score.partition("/")
-        if measure == "cosine":
-            return rest, np.arange(len(self.tables.ids[rest]))
-        search = self.search_of(measure)
-        if measure in self.tasks and self.tables.by_class:
-            return self.tables.store_modality, search.rows
-        return None if search.role == "apart" else search.modality, search.queries
 
     @cached_property
     def compared(self) -> np.ndarray:
@@ -298,22 +268,12 @@ class EvaluationSet:
         return np.sort(np.random.default_rng(self.random_state).choice(n, most, replace=False))
 
     def list_length(self, n: int) -> int:
-        """Return how many results are compared in a store of n rows; below 1, nothing can be compared."""
+        """Return how many results are compared in a store of n rows."""
         return min(self.n_neighbors, n - 2)
 
     def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
         """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
         return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
-
-    def is_paired(self, score: str) -> bool:
-        """Whether the rows that have a score are also what it is about, so that both leave a sample together."""
-        return score.startswith("cosine/") or self.search_of(score.split("/")[0]).paired
-
-    def groups_of_units(self, score: str, groups: np.ndarray | None) -> np.ndarray | None:
-        """Return the groups of the rows that have a score, given those of the stored items."""
-        modality, rows = self.units_of(score)
-        own = modality == self.tables.store_modality or (modality is not None and not self.tables.by_class)
-        return groups[rows] if groups is not None and own else None
 
     def take(self, rows: np.ndarray) -> EvaluationSet:
         """Return some of the stored items."""
@@ -384,6 +344,8 @@ def split_anchors(
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have, paired by id, into anchors and held-out queries.
 
+    Returns source and target of the anchors, and those of the queries.
+
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
@@ -393,29 +355,19 @@ def split_anchors(
         ``congruence.upgrade.anchors.choose_anchors``. The others are the queries.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts, as texts that share no id with the images do.
-    random_state : int, default=0
     name : str, default="anchors="
         Name of the anchors in error messages.
-
-    Returns
-    -------
-    ((dict, dict), (dict, dict))
-        Source and target of the anchors, and of the queries.
     """
     check_seed(random_state)
     source, target = by_modality(source, target)
-    stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
-    first, second = dict(source), dict(target)
-    names: dict[str, np.ndarray] = {}
-    for kind in source:
-        if kind != stored and apart:
-            continue
+    stored = "image" if "image" in source else next(iter(source), "image")
+    sides, names = (dict(source), dict(target)), {}
+    for kind in [stored] if apart and stored in source else source:
+        names[kind] = id_texts(source[kind].ids)
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
-            first[kind], second[kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
-        else:
-            names[kind] = id_texts(source[kind].ids)
+            sides[0][kind], sides[1][kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
     common = names.get(stored, np.empty(0, dtype=object))
     for other in names.values():
         common = common[is_in(common, other)]
@@ -435,24 +387,22 @@ def split_anchors(
                 f"Got {name}… with all {len(common)} common items, and none left to score.",
                 f"Encode some at random, or leave out {name}… to score the anchors among each other.",
             )
-        heldout_ids = common[~listed]
+        heldout = common[~listed]
     elif not 0 < anchors < len(common):
         raise ParameterError(
             f"Got {name}{anchors} of {len(common)} common items; expected at least 1, and some left to score.",
             f"Pass {name}{len(common) // 2}, for example.",
         )
     else:
-        heldout_ids = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
-
-    def part(heldout: bool) -> Sides:
-        take = {kind: is_in(ids, common) & (is_in(ids, heldout_ids) == heldout) for kind, ids in names.items()}
+        heldout = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
+    parts = []
+    for ids in (common[~is_in(common, heldout)], heldout):
+        take = {kind: is_in(own, ids) for kind, own in names.items()}
         one, two = (
-            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
-            for side in (first, second)
+            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()} for side in sides
         )
-        return one, two
-
-    return part(False), part(True)
+        parts.append((one, two))
+    return parts[0], parts[1]
 
 
 def split_texts(
@@ -528,11 +478,12 @@ class Design:
     def notes(self) -> list[str]:
         """Return notes a reader needs to interpret the numbers."""
         scored, groups = self.items.tables, self.items.groups
-        classes, compared = len(scored.ids[scored.query_modality]), len(self.items.compared)
-        gallery = f"{classes} classes" if scored.by_class else f"{compared} items"
-        notes = [f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower."]
+        notes = []
         if self.anchors.dropped:
-            notes.insert(0, f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
+            notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
+        classes = f"{len(scored.ids[scored.query_modality])} classes"
+        gallery = classes if scored.by_class else f"{len(self.items.compared)} items"
+        notes.append(f"Scores are over a gallery of {gallery}; in a larger one all strategies score lower.")
         if groups is not None:
             sizes = np.unique(groups, return_counts=True)[1]
             notes.append(
@@ -560,19 +511,13 @@ class Design:
 
 
 def _check_queries(anchors: PairedTables, queries: PairedTables) -> None:
-    """Refuse queries that are too few, do not come from the anchors' two models, or are anchors themselves."""
+    """Refuse queries that are too few, of other modalities than the anchors, or anchors themselves."""
     ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (anchors, queries))
     if ours != theirs:
         raise ModalityError(
             f"Got held-out {' and '.join(queries.source)} (new: {' and '.join(queries.target)}), unlike the pairs.",
             f"Pass `queries=…` of {' and '.join(anchors.source)} (new: {' and '.join(anchors.target)}).",
         )
-    for one, other, name in ((anchors.source, queries.source, "old"), (anchors.target, queries.target, "new")):
-        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
-        if a != b:
-            raise InputError(
-                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
-            )
     names = queries.ids[queries.store_modality]
     same = names[is_in(names, anchors.ids[anchors.store_modality])]
     if len(same):

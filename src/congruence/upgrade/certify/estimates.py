@@ -5,7 +5,7 @@ The intervals are calibrated by ``benchmarks/certify_calibration.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,55 +130,66 @@ def ratio_interval(
 STRATEGIES = ("keep", "stored", "queries", "re-embed")
 
 
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of items."""
+
+    value: np.ndarray  # (n,)
+    influence: np.ndarray  # (n,), with each item's effect on others
+    groups: np.ndarray | None  # (n,), of items whose errors depend on each other
+    each: int = 1  # results over which the score of a query is averaged
+
+    def mean(self) -> float:
+        """Return the mean over the items."""
+        return float(self.value.mean())
+
+
 @dataclass
 class Measured:
     """Scores of items on which maps were evaluated."""
 
-    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (n,), by "<task>/<strategy>" or "cosine/<modality>"
-    influence: dict[str, np.ndarray] = field(default_factory=dict)  # scores with each item's effect on others
-    groups: dict[str, np.ndarray] = field(default_factory=dict)  # items whose errors depend on each other
+    scores: dict[str, Scores] = field(default_factory=dict)  # by "<task>/<strategy>" or "cosine/<modality>"
     maps: list[str] = field(default_factory=list)  # chosen in each fold
     mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
     mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on fewer anchors
     ahead: float = 0.0  # how far their difference is extrapolated to all anchors
-    sizes: list[float] = field(default_factory=list)  # shares of the anchors that maps were fitted on
-    #: Scores (parts, s) by maps of these sizes, on parts of the items or by maps of different anchors.
-    curves: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Shares of the anchors that maps were fitted on, and scores by them: of parts of the items, or of several maps.
+    points: list[tuple[float, dict[str, list[float]]]] = field(default_factory=list)
 
-    def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
-        """Add the scores of items and their influence."""
-        self.scores[name], self.influence[name] = score, influence
-        if groups is not None:
-            self.groups[name] = groups
-
-    def add_size(self, share: float, scores: Mapping[str, Sequence[float]]) -> None:
-        """Add scores of maps fitted on this share of the anchors to the curves."""
-        self.sizes.append(share)
-        for name, values in scores.items():
-            column = np.array(values)[:, None]
-            self.curves[name] = np.hstack([self.curves[name], column]) if name in self.curves else column
+    def curve(self, name: str, n: int, level: float) -> LearningCurve:
+        """Return the curve of a score through its level with all n anchors, which all items determine."""
+        sizes = np.array([share for share, _ in self.points]) * n
+        curve = LearningCurve.through(sizes, np.array([found[name] for _, found in self.points]).T, n)
+        return curve.lifted(level - curve.at(n))
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
         """Return the score of each strategy by task, with this task first."""
         found: dict[str, dict[str, Estimate]] = {first: {}}
-        for name in self.scores:
+        for name, scores in self.scores.items():
             task, strategy = name.split("/")
             if task != "cosine":
-                found.setdefault(task, {})[strategy] = self._rate(name)
+                value = float(np.clip(scores.mean(), 0, 1))  # the correction for left-out anchors can leave [0, 1]
+                ends = rate_interval(value, scores.influence, groups=scores.groups, each=scores.each)
+                found.setdefault(task, {})[strategy] = Estimate(value, *ends, len(scores.value))
         return {task: {key: ways[key] for key in STRATEGIES if key in ways} for task, ways in found.items()}
 
     def cosines(self) -> dict[str, Estimate]:
         """Return the mean cosine of mapped and target rows by modality."""
-        return {name.split("/")[1]: self._mean(name) for name in self.scores if name.startswith("cosine/")}
+        found = {}
+        for name, scores in self.scores.items():
+            if name.startswith("cosine/"):
+                low, high = mean_interval(scores.mean(), scores.influence, groups=scores.groups)
+                ends = max(low, -1.0), min(high, 1.0)
+                found[name.split("/")[1]] = Estimate(scores.mean(), *ends, len(scores.value))
+        return found
 
     def retention(
         self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
     ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
         """Return the ratios of mapping to re-embedding and to keeping the old model, and joint draws of all scores."""
-        names = [f"{task}/{strategy}" for strategy in strategies]
-        groups = self.groups.get(names[0])
-        means = np.array([self.scores[name].mean() for name in names])
-        influence = np.stack([self.influence[name] for name in names], axis=1)
+        scores = [self.scores[f"{task}/{strategy}"] for strategy in strategies]
+        groups, means = scores[0].groups, np.array([one.mean() for one in scores])
+        influence = np.stack([one.influence for one in scores], axis=1)
         drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
         ratios = {}
         for over in ("re-embed", "keep"):
@@ -189,22 +200,6 @@ class Measured:
                     ends = ratio_interval(above, below, influence[:, both], groups=groups)
                     ratios[f"{strategy}/{over}"] = Estimate(above / below, *ends, len(influence))
         return ratios, drawn
-
-    def _rate(self, name: str) -> Estimate:
-        # The correction for left-out anchors can leave [0, 1].
-        value = float(np.clip(self.scores[name].mean(), 0, 1))
-        ends = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=results_of(name))
-        return Estimate(value, *ends, len(self.scores[name]))
-
-    def _mean(self, name: str) -> Estimate:
-        value = float(self.scores[name].mean())
-        low, high = mean_interval(value, self.influence[name], groups=self.groups.get(name))
-        return Estimate(value, max(low, -1.0), min(high, 1.0), len(self.scores[name]))
-
-
-def results_of(name: str) -> int:
-    """Return the number of results over which the score of a query is averaged."""
-    return int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
 
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
@@ -301,12 +296,6 @@ class LearningCurve:
             "error": (self.scores.std(axis=0) / np.sqrt(max(len(self.scores) - 1, 1))).tolist(),
             "law": {"best": self.best, "drop": self.drop, "exponent": self.exponent},
         }
-
-
-def curve_of(measured: Measured, name: str, n: int, level: float) -> LearningCurve:
-    """Return the curve of a score through its level with all n anchors, which all items determine."""
-    curve = LearningCurve.through(np.array(measured.sizes) * n, measured.curves[name], n)
-    return curve.lifted(level - curve.at(n))
 
 
 def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, Any]]:

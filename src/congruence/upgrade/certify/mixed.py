@@ -20,9 +20,8 @@ from congruence.upgrade.certify.estimates import (
     freedom,
     joint_covariance,
     rate_interval,
-    results_of,
 )
-from congruence.upgrade.certify.scoring import influence_of, read, similarities, unit_rows
+from congruence.upgrade.certify.scoring import read, similarities, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
@@ -134,7 +133,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
-    found = items.search_of(task)
+    found, scored = items.searches[-1], measured.scores[base]
     rows = found.rows
     plain = measured.mapped[rows]
     native, raw = (side[tables.store_modality][rows] for side in (tables.target, tables.source))
@@ -171,7 +170,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         """Return scores and pseudo-values of the target model's queries in a store of these rows."""
         near = queries @ unit_rows(store, None, np.arange(len(store))).T
         hits = read(items, found, "stored", near, judge)[base]
-        return hits.score, influence_of(hits, found.paired)
+        return hits.score, hits.influence()
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
@@ -184,8 +183,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     if known is None:
         level, effect = search(plain)
         still = 1 - np.array(SHARES)
-        values = values + still * (measured.scores[base] - level)[:, None]
-        influence = influence + still * (measured.influence[base] - effect)[:, None]
+        values = values + still * (scored.value - level)[:, None]
+        influence = influence + still * (scored.influence - effect)[:, None]
     elif measured.mapped_by_fewer is not None:
         fewer = [mix(measured.mapped_by_fewer[rows])] * len(SHARES)
         for more, less, out in zip(along(first), along(fewer), (values, influence), strict=True):
@@ -195,10 +194,10 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         order,
         np.clip(values.mean(axis=0), 0, 1),
         influence,
-        np.stack([measured.influence[f"{task}/{name}"] for name in names], axis=1),
+        np.stack([measured.scores[f"{task}/{name}"].influence for name in names], axis=1),
         names,
-        measured.groups.get(base),
-        results_of(task),
+        scored.groups,
+        scored.each,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,11 +24,15 @@ ROLES = {"stored": "store", "queries": "query"}
 
 @dataclass(eq=False)
 class TwoWay:
-    """A fitted map and its reverse: the inverse or, of a linear map, the same method fitted the other way."""
+    """A fitted map, and what a linear map, which has no inverse, needs beside it."""
 
     forward: OrthogonalMap | LinearMap
-    sums: tuple[CrossMoments, CrossMoments] | None = None  # of a linear map's anchors, and with the sides exchanged
-    _inverses: dict[str | None, AffineMap] = field(default_factory=dict)
+    fitted_back: LinearMap | None = None  # of a linear map: the same method with the sides exchanged
+    sums: CrossMoments | None = None  # of a linear map's anchors
+
+    @cached_property
+    def _inverse(self) -> OrthogonalMap:
+        return cast("OrthogonalMap", self.forward).inverse()
 
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
@@ -36,20 +40,7 @@ class TwoWay:
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
-        if isinstance(self.forward, OrthogonalMap):
-            if modality not in self._inverses:
-                self._inverses[modality] = self.forward.for_modality(modality).inverse().for_role(ROLES["queries"])
-            return self._inverses[modality]
-        return self._backward
-
-    @cached_property
-    def _backward(self) -> LinearMap:
-        assert isinstance(self.forward, LinearMap)
-        assert self.sums is not None
-        unit = bool(self.forward.target_space_.normalized), bool(self.forward.source_space_.normalized)
-        back = LinearMap.from_moments(self.sums[1], **self.forward.get_params(), normalized=unit)
-        back.readout_ = self.forward.readout_ and self.forward.readout_.inverse()
-        return back
+        return self.fitted_back or self._inverse.for_modality(modality).for_role(ROLES["queries"])
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
         """Return the map with the means of a further modality; the same map if it keeps no means."""
@@ -61,10 +52,10 @@ class TwoWay:
         """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
         if isinstance(self.forward, OrthogonalMap):
             return self.forward.for_modality(modality).covered_share(rows)
-        assert self.sums is not None
-        gram = self.sums[0].gram if self.forward.center else self.sums[0].uncentered_gram()
-        assert gram is not None
-        values, vectors = np.linalg.eigh(gram)
+        sums = cast("CrossMoments", self.sums)
+        values, vectors = np.linalg.eigh(
+            cast("np.ndarray", sums.gram if self.forward.center else sums.uncentered_gram())
+        )
         basis = vectors[:, values > len(values) * np.finfo(np.float64).eps * values[-1]]
         centered = rows - self.forward.source_mean_
         inside = np.square(centered @ basis).sum(axis=1)
@@ -133,26 +124,21 @@ class MapRecipe:
         fold[train] = 0
         return AnchorFolds(self, tables, fold).fit([0], choice)
 
-    def fit_map(self, tables: PairedTables, choice: Choice, spaces: tuple[Space, Space]) -> OrthogonalMap | LinearMap:
-        """Fit the chosen map on all rows, as ``congruence.fit`` does, with what it is fitted on and why."""
-        several, first = len(self.fitted) > 1, self.fitted[0]
-        X, Y = (np.concatenate([side[name] for name in self.fitted]) for side in (tables.source, tables.target))
-        model: OrthogonalMap | LinearMap
-        if choice.method == "linear":
-            model = LinearMap(**choice.parameters).fit(X, Y)
-        else:
-            names = np.repeat(self.fitted, len(X) // len(self.fitted)) if several else first
-            model = OrthogonalMap(**choice.parameters).fit(X, Y, modality=names)
-        modality = None if several or first == UNNAMED else first
+    def finish(
+        self, model: OrthogonalMap | LinearMap, tables: PairedTables, choice: Choice, spaces: tuple[Space, Space]
+    ) -> OrthogonalMap | LinearMap:
+        """Return a map fitted on all rows as ``congruence.fit`` would: with what it is fitted on and why."""
+        first = self.fitted[0]
+        modality = None if len(self.fitted) > 1 or first == UNNAMED else first
         model.source_space_, model.target_space_ = (
-            replace(space, modality=modality, dim=rows.shape[1], normalized=has_unit_rows(rows))
-            for space, rows in zip(spaces, (X, Y), strict=True)
+            replace(space, modality=modality, dim=own.dim, normalized=own.normalized)
+            for space, own in zip(spaces, (model.source_space_, model.target_space_), strict=True)
         )
-        if isinstance(model, OrthogonalMap):
-            model = self._with_other_means(model, tables, slice(None), use=False)
-        self._read(model, choice, tables, slice(None))
+        pairs = sum(len(tables.source[name]) for name in self.fitted)
         distinct = count_distinct(tables.source[first])  # the rows on which the map is chosen
-        model.scores_ = {"n_pairs": len(X), "distinct": distinct, "choice": choice.to_dict()}
+        if isinstance(model, LinearMap):  # its read-out has the name of its modality
+            model.readout_ = choose_readout(model, choice.quality, (), ({}, {}))
+        model.scores_ = {"n_pairs": pairs, "distinct": distinct, "choice": choice.to_dict()}
         known = self.fitted if isinstance(model, LinearMap) else [*tables.source, *tables.target]
         source, target = (
             {None if name == UNNAMED else name: rows for name, rows in side.items() if name in known}
@@ -160,29 +146,6 @@ class MapRecipe:
         )
         remember_rows(model, source, target)
         return model
-
-    def _with_other_means(
-        self, model: OrthogonalMap, tables: PairedTables, seen: np.ndarray | slice, *, use: bool = True
-    ) -> OrthogonalMap:
-        """Return the rotation with the means of the modality that it is not fitted on."""
-        seen = slice(None) if tables.by_class else seen  # the descriptions of all classes are known
-        offset = OFFSET if self.method == "auto" else 1.0
-        for name, rows in tables.source.items():
-            if name not in self.fitted:
-                theirs = tables.target[name][seen] if name in tables.target else None
-                model = model.recenter(rows[seen], theirs, modality=name, offset=offset, use=use)
-        return model
-
-    def _read(
-        self, model: OrthogonalMap | LinearMap, choice: Choice, tables: PairedTables, seen: np.ndarray | slice
-    ) -> None:
-        """Set the read-out of a map, as ``congruence.fit`` does."""
-        seen = slice(None) if tables.by_class else seen
-        others = [
-            {name: rows[seen] for name, rows in side.items() if name not in self.fitted}
-            for side in (tables.source, tables.target)
-        ]
-        model.readout_, model.role_ = choose_readout(model, choice.quality, (), others), "store"
 
     def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
@@ -211,29 +174,38 @@ class AnchorFolds:
 
     def fit(self, kept: Sequence[int], choice: Choice) -> TwoWay:
         """Fit on the anchors of these folds."""
-        recipe, fitted, parameters = self._recipe, self._recipe.fitted, choice.parameters
+        fitted, method, parameters = self._recipe.fitted, self._recipe.method, choice.parameters
         seen, sides = np.isin(self._fold, kept), (self._tables.source, self._tables.target)
-        unit = has_unit_rows(sides[0][fitted[0]]), has_unit_rows(sides[1][fitted[0]])
+        old, new = (all(has_unit_rows(side[name]) for name in fitted) for side in sides)  # whether they are unit rows
+        others = seen if not self._tables.by_class else slice(None)  # the descriptions of all classes are known
+        means: list[dict[str, np.ndarray]] = [
+            {name: rows[others] for name, rows in side.items() if name not in fitted} for side in sides
+        ]
+        model: OrthogonalMap | LinearMap
         if choice.method == "linear":
-            sums = [self._total(fitted[0], kept, linear=True, exchanged=exchanged) for exchanged in (False, True)]
-            linear = LinearMap.from_moments(sums[0], **parameters, normalized=unit)
-            recipe._read(linear, choice, self._tables, seen)
-            return TwoWay(linear, (sums[0], sums[1]))
+            sums, swapped = (self._total(fitted[0], kept, gram=True, exchanged=side) for side in (False, True))
+            model = LinearMap.from_moments(sums, **parameters, normalized=(old, new))
+            model.readout_, model.role_ = choose_readout(model, choice.quality, (), means), "store"
+            back = LinearMap.from_moments(swapped, **parameters, normalized=(new, old))
+            back.readout_ = model.readout_.inverse()
+            return TwoWay(model, back, sums)
         if parameters.get("shrinkage") == "cv":  # needs the rows
             X, Y = (np.concatenate([side[name][seen] for name in fitted]) for side in sides)
-            model = OrthogonalMap(**parameters).fit(X, Y, modality=np.repeat(fitted, np.count_nonzero(seen)))
+            names = np.repeat(fitted, np.count_nonzero(seen)) if len(fitted) > 1 else fitted[0]
+            model = OrthogonalMap(**parameters).fit(X, Y, modality=names)
         else:
             sums_of = {name: self._total(name, kept) for name in fitted}
-            model = OrthogonalMap.from_moments(sums_of, normalized=unit, **parameters)
-        model = recipe._with_other_means(model, self._tables, seen)
-        recipe._read(model, choice, self._tables, seen)
+            model = OrthogonalMap.from_moments(sums_of, normalized=(old, new), **parameters)
+        offset = OFFSET if method == "auto" else 1.0
+        for name, rows in means[0].items():
+            model = model.recenter(rows, means[1].get(name), modality=name, offset=offset, use=False)
+        model.readout_, model.role_ = choose_readout(model, choice.quality, (), means), "store"
         return TwoWay(model)
 
-    def _total(self, name: str, kept: Sequence[int], *, linear: bool = False, exchanged: bool = False) -> CrossMoments:
-        key = name, linear, exchanged
+    def _total(self, name: str, kept: Sequence[int], *, gram: bool = False, exchanged: bool = False) -> CrossMoments:
+        key = name, gram, exchanged
         if key not in self._sums:
-            sides = self._tables.source[name], self._tables.target[name]
-            X, Y = sides[::-1] if exchanged else sides
+            X, Y = (side[name] for side in (self._tables.source, self._tables.target)[:: -1 if exchanged else 1])
             each = [self._fold == part for part in range(int(self._fold.max()) + 1)]
-            self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=linear) for rows in each]
+            self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=gram) for rows in each]
         return CrossMoments.total([self._sums[key][part] for part in kept])

@@ -13,10 +13,10 @@ among the *other* queries that its removal would add.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.design import Design, EvaluationSet, Search, deal
-from congruence.upgrade.certify.estimates import Measured
+from congruence.upgrade.certify.estimates import Measured, Scores
 from congruence.upgrade.certify.recipe import ROLES, AnchorFolds, MapRecipe, TwoWay
 from congruence.upgrade.choose import Choice
 
@@ -97,12 +97,35 @@ def cosines(model: TwoWay, items: EvaluationSet, modality: str, rows: np.ndarray
 PULL = 0.6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hits:
     """Scores (m,) of the queries of one strategy; ``pull`` (n,) is what removing each gallery item adds to others."""
 
     score: np.ndarray
     pull: np.ndarray | None = None
+    modality: str | None = None  # of the rows that have these scores; None for texts of other items
+    rows: np.ndarray | None = None  # (m,), the numbers of these rows
+    paired: bool = True  # whether query and gallery item i are one item, and leave a sample together
+    each: int = 1  # results over which a score is averaged
+
+    def influence(self) -> np.ndarray:
+        """Return the pseudo-value of each query, which includes the uncertainty due to the rows it may find."""
+        if self.pull is None:
+            return self.score
+        if self.paired:
+            return np.asarray(self.score - PULL * self.pull)
+        # Queries and rows are two samples: scale the queries' deviations so that their variance includes the rows'.
+        m, n = len(self.score), len(self.pull)
+        of_queries = float(np.var(self.score, ddof=1)) / m if m > 1 else 0.0
+        of_rows = float(np.var(PULL * self.pull, ddof=1)) * n / m**2
+        scale = np.sqrt(1 + of_rows / of_queries) if of_queries > 0 else 1.0
+        return np.asarray(self.score.mean() + scale * (self.score - self.score.mean()))
+
+    def groups(self, items: EvaluationSet, of_items: np.ndarray | None) -> np.ndarray | None:
+        """Return the groups of the rows, given those of the stored items."""
+        stored = items.tables.store_modality
+        own = self.modality == stored or (self.modality is not None and not items.tables.by_class)
+        return of_items[self.rows] if of_items is not None and own else None
 
 
 def recall(table: np.ndarray, codes: np.ndarray, k: int, *, find_own: bool) -> Hits:
@@ -195,33 +218,24 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
 def read(
     items: EvaluationSet, search: Search, strategy: str, near: np.ndarray, judge: np.ndarray | None
 ) -> dict[str, Hits]:
-    """Read all scores of a strategy from similarities (queries, rows), by measure.
+    """Read all scores of a strategy from similarities (queries, rows), by ``"<measure>/<strategy>"``.
 
     Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
     model alone have no such score.
     """
-    found: dict[str, Hits] = {}
-    if items.search_of(next(iter(items.tasks))) is search and (strategy in MAPPED or not items.finds_itself):
-        found = {f"{task}/{strategy}": task_hits(items, near, depth) for task, depth in items.tasks.items()}
-    k = items.list_length(len(search.rows))
-    if judge is not None and k > 0 and strategy != "re-embed":
+    tables, found = items.tables, {}
+    modality = None if search.role == "apart" else search.modality
+    if modality == tables.query_modality and (strategy in MAPPED or not items.finds_itself):
+        units = (tables.store_modality, search.rows) if tables.by_class else (modality, search.queries)
+        for task, depth in items.tasks.items():
+            hits = task_hits(items, near, depth)
+            found[f"{task}/{strategy}"] = Hits(hits.score, hits.pull, *units, search.paired)
+    if judge is not None and strategy != "re-embed":
+        k = items.list_length(len(search.rows))
         for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
-            found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = hits
+            lists = Hits(hits.score, hits.pull, modality, search.queries, search.paired, k)
+            found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = lists
     return found
-
-
-def influence_of(hits: Hits, paired: bool) -> np.ndarray:
-    """Return the pseudo-value of each query, which includes the uncertainty due to the rows it may find."""
-    if hits.pull is None:
-        return hits.score
-    if paired:
-        return np.asarray(hits.score - PULL * hits.pull)
-    # Queries and rows are two samples: scale the queries' deviations so that their variance includes that of the rows.
-    m, n = len(hits.score), len(hits.pull)
-    of_queries = float(np.var(hits.score, ddof=1)) / m if m > 1 else 0.0
-    of_rows = float(np.var(PULL * hits.pull, ddof=1)) * n / m**2
-    scale = np.sqrt(1 + of_rows / of_queries) if of_queries > 0 else 1.0
-    return np.asarray(hits.score.mean() + scale * (hits.score - hits.score.mean()))
 
 
 #: The fold of rows by modality; −1 for rows that no map is fitted on.
@@ -252,7 +266,7 @@ class Sheet:
 
     def __init__(self, items: EvaluationSet, folds: Folds | None = None, *, only_task: bool = False) -> None:
         self._items, self._folds, tables = items, folds, items.tables
-        searches = [items.search_of(items.task)] if only_task else items.searches
+        searches = items.searches[-1:] if only_task else items.searches
         self._near = {
             (search, strategy): np.zeros((len(search.queries), len(search.rows)))
             for search in searches
@@ -301,7 +315,9 @@ class Sheet:
         found: dict[str, Hits] = {}
         for (search, strategy), near in self._near.items():
             found |= read(self._items, search, strategy, near, judges.get(search.name))
-        return found | {f"cosine/{name}": Hits(total / terms) for name, (total, terms) in self._cosines.items()}
+        for name, (total, terms) in self._cosines.items():
+            found[f"cosine/{name}"] = Hits(total / terms, None, name, np.arange(len(terms)))
+        return found
 
 
 def read_unmapped(items: EvaluationSet) -> tuple[dict[str, np.ndarray], dict[str, Hits]]:
@@ -324,7 +340,7 @@ def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     sheet.add(model)
     out = Measured(mapped=sheet.mapped)
     for name, hits in (found | sheet.read(judges)).items():
-        out.add(name, hits.score, influence_of(hits, items.is_paired(name)), items.groups_of_units(name, items.groups))
+        out.scores[name] = Scores(hits.score, hits.influence(), hits.groups(items, items.groups), hits.each)
     return out
 
 
@@ -345,7 +361,8 @@ def measure_heldout(
             sheet = Sheet(items, only_task=True)
             sheet.add(anchors.fit([(first + fold) % FOLDS for fold in range(size)], choice))
             found.append(sheet.read(judges))
-        out.add_size(size / FOLDS, {name: [hits[name].score.mean() for hits in found] for name in items.curved})
+        scores = {name: [hits[name].score.mean() for hits in found] for name in items.curved}
+        out.points.append((size / FOLDS, scores))
         if callback:
             callback(1)
     return out
@@ -390,20 +407,15 @@ def cross_fit(
             sheet.add(model, cells, each, model if choices[pair].name == choice.name else anchors.fit(kept, choice))
         fewer, more = more, sheet.read(judges)
         out.mapped_by_fewer, out.mapped = out.mapped, sheet.mapped
-        parts = {name: _part_of(items, folds, name) for name in items.curved}
-        out.add_size(
-            size / FOLDS,
-            {name: [more[name].score[part == k].mean() for k in np.unique(part)] for name, part in parts.items()},
-        )
+        out.points.append((size / FOLDS, {name: _by_fold(folds, more[name]) for name in items.curved}))
         if callback:
             callback(1)
     for name, hits in (unmapped | more).items():  # strategies without a map score the same with fewer anchors
         score = hits.score + AHEAD * (hits.score - fewer.get(name, hits).score)
-        influence = influence_of(Hits(score, hits.pull), items.is_paired(name))
-        inside = items.groups_of_units(name, groups)
+        influence = replace(hits, score=score).influence()
         if name.partition("/")[0] not in items.tasks or hits.pull is None:
             influence = SHARED_FOLDS * (influence - influence.mean())
-        out.add(name, score, influence, inside)
+        out.scores[name] = Scores(score, influence, hits.groups(items, groups), hits.each)
     return out
 
 
@@ -428,10 +440,12 @@ def _left_out(size: int) -> Iterator[tuple[list[int], list[tuple[int, int]], int
         yield np.roll(kept, a + b)[:size].tolist(), cells, each, (min(one, other), max(one, other))
 
 
-def _part_of(items: EvaluationSet, folds: Folds, name: str) -> np.ndarray:
-    """Return the fold of each row that has a score; rows that are no anchors are divided as well."""
-    part = folds_of(folds, *items.units_of(name))
-    return np.where(part < 0, np.arange(len(part)) % FOLDS, part)
+def _by_fold(folds: Folds, hits: Hits) -> list[float]:
+    """Return the mean score of each fold; rows that are no anchors are divided as well."""
+    rows = cast("np.ndarray", hits.rows)
+    part = folds_of(folds, hits.modality, rows)
+    part = np.where(part < 0, np.arange(len(part)) % FOLDS, part)
+    return [hits.score[part == k].mean() for k in np.unique(part)]
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
@@ -440,8 +454,6 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
     out: dict[str, dict[str, float]] = {}
     for search in items.searches if items.judged else ():
         k, own = items.list_length(len(search.rows)), search.role == "items"
-        if k <= 0:
-            continue
         there = rotation.for_modality(stored)
         d_source, d_target = rotation.rotation_.shape
         turn = random_rotation(d_source, d_target, random_state=items.random_state)

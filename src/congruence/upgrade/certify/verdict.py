@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,10 +55,8 @@ class Criteria(PlainData):
     must_move: bool = False  # the source model will no longer be available, so keeping it is not an option
 
     def __post_init__(self) -> None:
-        check_positive(self.retention, "retention")
-        check_positive(self.worth, "worth", zero=True)
-        check_positive(self.tie, "tie", zero=True)
-        check_positive(self.most_anchors, "most_anchors", zero=True, integer=True)
+        for name in ("retention", "worth", "tie", "most_anchors"):
+            check_positive(getattr(self, name), name, zero=name != "retention", integer=name == "most_anchors")
         if self.retention > 1:
             raise ParameterError(
                 f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
@@ -69,10 +68,10 @@ class Verdict:
     """The recommended action, and the reasons."""
 
     action: str  # a key of ACTIONS
-    more: int | None  # for "collect": further anchors
-    headline: str  # the action in words
-    reason: str  # the scores that led to it, in words
-    confidence: dict[str, float]  # by action: share of the draws for which the rule recommends it
+    more: int | None = None  # for "collect": further anchors
+    headline: str = ""  # the action in words
+    reason: str = ""  # the scores that led to it, in words
+    confidence: dict[str, float] = field(default_factory=dict)  # by action: share of the draws that recommend it
     share: float | None = None  # for "progressive": share of the store to re-embed
     share_interval: tuple[float | None, float | None] | None = None
     wanted: float | None = None  # the required score; None if anchors are mispaired
@@ -83,19 +82,9 @@ class Verdict:
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The recommended action, with the score to reach and the number of anchors or the share of the store to add."""
-
-    action: str
-    more: int | None
-    wanted: float
-    share: float | None = None
-
-
 def with_known(strategies: Mapping[str, float], task: str) -> dict[str, float]:
-    """Add what is known without measurement: the re-embedded store returns its own neighbors, and an item itself."""
-    return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else dict(strategies)
+    """Add what is known without measurement: the re-embedded store returns its own result lists."""
+    return {**strategies, "re-embed": 1.0} if is_of_lists(task) else dict(strategies)
 
 
 def is_of_lists(task: str) -> bool:
@@ -110,9 +99,9 @@ def decide(
     *,
     narrows: bool,
     of_lists: bool = False,
-    share: Callable[[float], float | None] | None = None,
+    share: Callable[[float], float | None] = lambda wanted: None,
     rows: int | None = None,
-) -> Decision:
+) -> Verdict:
     """Apply the rule to a set of scores.
 
     ``enough`` returns the number of further anchors with which mapping reaches a score, and ``share`` the share of the
@@ -123,30 +112,28 @@ def decide(
     best = strategies.get("re-embed")
     stored, queries = strategies["stored"], strategies.get("queries", -1.0)
     mapped = max(stored, queries)
-    if of_lists and keep is not None:
-        if keep >= thresholds.retention and mapped <= keep + thresholds.worth:
-            return Decision("keep", None, keep + thresholds.worth)
-        keep = None
-    if keep is not None and best is not None and max(mapped, best) <= keep + thresholds.worth:
-        return Decision("keep", None, keep + thresholds.worth)
-    wanted = -1.0 if best is None else thresholds.retention * best
-    if keep is not None:
-        wanted = max(wanted, keep + thresholds.worth)
+    better = -1.0 if keep is None else keep + thresholds.worth
+    if keep is not None and of_lists:
+        if keep >= thresholds.retention and mapped <= better:
+            return Verdict("keep", wanted=better)
+        keep, better = None, -1.0
+    if keep is not None and best is not None and max(mapped, best) <= better:
+        return Verdict("keep", wanted=better)
+    wanted = max(better, -1.0 if best is None else thresholds.retention * best)
     if mapped >= wanted:
         # At equal scores, map the store, which completes the migration, unless this would permanently lose dimensions.
         ahead = queries - stored
         by_queries = (
             ahead > thresholds.tie or (narrows and ahead >= -thresholds.tie) or stored < wanted - thresholds.tie
         )
-        return Decision("queries" if by_queries else "map", None, wanted)
-    more = enough(wanted)
-    part = share(wanted) if share is not None and best is not None else None
+        return Verdict("queries" if by_queries else "map", wanted=wanted)
+    more, part = enough(wanted), None if best is None else share(wanted)
     if more is not None and (part is None or rows is None or part * rows > more):
-        return Decision("collect", more, wanted)
+        return Verdict("collect", more, wanted=wanted)
     if part is not None:
-        return Decision("progressive", None, wanted, part)
+        return Verdict("progressive", share=part, wanted=wanted)
     # Without the target's own score, there is no evidence that re-embedding is better than the old model.
-    return Decision("re-embed" if best is not None or keep is None else "keep", None, wanted)
+    return Verdict("re-embed" if best is not None or keep is None else "keep", wanted=wanted)
 
 
 def judge(
@@ -168,43 +155,40 @@ def judge(
         headline, reason = f"collect {curve.n} anchors again", f"{pairing.sentence} {advice}"
         return Verdict("collect", curve.n, headline, reason, {"collect": 1.0})
 
-    def rule(values: dict[str, float], curve: LearningCurve, mixtures: np.ndarray | None) -> Decision:
+    def rule(values: dict[str, float], curve: LearningCurve, mixtures: np.ndarray | None) -> Verdict:
         return decide(
             with_known(values, task),
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
             thresholds,
             narrows=narrows,
             of_lists=is_of_lists(task),
-            share=None if mixtures is None else lambda wanted: reached(mixtures, wanted),
+            share=lambda wanted: None if mixtures is None else reached(mixtures, wanted),
             rows=rows,
         )
 
     values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
-    decision = rule(values, curve, None if mixed is None else mixed.values)
+    verdict = rule(values, curve, None if mixed is None else mixed.values)
     # A separate generator, so that draws of the other strategies are the same with and without a mixed store.
     mixtures = None if mixed is None else mixed.draw(drawn, values, np.random.default_rng(len(mixed.influence)))
     curves = [curve.redraw(rng) for _ in range(_CURVES)]
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     shares: list[float] = []
-    draws = len(next(iter(drawn.values())))
-    for k in range(draws):
-        here = {strategy: float(series[k]) for strategy, series in drawn.items()}
-        shape = curves[k % _CURVES]
+    for k, scores in enumerate(zip(*drawn.values(), strict=True)):
+        here, shape = dict(zip(drawn, map(float, scores), strict=True)), curves[k % _CURVES]
         mixture = None if mixtures is None else mixtures[k]
         redrawn = rule(here, shape.lifted(here["stored"] - shape.at(shape.n)), mixture)
-        counts[redrawn.action] = counts.get(redrawn.action, 0) + 1
-        if mixture is not None and decision.share is not None:
-            share = reached(mixture, redrawn.wanted)
+        counts[redrawn.action] += 1
+        if mixture is not None and verdict.share is not None:
+            share = reached(mixture, cast("float", redrawn.wanted))
             shares.append(np.inf if share is None else share)
-    confidence = {action: count / draws for action, count in sorted(counts.items(), key=lambda item: -item[1])}
-    interval: tuple[float | None, float | None] | None = None
     if shares:  # the middle 95 %; None for an end at which no share was sufficient
-        low, high = np.quantile(shares, (0.025, 0.975), method="higher").tolist()
-        interval = low if np.isfinite(low) else None, high if np.isfinite(high) else None
-    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, interval)
+        ends = np.quantile(shares, (0.025, 0.975), method="higher").tolist()
+        low, high = (end if np.isfinite(end) else None for end in ends)
+        verdict = replace(verdict, share_interval=(low, high))
+    headline, reason = _in_words(verdict, measured, curve, thresholds, task, mixed)
     least = min(covered, key=lambda name: covered[name])
-    final = decision.action in ("map", "queries") or (
-        decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
+    final = verdict.action in ("map", "queries") or (
+        verdict.action == "keep" and ("re-embed" in values or is_of_lists(task))
     )
     if not final and covered[least] < WELL_COVERED:
         these, more = ("vectors'", "anchors like these rows") if least == UNNAMED else (least, f"{least} anchors")
@@ -212,9 +196,8 @@ def judge(
             f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so "
             f"{more} would help most."
         )
-    return Verdict(
-        decision.action, decision.more, headline, reason, confidence, decision.share, interval, decision.wanted
-    )
+    confidence = {action: count / counts.total() for action, count in counts.most_common()}
+    return replace(verdict, headline=headline, reason=reason, confidence=confidence)
 
 
 #: Headline and reason of each action; "keep" has one reason for each kind of evidence.
@@ -258,22 +241,21 @@ _WORDS = {
 
 
 def _in_words(
-    decision: Decision,
+    verdict: Verdict,
     measured: dict[str, dict[str, Estimate]],
     curve: LearningCurve,
     thresholds: Criteria,
     task: str,
     mixed: MixedStore | None,
-    share_interval: tuple[float | None, float | None] | None,
 ) -> tuple[str, str]:
     """Return headline and reason."""
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
-    of_lists, action = is_of_lists(task), decision.action
+    of_lists, action = is_of_lists(task), verdict.action
     named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
-    mapping = ["stored"] if action == "progressive" else ["stored", "queries"]
-    strategy = max(mapping, key=lambda name: values.get(name, -1.0))
-    mapped = max(values[strategy], 0.0)
-    keep, best = values.get("keep"), values.get("re-embed")
+    strategy = "stored"
+    if action != "progressive" and values.get("queries", -1.0) > values["stored"]:
+        strategy = "queries"
+    mapped, keep, best = max(values[strategy], 0.0), values.get("keep"), values.get("re-embed")
     old = "" if keep is None else f" (old model: {keep:.3f})"
     kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
     got = f"{named} is {mapped:.3f} after mapping{kept}{old}"
@@ -283,9 +265,8 @@ def _in_words(
             f"re-embedded store; with partial credit for near misses, {got}"
         )
     sure = first = ""
-    if action == "progressive":
-        assert mixed is not None
-        least, most = share_interval or (None, None)
+    if mixed is not None and action == "progressive":
+        least, most = verdict.share_interval or (None, None)
         if least is not None and (most is not None or least > min(SHARES[1:])):  # else any share, or more than half
             sure = f" (95% interval: {least:.0%} to {f'{most:.0%}' if most else 'more than half'})"
         if keep is not None and not of_lists and keep > values["stored"]:
@@ -293,10 +274,12 @@ def _in_words(
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
     if action == "keep" and (of_lists or best is None):
         action = "keep, by lists" if of_lists else "keep, target unknown"
-    facts = {**values, "named": named, "got": got, "old": old, "mapped": mapped, "best": best, "sure": sure}
-    facts |= {"first": first, "after": f", compared with {best:.3f} after re-embedding" if best else ""}
-    facts |= {"more": decision.more, "total": curve.n + (decision.more or 0), "most": thresholds.most_anchors}
-    facts |= {"wanted": decision.wanted, "share": decision.share, "limit": curve.best}
+    facts = {**values, **asdict(verdict), "named": named, "got": got, "old": old, "mapped": mapped, "best": best}
+    facts |= {"sure": sure, "first": first, "total": curve.n + (verdict.more or 0), "limit": curve.best}
+    facts |= {
+        "after": f", compared with {best:.3f} after re-embedding" if best else "",
+        "most": thresholds.most_anchors,
+    }
     headline, reason = (words.format(**facts) for words in _WORDS[action])
     return headline, reason
 
@@ -318,17 +301,17 @@ def strategy_costs(
     The share of ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is
     sufficient, and one half if no smaller share is.
     """
-    stored = scores["stored"]
-    best = Estimate(1.0, 1.0, 1.0, stored.n) if "re-embed" in with_known({}, task) else scores.get("re-embed")
+    stored, best = scores["stored"], scores.get("re-embed")
+    if is_of_lists(task):
+        best = Estimate(1.0, 1.0, 1.0, stored.n)
     found: list[tuple[str, Estimate | None, float]] = [("keep", scores.get("keep"), 0.0), ("map", stored, 0.0)]
     if mixed is not None:
         wanted = np.inf if verdict.wanted is None else verdict.wanted
         enough = _SOME if stored.value >= wanted else reached(mixed.values, wanted)
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
-    found.append(("re-embed", best, 1.0))
     out: list[dict[str, Any]] = []
-    for strategy, score, share in found:
+    for strategy, score, share in (*found, ("re-embed", best, 1.0)):
         items = 0 if share == 0 else None if rows is None else round(share * rows)
         minutes = None if items is None or encode_rate is None else items / encode_rate / 60
         cost = None if items is None or price is None else items * price

@@ -23,13 +23,25 @@ from congruence._version import __version__
 from congruence.databases import Cursor, Stage, check_writable
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.io.locations import Location
-from congruence.upgrade.migrate.quantize import check_ranges
+from congruence.upgrade.migrate.quantize import Quantizer
 
-STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration
 _MOST_BYTES = 4 * 2**20  # maximum size of a journal in bytes; apart from counts it contains at most a thousand ids
 _MOST_PLACE = 4096  # maximum number of characters in the name of a database and table
 _NAME = "journal.json"
 _KINDS: dict[str, type] = {"str": str, "int": int, "bool": bool, "list": list, "dict": dict, "None": NoneType}
+
+#: What readers see, by state of the migration.
+SEEN = {
+    "filling": "the old vectors; the new ones are being written",
+    "filled": "the old vectors; the new ones are written but not yet verified",
+    "verified": "the old vectors; the new ones are written and verified",
+    "switched": "the new vectors; the old ones are kept",
+    "rolled back": "the old vectors again; the new ones are kept",
+    "dropped": "the new vectors; the old ones were removed",
+}
+
+#: The step to which other steps are refused, by state.
+FIRST = dict(zip(SEEN, ("run", "verify", "switch", "rollback", "verify"), strict=False))
 
 DROPPING = "dropping the old vectors"  # event before that step, which a kill may separate from its result
 PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
@@ -139,12 +151,13 @@ class Journal:
             names = re.sub(r"\[.*\]", "", str(one.type)).split(" | ")
             if "Cursor" not in names and type(getattr(self, one.name)) not in [_KINDS[name] for name in names]:
                 raise ValueError(f"wrong type of {one.name}")
-        check_ranges(self.ranges, self.dim)
-        check_ranges(self.old_ranges)
+        Quantizer(self.element_type, self.dim, self.ranges)
+        widths = [len(bound) for bound in self.old_ranges or () if isinstance(bound, list)]
+        Quantizer("int8", max(widths, default=1), self.old_ranges)
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
         counts = {"rows": int, "written": int, "removed": int, "old": str}
         if not (
-            self.state in STATES
+            self.state in SEEN
             and len(self.place) <= _MOST_PLACE
             and self.dim >= 1
             and all(0 <= number < 2**63 for number in (self.dim, self.rows, self.resumed))
@@ -173,7 +186,7 @@ class Journal:
             self.state = "rolled back"
             self.log("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":
-            if not self.events or self.events[-1]["what"] != DROPPING:
+            if [event["what"] for event in self.events[-1:]] != [DROPPING]:
                 raise MigrationError(
                     f"{self.place} has neither the old nor the new vectors of this migration: it was created again, "
                     "restored, or changed by another program.",
@@ -191,25 +204,6 @@ def _has(content: object, kinds: Mapping[str, type]) -> bool:
     """Return whether a value is a dict with exactly these keys and types of values."""
     return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
 
-
-#: What readers see, by state.
-SEEN = {
-    "filling": "the old vectors; the new ones are being written",
-    "filled": "the old vectors; the new ones are written but not yet verified",
-    "verified": "the old vectors; the new ones are written and verified",
-    "switched": "the new vectors; the old ones are kept",
-    "rolled back": "the old vectors again; the new ones are kept",
-    "dropped": "the new vectors; the old ones were removed",
-}
-
-#: The step to which other steps are refused, by state.
-FIRST = {
-    "filling": "run",
-    "filled": "verify",
-    "verified": "switch",
-    "switched": "rollback",
-    "rolled back": "verify",
-}
 
 #: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
 SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,14 +62,13 @@ class Migration:
     element_type : {"float32", "float16", "int8", "binary"}, optional
         Type in which the new vectors are stored; by default that of the old ones.
     ranges, old_ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component of the new and of the old vectors; by default one
-        symmetric range, of the new vectors up to the largest component of a sample. Queries must be quantized with the
-        same ranges, which the journal's folder keeps as ``ranges.npy``.
+        For int8: the smallest and the largest value of each component; by default one symmetric range, of the new
+        vectors up to the largest component of a sample. Queries must be quantized with ``ranges.npy`` of the journal.
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
-    engine : Engine, optional
+    engine, range_bytes : optional
         Runs the passes over files or a LanceDB table that all workers share, such as ``congruence.engines.RayEngine``,
-        in tasks of ``range_bytes`` of old vectors. A range may be processed twice.
+        in tasks of this many bytes of old vectors.
 
     Examples
     --------
@@ -106,25 +106,22 @@ class Migration:
                 )
             mapping = load(self.folder / "map")
         self._digest = map_digest(mapping)
+        kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
         if kept is not None:
             self._check_journal(kept)
-        kind, width, supported = self.info.element_type, self.info.dim, database.capabilities.element_types
-        self.element_type = element_type or (kept.element_type if kept else kind if kind in supported else supported[0])
-        if self.element_type not in supported:
-            raise errors.ParameterError(
-                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
-                f"{', '.join(supported)}.",
-                "Choose one.",
-            )
-        if kept is None:
-            old = Quantizer(kind, width, old_ranges, "old_ranges")
-            new = Quantizer(self.element_type, int(mapping.d_out), ranges)
-        else:
+            element_type, ranges = kept.element_type, kept.ranges
             modality, normalize, known = kept.modality, kept.normalize, kept.old_ranges or ()
             # If the old vectors were dropped, their ranges do not belong to the current ones.
             fits = kind == "int8" and not any(isinstance(bound, list) and len(bound) != width for bound in known)
-            old = Quantizer.from_ranges(kind, width, kept.old_ranges if fits else None)
-            new = Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges)
+            old_ranges = kept.old_ranges if fits else None
+        element_type = element_type or (kind if kind in supported else supported[0])
+        if element_type not in supported:
+            raise errors.ParameterError(
+                f"Got `element_type={element_type!r}` for {database.kind}; expected one of {', '.join(supported)}.",
+                "Choose one.",
+            )
+        old = Quantizer(kind, width, old_ranges, "old_ranges")
+        new = Quantizer(element_type, int(mapping.d_out), ranges)
         options: dict[str, Any] = {"modality": modality, "normalize": normalize, "allow_zero_rows": allow_zero_rows}
         self.mapper = RowMapper(mapping, **options, old=old, new=new)
         self.passes = Passes(database, self.mapper, self.retry, engine, range_bytes)
@@ -175,15 +172,10 @@ class Migration:
     ) -> Plan:
         """Report what ``run`` would do, and check everything that can be checked in advance; nothing is changed.
 
-        Parameters
-        ----------
-        mixed, allow_unknown : bool, default=False
-            Allow a run over some rows (``rows``), after which the table has vectors of both models; and rows that seem
-            to be of no model that the map knows.
-        certificate : mapping, optional
-            Output of ``congruence check --json``.
-        encode_rate, price : float, optional
-            Items per second that the new model encodes, and price of encoding one.
+        ``mixed``: allow a run over some rows (``rows``), after which the table has vectors of both models;
+        ``allow_unknown``: and rows that seem to be of no model that the map knows. ``certificate``: output of
+        ``congruence check --json``; ``encode_rate`` and ``price``: items per second that the new model encodes, and
+        price of encoding one.
         """
         costs = {"encode_rate": encode_rate, "price": price}
         for name, value in costs.items():
@@ -218,11 +210,9 @@ class Migration:
         Parameters
         ----------
         mixed, certificate, allow_unknown
-            As for ``plan``.
+            As for ``plan``; with ``anyway``, also if the certificate advises against mapping.
         resume : bool, default=False
             Resume a run that was stopped, for example by a DatabaseUnavailableError.
-        anyway : bool, default=False
-            Run even if the certificate advises against mapping. No other check is skipped.
         rate : float, optional
             Largest number of rows per second, on average, so that a busy database has pauses; not for an engine.
         callback, stage : callable, optional
@@ -255,7 +245,7 @@ class Migration:
                 journal.log(f"resumed after {journal.rows:,} rows")
             model = self.mapper.map.target_space_.model or ""
             note = {"map": self._digest, "model": model, "version": journal.version}
-            self.retry(self.database.prepare, self.mapper.dim, self.element_type, note)
+            self.retry(self.database.prepare, self.mapper.dim, self.mapper.new.element_type, note)
             if journal.state == "filling":
                 if resume:  # rows may have been added since the plan
                     self._judge(self.passes.repair(callback, marks=self.marks, write=False)["sample"])
@@ -285,7 +275,7 @@ class Migration:
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
             self.database.check_unchanged()
-            bits = "binary" in (self.info.element_type, self.element_type)
+            bits = "binary" in (self.info.element_type, self.mapper.new.element_type)
             result = verify(
                 self.database,
                 self.mapper,
@@ -431,10 +421,11 @@ class Migration:
                     "Switch again, or write their old vectors.",
                 )
             self.retry(self.database.discard)
-            if self.mapper.native is not None:
-                from congruence.upgrade.migrate.native import keep_encoded
+            if (native := self.mapper.native) is not None:
+                from congruence.upgrade.migrate.native import EncodedRows
 
-                keep_encoded(self.folder, self.mapper.native)
+                EncodedRows(self.folder, self.mapper.dim).keep(native, np.arange(len(native.ids)))
+                shutil.rmtree(self.folder / PROGRESSIVE, ignore_errors=True)
                 self.mapper.native = None
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
@@ -465,17 +456,9 @@ class Migration:
 
         As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most 1,000):
         ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before and after.
-
-        Parameters
-        ----------
-        queries, queries_old : Embeddings or array_like, shapes (m, dim_new) and (m, dim_old), optional
-            The same queries in both models, paired by id or by position. Without them, the table's rows are compared
-            with each other, as in a search for duplicates.
-        among : str, optional
-            Modality of the rows that are searched, if a column stores it; by default all rows.
-        folds : int, default=5
-            Number of cross-validation folds, over queries.
-        random_state : int, default=0
+        ``queries`` and ``queries_old`` are the same queries in both models, paired by id or by position; without them,
+        the table's rows are compared with each other, as in a search for duplicates. ``among``: modality of the rows
+        that are searched, if a column stores it; ``folds`` of the cross-validation, over queries.
         """
         states = "filled", "verified", "switched", "rolled back"
         with self._at_work(*states, to="translate score thresholds") as journal:
@@ -557,7 +540,7 @@ class Migration:
             place=self.info.place,
             map_digest=self._digest,
             dim=self.mapper.dim,
-            element_type=self.element_type,
+            element_type=self.mapper.new.element_type,
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
@@ -566,7 +549,7 @@ class Migration:
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
-        self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self._record(f"begun: {rows:,} rows, {bytes_a_row(self.mapper.dim, self.mapper.new.element_type)} bytes a row")
         if self.database.condition is not None:
             self._include_all_rows()
 

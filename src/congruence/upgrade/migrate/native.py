@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +41,6 @@ class NativeRows:
     refit: Refit
     correction: Correction  # the map of the other rows
     among: str | None  # modality of the rows to re-embed
-
-    @classmethod
-    def of(cls, plan: Progressive, digests: np.ndarray, among: str | None) -> NativeRows:
-        """Return the current state of a plan; ``digests`` (n,) are those of all its rows."""
-        new = plan.new_vectors
-        return cls(plan.ids[new.rows], digests[new.rows], new, plan.refit, plan.correction_, among)
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Return the vectors at the given positions of ``ids``, shape (b, d_new)."""
@@ -101,7 +97,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     if found is None:
         return None
     arrays, config = found
-    try:
+    with _reading(path):
         among, modality, facts = config["among"], config["modality"], config["facts"]
         inputs = read_part(path / inputs_of(facts["inputs"]))
         texts_of_ids, offsets = (inputs[f"ids{part}"] for part in PACKED)
@@ -123,27 +119,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         refit = Refit(mapping.for_modality(modality), texts, size)
         native = NativeRows(names[new.rows], digests, new, refit, correction, among)
         refit.transform(np.zeros((1, mapping.n_features_in_), np.float32), correction)  # raises if it does not fit
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        raise _damaged(path, type(error).__name__) from error
     return native, known
-
-
-def _read_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """Return arrays and facts of a progressive migration; None if there are none, or the first save was interrupted."""
-    path = folder / PROGRESSIVE / STATE
-    if not persist.find_map(path).is_dir():
-        return None
-    arrays, config = persist.read_folder(path)
-    if config.get("kind") != KIND:
-        raise _damaged(path.parent, "another kind of folder")
-    return arrays, config
-
-
-def _damaged(path: Path, why: str) -> CorruptFileError:
-    return CorruptFileError(
-        f"The folder {path} of re-embedded rows is damaged ({why}).",
-        "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
-    )
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
@@ -152,7 +128,7 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     if found is None:
         return None
     config = found[1]
-    try:
+    with _reading(folder / PROGRESSIVE):
         stages = config["facts"]["history"]
         for stage in stages:
             Reading.from_dict(stage)  # raises if it is not valid
@@ -164,9 +140,31 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             lines = {str(name): float(value) for name, value in picture["lines"].items() if value is not None}
             points = {part: list(map(point, picture[part])) for part in ("stages", "forecast")}
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(folder / PROGRESSIVE, type(error).__name__) from error
     return {"stages": stages, "picture": picture} if stages else None
+
+
+def _read_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Return arrays and facts of a progressive migration; None if there are none, or the first save was interrupted."""
+    path = folder / PROGRESSIVE / STATE
+    if not persist.find_map(path).is_dir():
+        return None
+    arrays, config = persist.read_folder(path)
+    with _reading(path.parent):
+        if config.get("kind") != KIND:
+            raise ValueError("another kind of folder")
+    return arrays, config
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise CorruptFileError instead of what damaged facts lead to."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise CorruptFileError(
+            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).",
+            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
+        ) from error
 
 
 class EncodedRows:
@@ -225,9 +223,3 @@ class EncodedRows:
         for part in blocks(len(which), 4 * native.new.width):
             some = which[part]
             self.add([str(name) for name in native.ids[some].tolist()], native.digests[some], native.take(some))
-
-
-def keep_encoded(folder: Path, native: NativeRows) -> None:
-    """Remove a plan, but keep the vectors that were encoded for it."""
-    EncodedRows(folder, native.new.width).keep(native, np.arange(len(native.ids)))
-    shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

@@ -43,8 +43,8 @@ class Plan(PlainData):
     bytes_new: int  # of the new vectors, without an index
     free_bytes: int | None
     index: str | None  # over the old vectors; the new ones get a similar one
-    minutes: float  # of the first pass, at the rates of the sample; reading and mapping overlap with writing
-    rows_per_second: float  # read and mapped
+    minutes: float = 0.0  # of the first pass, at the rates of the sample; reading and mapping overlap with writing
+    rows_per_second: float = 0.0  # read and mapped
     written_per_second: float | None = None  # to a scratch table, if there can be one
     old_type: str = "float32"
     stored_as: str = ""  # how int8 values and bits are computed, in words
@@ -58,6 +58,12 @@ class Plan(PlainData):
     def __post_init__(self) -> None:
         #: The error of each check that is bad, by its name.
         self.refusals: dict[str, errors.CongruenceError] = {}
+
+    def note(self, check: str, outcome: str, detail: str, error: errors.CongruenceError | None = None) -> None:
+        """Add a check; ``error`` is raised by ``refuse`` if it is bad."""
+        self.checks.append({"check": check, "outcome": outcome, "detail": detail})
+        if error is not None and outcome == "bad":
+            self.refusals.setdefault(check, error)
 
     @property
     def refused(self) -> list[str]:
@@ -105,14 +111,24 @@ def make_plan(
     stored type. ``allow_unknown``: rows of no model that the map knows are no reason to refuse.
     """
     place, element_type = info.place, mapper.new.element_type
-    checks: list[dict[str, str]] = []
-    refusals: dict[str, errors.CongruenceError] = {}
-
-    def note(check: str, outcome: str, detail: str, error: errors.CongruenceError | None = None) -> None:
-        checks.append({"check": check, "outcome": outcome, "detail": detail})
-        if error is not None and outcome == "bad":
-            refusals.setdefault(check, error)
-
+    plan = Plan(
+        place=place,
+        kind=database.kind,
+        rows=info.rows,
+        rows_without=info.rows_without,
+        dim_old=info.dim,
+        dim_new=mapper.dim,
+        element_type=element_type,
+        container=database.capabilities.container,
+        atomic_switch=database.capabilities.atomic_switch,
+        bytes_new=info.rows * bytes_a_row(mapper.dim, element_type),
+        free_bytes=info.free_bytes,
+        index=info.index,
+        old_type=info.element_type,
+        encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
+        encode_cost=None if price is None else info.rows * price,
+    )
+    note = plan.note
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
@@ -143,14 +159,14 @@ def make_plan(
     except errors.CongruenceError as error:
         note("space", "bad", str(error), error)
     seconds = time.perf_counter() - started
-    if mapper.old.element_type == "binary" or refusals:
+    if mapper.old.element_type == "binary" or plan.refusals:
         rows = "bits" if mapper.old.element_type == "binary" else "these vectors"
         note("origin", "unknown", f"which model made these rows cannot be told from {rows}")
     else:
         for check in judge_rows(mapper, _spread(database, info), allow_unknown):
-            checks.append(check)
+            plan.checks.append(check)
             if check["outcome"] == "bad":
-                refusals.setdefault(check["check"], misfit(f"at {place}", check))
+                plan.refusals.setdefault(check["check"], misfit(f"at {place}", check))
     started, mapped = time.perf_counter(), None
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
@@ -160,11 +176,15 @@ def make_plan(
             error = all_bad_rows(database, mapper.allow_zero_rows) or error
         note("rows", "bad", str(error), error)
     seconds += time.perf_counter() - started
-    write_seconds = recall = None
+    rate = len(sample.ids) / max(seconds, 1e-9)
+    plan.rows_per_second, plan.minutes = rate, info.rows / rate / 60
     if mapped is not None:
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
-            write_seconds, recall = _measure(database, mapper, mapped, info.distance)
+            write_seconds, plan.stored_recall = _measure(database, mapper, mapped, info.distance)
+            if write_seconds is not None:
+                plan.written_per_second = written = len(sample.ids) / max(write_seconds, 1e-9)
+                plan.minutes = info.rows / min(rate, written) / 60
         for step, outcome, words in database.rehearse(sample.ids, mapper.new.encode(mapped), element_type):
             note(step, outcome, words, _obstacle(place, step, words))
     repeated = database.repeated_ids()
@@ -175,17 +195,17 @@ def make_plan(
         words,
         errors.IdError(f"At {place}, {words}.", "Make the ids unique first."),
     )
-    size = info.rows * bytes_a_row(mapper.dim, element_type)
+    plan.stored_as = mapper.new.describe()
     if info.free_bytes is not None:
+        size = plan.bytes_new
         enough, words = info.free_bytes >= size, f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
         why = f"The database's disk has {info.free_bytes:,} bytes free, and {size:,} are needed."
         fix = "Free some, or pass `element_type='float16'`."
         note("disk", "good" if enough else "bad", words, errors.StorageError(why, fix))
-    verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence check measures whether mapping is worth it")
     else:
-        verdict = read_verdict(certificate)
+        plan.verdict = verdict = read_verdict(certificate)
         words = f"{verdict['headline']}: {verdict['reason']}"
         why = f"The certificate advises against mapping ({words})."
         if verdict["action"] == "progressive":
@@ -204,33 +224,6 @@ def make_plan(
     if mixed is not None and database.condition is not None:
         outcome, words, fix = _check_partial(database, mapper, info, mixed)
         note("partial run", outcome, words, errors.ParameterError(f"At {place}, {words}.", fix or "Migrate all rows."))
-    rate = len(sample.ids) / max(seconds, 1e-9)
-    written = None if write_seconds is None else len(sample.ids) / max(write_seconds, 1e-9)
-    plan = Plan(
-        place=place,
-        kind=database.kind,
-        rows=info.rows,
-        rows_without=info.rows_without,
-        dim_old=info.dim,
-        dim_new=mapper.dim,
-        element_type=element_type,
-        container=database.capabilities.container,
-        atomic_switch=database.capabilities.atomic_switch,
-        bytes_new=size,
-        free_bytes=info.free_bytes,
-        index=info.index,
-        minutes=info.rows / (rate if written is None else min(rate, written)) / 60,
-        rows_per_second=rate,
-        written_per_second=written,
-        old_type=info.element_type,
-        stored_as=mapper.new.describe(),
-        stored_recall=recall,
-        encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
-        encode_cost=None if price is None else info.rows * price,
-        verdict=verdict,
-        checks=checks,
-    )
-    plan.refusals = refusals
     return plan
 
 

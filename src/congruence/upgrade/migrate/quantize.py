@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -27,24 +29,26 @@ class Quantizer:
     """
 
     def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:
+        """``ranges`` may also have one number for all components instead of a row."""
         self.element_type, self.dim = element_type, dim
-        self.ranges = None if ranges is None else self._checked(ranges, name)
-
-    def _checked(self, ranges: ArrayLike, name: str) -> np.ndarray:
-        if self.element_type != "int8":
+        self.ranges: np.ndarray | None = None
+        if ranges is None:
+            return
+        if element_type != "int8":
             raise ParameterError(
-                f"Got {name} for {self.element_type} vectors; expected them for int8.", f"Leave out `{name}=…`."
+                f"Got {name} for {element_type} vectors; expected them for int8.", f"Leave out `{name}=…`."
             )
         try:
-            bounds = np.asarray(ranges, np.float64)
-        except (TypeError, ValueError):
+            rows: Any = ranges
+            bounds = np.stack([np.broadcast_to(np.asarray(row, np.float64), dim) for row in rows])
+        except (TypeError, ValueError, OverflowError):
             bounds = np.empty(0)
-        if bounds.shape != (2, self.dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
+        if bounds.shape != (2, dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
             raise ParameterError(
-                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): the smallest and the largest.",
+                f"Got {name} of shape {bounds.shape}; expected (2, {dim}): the smallest and the largest.",
                 f"Pass `{name}=…` as they were computed for quantize_embeddings.",
             )
-        return bounds
+        self.ranges = bounds
 
     @property
     def coded(self) -> bool:
@@ -123,24 +127,6 @@ class Quantizer:
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
-
-    @classmethod
-    def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
-        """Create a quantizer from the result of ``plain_ranges``."""
-        return cls(element_type, dim, ranges and np.stack([np.broadcast_to(bound, dim) for bound in ranges]))
-
-
-def check_ranges(ranges: object, dim: int | None = None) -> None:
-    """Raise ValueError for data that ``Quantizer.plain_ranges`` cannot have returned."""
-    if ranges is None:
-        return
-    rows = [bound if type(bound) is list else [bound] for bound in ranges] if type(ranges) is list else []
-    numbers = all(type(value) in (int, float) and -1e30 < value < 1e30 for row in rows for value in row)
-    widths = {len(row) for row in rows}
-    if not numbers or len(rows) != 2 or not widths <= {1, dim or max(widths)} or 0 in widths:
-        raise ValueError("ranges of another form")
-    if not (np.asarray(rows[0], np.float64) < np.asarray(rows[1], np.float64)).all():
-        raise ValueError("ranges out of order")
 
 
 def similarities(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> np.ndarray:

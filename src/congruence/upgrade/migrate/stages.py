@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,8 @@ from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_nati
 from congruence.upgrade.migrate.passes import rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 
-#: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
-Encode: TypeAlias = Callable[[list[str]], RowsLike]
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate.encode import Encode
 
 ROWS_PER_UPDATE = 16_384  # number of re-embedded rows passed to a new plan at a time
 CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
@@ -68,13 +68,10 @@ def reembed(
         accept no writes after that, are re-embedded before.
     encode : callable
         Function from a list of at most 256 ids, as strings, to an array of shape (len(ids), dim_new).
-    texts, new_texts, order, random_state
-        As for ``congruence.Progressive``.
+    texts, new_texts, order, random_state, size, budget, share, until
+        As for ``congruence.Progressive`` and its ``batches``; by default all rows are re-embedded.
     among : str, optional
-        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
-        changed.
-    size, budget, share, until
-        Rows per batch, and when to stop, as for ``Progressive.batches``; by default all rows are re-embedded.
+        Modality of the rows to re-embed, if the table has a column of modalities; others are not changed.
     callback, stage : callable, optional
         Called with the number of rows encoded, and with a sentence at each stage.
 
@@ -223,10 +220,12 @@ class _Table:
 
     def save(self, *, forecast: bool = False) -> None:
         """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
-        native = self.migration.mapper.native = NativeRows.of(self.plan, self.digests, self.among)
+        plan, new = self.plan, self.plan.new_vectors
+        native = NativeRows(plan.ids[new.rows], self.digests[new.rows], new, plan.refit, plan.correction_, self.among)
+        self.migration.mapper.native = native
         facts = native.digests, self.among, self.modality, self.texts
-        save_plan(self.plan, self.migration.folder, *facts, forecast=forecast)
-        self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
+        save_plan(plan, self.migration.folder, *facts, forecast=forecast)
+        self.encoded.forget(plan.ids[plan.embedded].tolist())
 
     def known(self, ids: np.ndarray) -> np.ndarray:
         """Return which rows are encoded as they are now, bool of shape (b,)."""
