@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence import persist
 from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, to_numpy, widen
@@ -16,7 +15,7 @@ from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
 from congruence._utils.plain import PlainData
-from congruence._utils.typing import Array, ArrowStream, Labels, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, Labels, RowsLike, Tensor
 from congruence._utils.validation import (
     as_matrix,
     as_native,
@@ -147,15 +146,7 @@ class Bridge:
         """Space of the index and of bridged queries."""
         return replace(self.map.target_space_, dim=self.map.d_out)
 
-    @overload
-    def transform(self, queries: Embeddings, modality: str | None = None, role: str = "query") -> Embeddings: ...
-    @overload
-    def transform(self, queries: TensorT, modality: str | None = None, role: str = "query") -> TensorT: ...
-    @overload
-    def transform(
-        self, queries: ArrayLike | ArrowStream, modality: str | None = None, role: str = "query"
-    ) -> np.ndarray: ...
-    def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array | Embeddings:
+    def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array:
         """Map queries (m, d_source) or (d_source,) of the new model into the index's space.
 
         Parameters
@@ -246,6 +237,14 @@ class Bridge:
         """Return a module for queries of one modality, without checks; ``congruence.maps.Map.to_torch``."""
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
+    def prepare(self, queries: RowsLike, modality: str | None) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return queries as rows (m, d_source), bridged, (m, d_target), and whether a single vector was passed."""
+        if isinstance(queries, Embeddings):
+            return queries.vectors, self.transform(queries, modality).vectors, False
+        matrix, single = as_rows(queries)
+        rows = to_rows(matrix, "queries")
+        return rows, np.asarray(self.transform(rows, modality)), single
+
     def search(
         self,
         queries: RowsLike,
@@ -288,13 +287,7 @@ class Bridge:
                     "expected k or more.",
                     "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
                 )
-        if isinstance(queries, Embeddings):
-            rows, single, modality = queries.vectors, False, modality or queries.space.modality
-            vectors = self.transform(queries, modality).vectors
-        else:
-            matrix, single = as_rows(queries)
-            rows = to_rows(matrix, "queries")
-            vectors = self.transform(rows, modality)
+        rows, vectors, single = self.prepare(queries, modality)
         scores, ids = find(
             vectors,
             index,
@@ -494,39 +487,10 @@ class Bridge:
         return persist.write_folder(path, arrays, saved, self._card(), force=force)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> Bridge:
         """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed."""
-        arrays, config = persist.read_folder(path)
-        if config.get("kind") != KIND:
-            return cls(restore_map(arrays, config, path))
-        return cls._restore(arrays, config, path)
-
-    @classmethod
-    def _restore(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Self:
-        """Return the bridge that was read from a folder, after checking its content."""
-        try:
-            parameters, facts = config["parameters"], config["facts"]
-            normalize, modality = parameters["normalize"], parameters["modality"]
-            if (
-                set(parameters) != {"normalize", "modality"}
-                or not {"map"} <= set(facts) <= {"map", "thresholds"}
-                or set(facts["map"]) != set(_OF_MAP)
-            ):
-                raise ValueError("unknown or missing entries")
-            if not (isinstance(normalize, bool) or normalize == "auto") or modality not in (None, *MODALITIES):
-                raise ValueError("invalid normalize or modality")
-            arrays = dict(arrays)
-            thresholds = Thresholds.restore(arrays.pop(TABLE), facts["thresholds"]) if "thresholds" in facts else None
-            mapping = restore_map(arrays, {**config, **facts["map"]}, path)
-            bridge = cls(mapping, normalize=normalize, modality=modality)
-            bridge.thresholds = thresholds
-            return bridge
-        except CorruptFileError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
-            raise CorruptFileError(
-                f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
-            ) from error
+        found = load(path)
+        return cls(found) if isinstance(found, Map) else found
 
     def _card(self) -> str:
         new, old = (as_markdown(str(space)) for space in (self.source, self.target))
@@ -579,7 +543,22 @@ def load(path: str | Path) -> Map | Bridge:
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
         return restore_map(arrays, config, path)
-    return Bridge._restore(arrays, config, path)
+    try:
+        facts, thresholds = dict(config["facts"]), None
+        saved = facts.pop("map")
+        if "thresholds" in facts:
+            thresholds = Thresholds.restore(arrays.pop(TABLE), facts.pop("thresholds"))
+        if facts or set(saved) != set(_OF_MAP):
+            raise ValueError("unknown or missing entries")
+        bridge = Bridge(restore_map(arrays, {**config, **saved}, path), **config["parameters"])
+    except CorruptFileError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
+        raise CorruptFileError(
+            f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
+        ) from error
+    bridge.thresholds = thresholds
+    return bridge
 
 
 def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
