@@ -287,7 +287,6 @@ class Database(ABC):
     #: a cursor.
     by_ranges: ClassVar[bool] = False
     _address: Address  # without its secrets
-    _folder: Path | None = None  # with the database's files, if they are on this machine
     _rows: Any = None  # condition that selects rows, as the backend uses it
     engine: Engine | None = None  # that may write new files; set by a migration
     condition: Name = None  # that selects rows, as the user wrote it
@@ -350,10 +349,6 @@ class Database(ABC):
     @abstractmethod
     def info(self) -> DatabaseInfo:
         """Return a description of the old vectors."""
-
-    def _free_bytes(self) -> int | None:
-        """Return the free bytes on the database's disk, if it is on this machine."""
-        return None if self._folder is None else shutil.disk_usage(self._folder).free
 
     @abstractmethod
     def stage(self) -> Stage:
@@ -471,17 +466,8 @@ class Database(ABC):
         """Return what in the schema stands in the way of a step, each with the step; nothing is changed."""
         return []
 
-    def check(self, new: NewVectors) -> None:
-        """Raise an error if a name, a setting or a right stands in the way of all steps; nothing is changed."""
-        if self._folder is not None:
-            refusals.check_writable(self._folder)
-
-    def check_unchanged(self) -> None:  # noqa: B027 - rows that others change are repaired, except in files
-        """Raise MigrationError if others have written what no later step can repair."""
-
-    def changed_since_switch(self) -> bool:
-        """Return whether others may have written rows since the switch; only files can tell without reading all."""
-        return True
+    def check(self, new: NewVectors) -> None:  # noqa: B027 - most need nothing
+        """Raise an error if a name or a setting stands in the way of all steps; nothing is changed."""
 
     def foresee(self, obstacles: Sequence[tuple[str, str]], back: bool) -> Iterator[tuple[str, str, str]]:
         """Yield what will become of each later step, as checks of a plan; ``back``: whether the map has an inverse."""
@@ -771,6 +757,11 @@ def unpack(packed: np.ndarray, dim: int, order: BitOrder = "big") -> np.ndarray:
 def quoted(name: str) -> str:
     """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Return the free bytes on the disk of a folder, if it is on this machine."""
+    return None if folder is None else shutil.disk_usage(folder).free
 
 
 def mark_in(text: object) -> dict[str, Any]:

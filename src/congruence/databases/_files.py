@@ -42,6 +42,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     WrittenFile,
+    free_bytes,
 )
 from congruence.errors import (
     CongruenceError,
@@ -129,7 +130,6 @@ class FileDatabase(Database):
 
     def _open_path(self, path: str) -> None:
         self._place, self._shown = HiddenFolder(path), path
-        self._folder = self._place.path.parent
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
         self._counted: int | None = None
@@ -203,6 +203,9 @@ class FileDatabase(Database):
     def _made(self) -> NewVectors:
         record = self._record()
         return NewVectors(record.dim, record.element_type, record.note)
+
+    def _free_bytes(self) -> int:
+        return free_bytes(self._place.path.parent) or 0
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         if side == "new" and self._stage is Stage.UNTOUCHED:
@@ -343,10 +346,9 @@ class FileDatabase(Database):
         return out
 
     def check(self, new: NewVectors) -> None:
-        super().check(new)
         self._place.check_names()
         needed = self._needed_bytes(new.dim, np.dtype(new.element_type).itemsize)
-        if (free := self._free_bytes() or 0) < needed:
+        if (free := self._free_bytes()) < needed:
             raise StorageError(
                 f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
                 f"file need {needed:,}.",

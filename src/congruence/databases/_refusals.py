@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.refusals import describe_refusal
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -105,10 +102,8 @@ def refuse(wrong: object, what: str, place: object, **facts: object) -> None:
 def only_name(names: Iterable[str], what: str, place: object, option: str) -> str:
     """Return the only name. Raises ParameterError if there are none or several."""
     names = sorted(names)
-    if not names:
-        raise ParameterError(f"{place} has no {what}.", "Check the address." if option == "table" else "Check the table.")
-    if len(names) > 1:
-        shown = ", ".join(map(repr, names[:20]))
+    if len(names) != 1:
+        shown = ", ".join(map(repr, names[:20])) or "none"
         raise ParameterError(f"{place} has {len(names)} {what} ({shown}).", f"Pass `{option}=…` with the name of one.")
     return names[0]
 
@@ -150,12 +145,3 @@ def check_shape(vectors: np.ndarray, shape: tuple[int, int]) -> None:
     """Raise ParameterError if vectors to write have another shape."""
     if vectors.shape != shape:
         raise ParameterError(f"Got vectors of shape {vectors.shape}; expected {shape}.", "Pass one row per id.")
-
-
-def check_writable(folder: Path) -> None:
-    """Raise StorageError if no file can be created in a folder."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StorageError(describe_refusal(error, f"while creating a file in {folder}")) from error

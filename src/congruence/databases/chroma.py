@@ -24,6 +24,7 @@ from congruence.databases._base import (
     Name,
     NewVectors,
     folder_in,
+    free_bytes,
     mark_in,
     metadata_for_new,
     space_in,
@@ -112,7 +113,7 @@ class Chroma(CollectionDatabase):
         where, name = self._address.shown, type(error).__name__
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
-        if self._folder is not None and (self._free_bytes() or 0) < _ROOM:  # not all of its errors say so
+        if self._folder is not None and (free_bytes(self._folder) or 0) < _ROOM:  # not all of its errors say so
             return refusals.refusal("full disk", where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
@@ -199,7 +200,7 @@ class Chroma(CollectionDatabase):
             id_type="text",
             columns=self._fields(old),
             space=space_in(old.metadata, self._table),
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes(self._folder),
         )
 
     def _count(self, collection: Any, *, all_rows: bool = False) -> int:

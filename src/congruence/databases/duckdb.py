@@ -33,6 +33,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     as_ids,
+    free_bytes,
     matrix_of,
     quoted,
     space_in,
@@ -99,7 +100,6 @@ class DuckDB(ColumnDatabase):
         self._duckdb = require("duckdb", extra="duckdb")
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
-        self._folder = self._place.absolute().parent
         if not self._place.is_file():
             raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")
         with self._errors():
@@ -126,11 +126,12 @@ class DuckDB(ColumnDatabase):
     def _find_table(self, table: Name, column: Name, ids: Name, modality: Name) -> DuckTable:
         query = f"SELECT schema_name, table_name FROM duckdb_tables() {_HERE} AND NOT internal AND NOT temporary"
         tables = self._connection.execute(query).fetchall()
-        names = {name if schema == "main" else f"{schema}.{name}": (schema, name) for schema, name in tables}
-        table = refusals.only_name(names, "tables", self._place, "table") if table is None else table
-        matching = [pair for pair in tables if table in (pair[1], ".".join(pair))]
+        matching = [name for name in tables if table is None or table in (name[1], ".".join(name))]
         if len(matching) != 1:
-            matching = [names[str(refusals.check_name(table, sorted(names), self._place, "table"))]]
+            names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables))
+            raise ParameterError(
+                f"Got `table={table!r}`; expected one of those in {self._place}: {names or 'none'}.", "Pass `table=…`."
+            )
         schema, name = matching[0]
         columns = {one: facts.type for one, facts in self._columns_of(schema, name).items()}
         refusals.check_columns(columns, name, column, ids, modality)
@@ -271,7 +272,7 @@ class DuckDB(ColumnDatabase):
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in others if name != self._table.ids),
             space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes(self._place.absolute().parent),
         )
 
     def _vectors(self, column: str, dim: int) -> str:

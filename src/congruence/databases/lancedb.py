@@ -41,6 +41,7 @@ from congruence.databases._base import (
     VectorSide,
     WrittenFile,
     as_ids,
+    free_bytes,
     matrix_of,
     note_in,
     owned,
@@ -119,7 +120,6 @@ class LanceDB(ColumnDatabase):
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._lance = import_lance()
         self._place, self._rows = find_table(address, table), rows
-        self._folder = self._place.folder
         data = self._open()
         primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)
@@ -199,7 +199,7 @@ class LanceDB(ColumnDatabase):
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
                 columns=tuple(field.name for field in others),
                 space=space_in(decoded_metadata(data.schema.metadata), self._place),
-                free_bytes=self._free_bytes(),
+                free_bytes=free_bytes(self._place.folder),
             )
 
     def _made(self) -> NewVectors:

@@ -30,6 +30,7 @@ from congruence.databases._base import (
     Name,
     NewVectors,
     folder_in,
+    free_bytes,
     mark_in,
     metadata_for_new,
     space_in,
@@ -443,7 +444,7 @@ class Milvus(CollectionDatabase):
             id_type="text" if self._schema.text_key else "int",
             columns=self._fields(place.old),
             space=space_in(description.get("properties"), place.old),
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes(self._file),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from congruence.databases._base import (
     Name,
     NewVectors,
     folder_in,
+    free_bytes,
     metadata_for_new,
     space_in,
     texts,
@@ -359,7 +360,7 @@ class Qdrant(CollectionDatabase):
             id_type=self._id_type,
             columns=self._fields(place.old),
             space=space_in(config.metadata, place.old),
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes(self._folder),
         )
 
     def _nearest(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:

@@ -29,6 +29,7 @@ from congruence.databases._base import (
     NewVectors,
     Stage,
     VectorSide,
+    free_bytes,
     mark_in,
     pack,
     quoted,
@@ -74,7 +75,7 @@ class SQLite(CollectionDatabase):
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
             raise FileError(f"{self._path} is not a file.", "Pass the path of an SQLite database.")
-        self._folder, self._module = self._path.resolve().parent, sqlite_module()
+        self._module = sqlite_module()
         self._lock = RLock()  # held during each query, and during a whole transaction
         with self._errors():
             # Autocommit: transactions are begun explicitly.
@@ -161,7 +162,7 @@ class SQLite(CollectionDatabase):
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
             columns=vec0.others,
-            free_bytes=self._free_bytes(),
+            free_bytes=free_bytes(self._path.resolve().parent),
         )
 
     def _read_rows(self, vec0: Vec0, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
