@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,7 @@ from congruence.errors import CorruptFileError, IdError, InputError, ParameterEr
 from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
-from congruence.upgrade.progressive.meter import Estimate, Reading, fit_origin_scale, losses, read
+from congruence.upgrade.progressive.meter import Estimate, Reading, combine, fit_origin_scale, rest_interval, support_of
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, View, take_in_order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
@@ -47,7 +47,7 @@ from congruence.upgrade.progressive.state import (
     sweep,
     why_no_plan,
 )
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, overlap, read_facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +60,10 @@ GROWTH = 1.25
 CLIP = 3.0
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
+
+#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages
+#: are comparable.
+REFERENCES = 5
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
 #: the distance between two maps is measured; of larger stores, random ones.
@@ -343,7 +347,7 @@ class Progressive:
             self._fitted_at = 0
         states.embedded[rows] = True
         remap = np.flatnonzero(~states.embedded) if self._fit() else np.empty(0, np.intp)
-        reading = read(self)
+        reading = self._read()
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
@@ -438,7 +442,84 @@ class Progressive:
 
     def meter(self) -> Reading:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
-        return self.history_[-1] if self.history_ else read(self)
+        return self.history_[-1] if self.history_ else self._read()
+
+    def _kept(self) -> dict[str, tuple[np.ndarray, tuple[float, float]]]:
+        """Return by metric how much of each of the meter's rows mapping preserves, (m,), at most 1, and its support."""
+        rows, k = self.states.measured, self.n_neighbors
+        theirs, ours, surprise = self.new_vectors.take(rows), self.mapped_rows(rows), self.new_vectors.surprise
+        kept = {"cosine": np.einsum("ij,ij->i", theirs, ours).astype(float)}
+        if self.texts is not None:
+            nearest = {
+                f"{name}": overlap(theirs, ours, self.texts.new, n)
+                for name, n in (("agreement", 1), (f"overlap@{k}", k))
+            }
+            kept = {**nearest, **kept}
+        elif len(references := self.reference_rows()):
+            kept = {f"overlap@{k}": overlap(theirs, ours, self.new_vectors.take(references), k), **kept}
+        return {name: (values, support_of(name, values, surprise[self.shown()])) for name, values in kept.items()}
+
+    def reference_rows(self) -> np.ndarray:
+        """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
+        states, wanted = self.states, REFERENCES * self.n_neighbors
+        drawn = states.permutation[: states.place]
+        random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
+        return random[:wanted] if len(random) >= wanted else random[:0]
+
+    def _hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
+        """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
+        label = np.full(len(rows), -1) if self.labels is None else self.labels[rows]
+        out = np.full((len(rows), 2), np.nan, np.float32)
+        for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
+            scores = take(rows[part]) @ texts.T
+            own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
+            before = np.count_nonzero(scores > own, axis=1)
+            out[part] = np.stack([before < 1, before < self.n_neighbors], axis=1)
+        out[label < 0] = np.nan
+        return out
+
+    def _read(self) -> Reading:
+        """Return the quality of the store at this stage."""
+        states, weights, n = self.states, self.weights, len(self)
+        rest, sample, waits = states.rest, states.measured, ~states.embedded
+        reading = Reading(n, n - rest, len(sample))
+        for name, (kept, support) in self._kept().items():  # rows that are not mapped have the value 1
+            sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
+            if weights is not None:
+                left = weights[waits]
+                given = {"weights": weights[sample], "rest_weights": left}
+                sides[f"weighted {name}"] = (float(weights[~waits].sum()), float(left.sum()), given)
+            for key, (known, remaining, given) in sides.items():
+                interval = rest_interval(kept, rest, support, **given) if remaining else None
+                m = len(kept) if remaining else n
+                reading.store[key], reading.mapped[key] = combine(known, known, remaining, interval, m)
+        if self.labels is not None and self.texts is not None:
+            self._read_accuracies(reading, self.texts)
+        return reading
+
+    def _read_accuracies(self, reading: Reading, texts: Texts) -> None:
+        """Add accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new."""
+        done, every, waits = np.flatnonzero(self.states.embedded), np.arange(len(self)), ~self.states.embedded
+        if "old" not in self.hits:
+            self.hits["old"] = self._hits(every, self.unit_rows, texts.old)
+        if "mapped" not in self.hits:
+            self.hits["mapped"] = self._hits(every, self.mapped_rows, texts.new)
+        by_old, by_map = self.hits["old"], self.hits["mapped"][waits]
+        by_new = self._hits(done, self.new_vectors.take, texts.new)
+        random = np.isin(done, self.states.measured) & np.isfinite(by_new[:, 0])
+        n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
+        m = n_done + n_waits
+        for column, name in enumerate(("accuracy", f"recall@{self.n_neighbors}")):
+            old, mapped, new = (float(np.nansum(side[:, column], dtype=float)) for side in (by_old, by_map, by_new))
+            for part, value, count in (
+                (reading.old, old / m, m),
+                (reading.store, (new + mapped) / m, m),
+                (reading.mapped, mapped / max(n_waits, 1), n_waits),
+            ):
+                part[name] = Estimate(value, value, value, count)
+            values = by_new[random, column]
+            interval = rest_interval(values, n_waits) if n_waits else None
+            reading.new[name] = combine(new, n_done, n_waits, interval, len(values) if n_waits else m)[0]
 
     def forecast(
         self,
@@ -466,9 +547,18 @@ class Progressive:
             if value is not None:
                 check_positive(value, name)
         states, measured = self.states, self.states.measured
-        values, supports, old_new = losses(self)
-        metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
-        check_choice(metric, values, "metric")
+        kept = self._kept()
+        losses = {name: (1 - values, support) for name, (values, support) in kept.items()}
+        better = None
+        if self.labels is not None and self.texts is not None:
+            reading = self._read()
+            if (level := reading.new["accuracy"].value) > 0:
+                sides = self.new_vectors.take, self.mapped_rows
+                theirs, ours = (self._hits(measured, side, self.texts.new)[:, 0] for side in sides)
+                losses["accuracy"] = (theirs - ours) / level, (1 - 1 / level, 1 + 1 / level)
+                better = reading.old["accuracy"].value, reading.new["accuracy"].high
+        metric = metric or ("accuracy" if "accuracy" in losses else next(iter(losses)))
+        loss, support = losses[check_choice(metric, losses, "metric")]
         waits = np.flatnonzero(~states.due & (states.role != LEARN))
         if len(waits) > POOL:
             waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
@@ -476,9 +566,9 @@ class Progressive:
         scores = self._score(view, rows)
         ordered, own = np.sort(scores[np.searchsorted(rows, waits)]), scores[np.searchsorted(rows, measured)]
         ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2
-        known = np.isfinite(values[metric])
+        known = np.isfinite(loss)
         return make_forecast(
-            1 - values[metric][known],
+            1 - loss[known],
             1 - ranks[known] / len(waits),
             len(self),
             len(self) - states.rest,
@@ -486,10 +576,10 @@ class Progressive:
             meter_share=self.meter_share,
             target=target,
             further=further,
-            support=supports[metric],
+            support=support,
             rate=rate,
             price=price,
-            better=old_new if metric == "accuracy" else None,
+            better=better if metric == "accuracy" else None,
         )
 
     def origin_scale(self) -> float:
