@@ -9,7 +9,7 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive.texts import Scale, read_facts
+from congruence.upgrade.progressive.texts import Scale, TextFacts
 
 WORDS = 40
 
@@ -110,8 +110,8 @@ def test_orders_put_first_what_they_are_named_for():
     rows = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [0.1, 1, 0], [0, 0, 1]]))
     mapped = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [1, 0.1, 0], [0, 0, 1]]))
     flat = Scale(np.zeros(3), 1.0)
-    facts = {"old_facts": read_facts(rows, words, flat, 1), "new_facts": read_facts(mapped, words, flat, 1)}
-    view = View(rows, mapped, np.array([0]), np.array([0.1]), 2, **facts)
+    facts = TextFacts.of(rows, words, flat), TextFacts.of(mapped, words, flat)
+    view = View(rows, mapped, np.array([0]), np.array([0.1]), 2, by_texts=facts)
     assert ORDERS["disagreement"](view).argmax() == 2
     assert ORDERS["margin"](view).argmax() == 1
     assert ORDERS["entropy"](view).argmax() == 1

@@ -25,17 +25,16 @@ class View:
     surprise: np.ndarray  # (e,), 1 − cosine between each of them and its mapped vector before
     size: int  # rows wanted
     random_state: int = 0
-    old_facts: TextFacts | None = None  # about the old rows; None without texts, or for an order that needs none
-    new_facts: TextFacts | None = None  # about the mapped ones
+    by_texts: tuple[TextFacts, TextFacts] | None = None  # of old and mapped rows; None if the order needs no texts
     rows: np.ndarray | None = None  # (n,), their numbers in the store, of which large ones are shown in part
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""
-        if self.old_facts is None or self.new_facts is None:
+        if self.by_texts is None:
             raise ParameterError(
                 "This order needs texts; there are none.", "Pass `texts=…` and `new_texts=…`, or `order='residual'`."
             )
-        return self.old_facts, self.new_facts
+        return self.by_texts
 
 
 #: Function of a ``View`` that returns one score per row; rows with the highest scores come first.
@@ -56,7 +55,7 @@ def _by_entropy(view: View) -> np.ndarray:
 def _by_disagreement(view: View) -> np.ndarray:
     """Rows whose nearest text differs between the old model and the map come first, then those with a small margin."""
     old, new = view.facts()
-    return np.asarray((old.near[:, 0] != new.near[:, 0]) * (1 + new.margin.max()) - new.margin)
+    return np.asarray((old.nearest != new.nearest) * (1 + new.margin.max()) - new.margin)
 
 
 def _by_margin(view: View) -> np.ndarray:

@@ -47,7 +47,7 @@ from congruence.upgrade.progressive.state import (
     sweep,
     why_no_plan,
 )
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, overlap, read_facts
+from congruence.upgrade.progressive.texts import Gate, TextFacts, Texts, overlap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,9 +119,9 @@ class Progressive:
 
     Notes
     -----
-    Rows are read and mapped when they are needed. Memory holds 12 bytes per row besides the ids, two sets of sums of d²
-    numbers during a refit, at most 20,480 rows while a batch is chosen, and new vectors until ``save`` has written
-    them. Rows are compared by cosine: mapped rows and the rows that ``store`` returns have unit norm.
+    Memory holds 12 bytes per row besides the ids, two sets of sums of d² numbers during a refit, at most 20,480 rows
+    while a batch is chosen, and new vectors until ``save`` has written them. Mapped rows and the rows that ``store``
+    returns have unit norm.
 
     Examples
     --------
@@ -238,7 +238,7 @@ class Progressive:
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
             raise ParameterError(f"Got `budget={budget}` and `share={share}`.", "Leave out `budget=…` or `share=…`.")
-        for value, name in ((budget, "budget"), (share, "share"), (until, "until")):
+        for name, value in {"budget": budget, "share": share, "until": until}.items():
             if value is not None:
                 check_positive(value, name, integer=name == "budget")
         limit = min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
@@ -295,15 +295,11 @@ class Progressive:
         rows = np.arange(len(self)) if len(self) <= POOL else np.unique(np.concatenate([native, *parts]))
         given = self._rows(rows)
         old, mapped = _unit(given), self.refit.transform(given, self.correction_)
-        facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
+        facts: tuple[TextFacts, TextFacts] | None = None
         if self.texts is not None and (self.order_ in BY_TEXTS or self.order_ == "given"):
-            scale = Scale.of(mapped, self.texts.new)
-            facts = (
-                read_facts(old, self.texts.old, self.texts.scale, self.n_neighbors),
-                read_facts(mapped, self.texts.new, scale, self.n_neighbors),
-            )
+            facts = self.texts.facts(old, mapped)
         surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
-        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows), rows
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts, rows), rows
 
     def _score(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Return the scores of a view's rows by the order, weighted."""
@@ -448,15 +444,14 @@ class Progressive:
         """Return by metric how much of each of the meter's rows mapping preserves, (m,), at most 1, and its support."""
         rows, k = self.states.measured, self.n_neighbors
         theirs, ours, surprise = self.new_vectors.take(rows), self.mapped_rows(rows), self.new_vectors.surprise
-        kept = {"cosine": np.einsum("ij,ij->i", theirs, ours).astype(float)}
+        kept = {}
         if self.texts is not None:
-            nearest = {
-                f"{name}": overlap(theirs, ours, self.texts.new, n)
-                for name, n in (("agreement", 1), (f"overlap@{k}", k))
+            kept = {
+                name: overlap(theirs, ours, self.texts.new, n) for name, n in (("agreement", 1), (f"overlap@{k}", k))
             }
-            kept = {**nearest, **kept}
         elif len(references := self.reference_rows()):
-            kept = {f"overlap@{k}": overlap(theirs, ours, self.new_vectors.take(references), k), **kept}
+            kept = {f"overlap@{k}": overlap(theirs, ours, self.new_vectors.take(references), k)}
+        kept["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
         return {name: (values, support_of(name, values, surprise[self.shown()])) for name, values in kept.items()}
 
     def reference_rows(self) -> np.ndarray:
@@ -543,7 +538,7 @@ class Progressive:
         rate, price : float, optional
             Rows encoded per minute, and price per row.
         """
-        for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
+        for name, value in {"target": target, "rate": rate, "price": price}.items():
             if value is not None:
                 check_positive(value, name)
         states, measured = self.states, self.states.measured
