@@ -137,10 +137,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, **changes: object) -> Recipe:
-    """Read a recipe from a YAML file; ``changes`` replace its entries, or are merged into ``parameters`` and ``grid``.
-
-    A ParameterError names the line of an entry that is unknown or has an invalid value.
-    """
+    """Read a recipe from a YAML file; ``changes`` replace entries, or are merged into ``parameters`` and ``grid``."""
     text = read_yaml(path, "a recipe")
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
@@ -308,11 +305,9 @@ def _check(
 
 @dataclass(frozen=True)
 class LabeledPairs:
-    """Pairs with their groups, wrong captions and tasks.
+    """Pairs with their groups (n,), which splits keep together and retrieval counts as hits, wrong captions and tasks.
 
-    Pairs of equal ``groups`` (n,) stay in the same part of a split, and count as hits for each other; ``negatives`` (n,
-    k, d_target) are the wrong captions, of the kinds ``tasks`` (n,); ``by_id``: paired by the ids of both files, not by
-    position.
+    ``by_id``: paired by the ids of both files, not by position.
     """
 
     pairs: Pairs
@@ -371,9 +366,7 @@ def _group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
 def _hold_out(
     recipe: Recipe, name: str, items: LabeledPairs, total: int, seed: int
 ) -> tuple[LabeledPairs | None, LabeledPairs, Split | None]:
-    """Return the items held out for validation or test, the remaining items, and the split, None if the recipe names
-    other files; a share refers to ``total`` pairs.
-    """
+    """Return the items held out for validation or test, the others, and the split, None if the recipe names files."""
     amount = getattr(recipe, name)
     if isinstance(amount, tuple):
         pairs = Pairs.join(*_read_sides(amount, (items.pairs.source.space, items.pairs.target.space))[0])
@@ -389,9 +382,7 @@ def _hold_out(
 def _keep_some(
     items: LabeledPairs, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
 ) -> tuple[LabeledPairs, list[Unpaired]]:
-    """Keep some pairs, and remove the partners of the others, with each side in its own random order; ``overlap`` is
-    the share of the items of each pool that are in the other too.
-    """
+    """Keep some pairs, and make the others unpaired; ``overlap`` is the share of a pool's items in the other, too."""
     if keep > len(items):
         raise ParameterError(
             f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on.",
@@ -441,9 +432,8 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
 
 @dataclass(frozen=True)
 class Run(Tuned):
-    """Result of ``run_recipe``: the best map, whose ``scores_`` hold all measurements, and how it was chosen.
-
-    ``score`` is NaN without validation pairs; ``items`` are all pairs that were read, including those held out.
+    """Result of ``run_recipe``: the best map, how it was chosen, and all pairs; ``score`` is NaN without validation
+    pairs.
     """
 
     items: LabeledPairs

@@ -172,10 +172,7 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
-    """Warn about rows that are kept together because they are identical, and count them; None if there are none.
-    Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
-    rows.
-    """
+    """Warn about identical rows that are kept together; return the ``rows`` and ``groups`` of several, None without."""
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]
     if not len(many):

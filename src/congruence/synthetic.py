@@ -238,7 +238,6 @@ def unimodal_problem(
 
 
 def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the shift of each source; zero for the first."""
     shifts = rng.standard_normal((sources, width))
     shifts *= size / np.linalg.norm(shifts, axis=1, keepdims=True)
     shifts[0] = 0

@@ -48,7 +48,6 @@ class SystemInfo:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Return the facts as lines to paste into a bug report."""
         complete = [name for name, missing in self.extras.items() if not missing]
         lines = {
             "congruence": self.version,

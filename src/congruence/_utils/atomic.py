@@ -141,9 +141,8 @@ def _check_parent(path: Path) -> None:
 def why_foreign(
     folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, object]], bool], holds: Callable[[str], bool]
 ) -> str | None:
-    """Return why a folder was not, or not entirely, written by this library, as the end of a clause "which …".
-
-    It should be ``what``: files for which ``holds(name)``, and a JSON file ``marker`` as in ``has_marker``.
+    """Return why a folder is not wholly this library's, as the end of a clause "which …"; ``marks`` is as in
+    ``has_marker``.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -408,10 +407,7 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
 
 @contextmanager
 def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
-    """Lock a folder while the block runs or the process lives; FileError if another process holds it.
-
-    Without effect on Windows, and on file systems without locks.
-    """
+    """Lock a folder, where the file system can, while the block runs; FileError if another process holds it."""
     try:
         import fcntl
     except ImportError:  # Windows

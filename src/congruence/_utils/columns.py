@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 
 def to_rows(X: object, name: str) -> np.ndarray:
-    """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
-
-    Accepts arrays, tensors, nested lists, lists or object arrays of vectors; pandas, polars or Arrow columns of lists,
-    and tables of numeric columns or of one column of lists, where a column of ids is left out (``split_ids``). Memory
-    is shared where possible; bfloat16 becomes float32.
+    """Return an array, tensor, column, table or list of vectors as a NumPy array, unchecked, sharing memory if
+    possible.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -114,7 +111,6 @@ def read_once(X: Any) -> Any:
 
 
 def _vector_columns(table: Any) -> list[Any]:
-    """Return the names of the columns of vectors."""
     if not hasattr(table, "iloc"):
         return [field.name for field in table.schema if _is_list(getattr(field.type, "storage_type", field.type))]
     lists = ("list<", "fixed_size_list<", "large_list<")

@@ -36,11 +36,7 @@ _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 
 
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
-    """Return ids as an array of integers or of str, after checking that they are unique.
-
-    UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are integers if there are texts as well. Never
-    fixed-width strings, which would take the length of the longest id for each; no memory is shared with ``ids``.
-    """
+    """Return unique ids as an array of integers or of str objects, which shares no memory with ``ids``."""
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
         raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row.", "Pass as many ids as rows.")
@@ -191,7 +187,6 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
 
 
 def _plain(value: object, row: int, name: str) -> str | int:
-    """Return an id as text or a whole number."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):

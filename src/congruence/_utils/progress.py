@@ -28,10 +28,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) -> Iterator[Bar | None]:
-    """Show a progress bar while the block runs; yield None if ``quiet`` or if standard error is no terminal.
-
-    ``label`` is shown literally, without markup; ``done`` steps were completed by an earlier run.
-    """
+    """Show a progress bar while the block runs; yield None if ``quiet`` or if standard error is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -41,10 +41,7 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
 
 
 class RowNames:
-    """Names of a block's rows for messages, created only when needed: ids, or row numbers in the whole file.
-
-    ``numbers``: number of the first row if the rows are consecutive, or the number of each row.
-    """
+    """Names of a block's rows for messages: ids, or row numbers in the file, from a first one or given for each."""
 
     def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
         self._ids, self._numbers = ids, numbers
@@ -158,10 +155,7 @@ def as_matrix(
 
 
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X``, shape (n, d), checked as in ``as_matrix``, with zero rows allowed.
-
-    A torch tensor is returned as it is, on its device and with its graph; anything else as an array of floats.
-    """
+    """Return ``X``, (n, d), checked as in ``as_matrix``, with zero rows allowed; a tensor keeps its device and graph."""
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()
@@ -178,11 +172,7 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
 
 
 def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
-    """Check that sums of a matrix's entries, or of their squares, neither overflow nor underflow in float64.
-
-    ``X`` (n, d): finite numbers. Types narrower than float64 always pass; ``squares``: whether the entries are squared
-    without being scaled first.
-    """
+    """Check that sums of the entries, or of their ``squares``, neither overflow nor underflow in float64."""
     if X.dtype.itemsize < 8:
         return
     X = X.detach() if is_tensor(X) else X

@@ -49,10 +49,7 @@ def parse_yaml(text: str, where: str) -> object:
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line number, from 1, of an entry of a YAML document, given by keys and list indices.
-
-    Steps that do not exist are ignored, with all that follow; None if the first one does not exist.
-    """
+    """Return the line, from 1, of an entry given by keys and indices, as far as they exist; None if none does."""
     import yaml
 
     node, line = yaml.compose(text, Loader=yaml.SafeLoader), None

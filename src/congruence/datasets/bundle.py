@@ -84,18 +84,7 @@ class Bundle:
 
 
 def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.float16, force: bool = False) -> None:
-    """Write a bundle as one Parquet file, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-        Path that ends in ``.parquet``.
-    bundle : Bundle
-    dtype : numpy dtype, default=float16
-        Type of the stored vectors.
-    force : bool, default=False
-        Replace an existing file.
-    """
+    """Write a bundle as one Parquet file (``.parquet``), atomically, with vectors of this dtype."""
     if Path(path).suffix.lower() != ".parquet":
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})

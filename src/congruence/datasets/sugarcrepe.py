@@ -25,10 +25,8 @@ _FIELDS = ("filename", "caption", "negative_caption")
 class SugarCrepe:
     """Items of SugarCrepe; many share an image.
 
-    - ``ids``, shape (n,): ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
-    - ``categories``, shape (n,): One of ``CATEGORIES``.
-    - ``filenames``, shape (n,): Images of COCO's ``val2017``, which are not part of SugarCrepe.
-    - ``captions``, ``negative_captions``, shape (n,): The correct and the wrong caption.
+    ``ids`` are ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous. ``filenames``
+    are images of COCO's ``val2017``, which are not part of SugarCrepe.
     """
 
     ids: np.ndarray

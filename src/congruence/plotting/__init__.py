@@ -32,8 +32,7 @@ _DOTTED, _DASHED, _FINE = (0, (3, 3)), (0, (4, 4)), (0, (1, 2))
 def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw histograms of the cosines of pairs before and after mapping, with outlines for the controls.
 
-    ``data``: one of ``histograms`` of ``congruence.report.summarize``: ``name``, ``edges``, and shares of pairs
-    ``before``, ``after``, ``constant`` and ``random_rotation``, each of which may be None.
+    ``data``: one of ``histograms`` of ``congruence.report.summarize``.
     """
     with canvas(ax, title=annotate and f"{words(data['name'])} cosines") as ax:
         edges = data["edges"]
@@ -78,9 +77,8 @@ def draw_clouds(
 ) -> Axes:
     """Draw both models' images (dots) and texts (triangles) in two principal directions, pairs joined by lines.
 
-    ``data``: points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; point
-    i of a modality is the same item on both sides. If the source's points are ``mapped``, they have the color of mapped
-    vectors. ``names`` are labels of clouds in the legend; by default the names above.
+    ``data``: points (n, 2) by name, such as ``source image``; point i of a modality is the same item on both sides.
+    The source's points have the color of mapped vectors if they are ``mapped``; ``names`` are labels for the legend.
     """
     with canvas(ax, title=annotate and words(title)) as ax:
         for modality in ("image", "text"):
@@ -111,8 +109,7 @@ def draw_kernel(
 ) -> Axes:
     """Draw image–text similarities in one model against those in the other.
 
-    ``data``: ``matched`` and ``other``, points of source and target similarity, shape (n, 2). ``color`` is that of
-    matched pairs, which belong to both models.
+    ``data``: ``matched`` and ``other``, points (n, 2) of source and target similarity; ``color`` is that of the former.
     """
     with canvas(ax, title=annotate and words(title)) as ax:
         points = [*data["other"], *data["matched"]]
@@ -136,8 +133,7 @@ def draw_few_anchors(
 ) -> Axes:
     """Draw scores of maps fitted on few anchors, by number of anchors: means and ranges over several draws.
 
-    ``data``: ``few_anchors`` of ``congruence.report.summarize``, of which the curves of the ``measures`` are drawn:
-    ``"classified"``, ``"retrieval"`` or ``"cosine"``.
+    ``data``: ``few_anchors`` of ``congruence.report.summarize``, of which the curves of the ``measures`` are drawn.
     """
     with canvas(ax, title=annotate and "Scores by number of anchors", columns=1) as ax:
         n, low = data["n"], 0.0
@@ -159,9 +155,7 @@ def draw_few_anchors(
 
 
 def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the ``shares`` of the rows' variance in the span of the first anchors, by number of anchors, for each order
-    of the anchors; ``random`` is a control.
-    """
+    """Draw ``shares`` of variance in the span of the first anchors, by order; ``random`` is a control."""
     with canvas(ax, title=annotate and "Variance in the anchors' span") as ax:
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
             is_random = name == "random"
@@ -183,10 +177,9 @@ def draw_singular_values(
     title: str = "Singular values",
     annotate: bool = True,
 ) -> Axes:
-    """Draw singular values on a logarithmic axis; a dashed line marks the tolerance.
+    """Draw singular values, by their number from 1, on a logarithmic axis, with lines at the tolerance and the rank.
 
-    ``values`` are in descending order, by their number from 1; zeros are drawn at the lower end of the axis. ``rank``
-    is the number of those above the ``tolerance``.
+    Zeros are drawn at the lower end of the axis.
     """
     with canvas(ax, title=annotate and title) as ax:
         numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
@@ -219,11 +212,7 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
 
 
 def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error.
-
-    ``data``: ``ranks``, for each rank ``sharp``, ``outside``, ``whole`` and ``measured``, and ``best``, the rank with
-    the least bound.
-    """
+    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error."""
     with canvas(ax, title=annotate and "Bound on the text error") as ax:
         ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
         lines = (
@@ -242,10 +231,7 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the margin of each class against the margin it needs; classes above the line are certified.
-
-    ``data``: for each class, ``margins`` (γ_c), ``needed`` (2(η_c + s_c)), and ``right`` (whether it was retrieved).
-    """
+    """Draw the margin γ_c of each class against the margin it needs; classes above the line are certified."""
     with canvas(ax, title=annotate and "Margins of the classes") as ax:
         margins, needed = np.asarray(data["margins"], dtype=float), np.asarray(data["needed"], dtype=float)
         right = np.asarray(data["right"], dtype=bool)
@@ -277,10 +263,7 @@ _OTHERS = {
 
 
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings.
-
-    ``data``: one entry per metric, from ``congruence.compare.spaces.Similarity.to_dict``.
-    """
+    """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings."""
     with canvas(ax, _size(data), title=annotate and f"Similarity of two spaces, {data[0]['n']:,} rows") as ax:
         names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _bars(ax, data)
@@ -292,10 +275,7 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
 
 
 def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a map's scores before and after mapping, with the target's own scores and those of the controls.
-
-    ``data``: rows from ``congruence.evaluation.Scores.to_dict``; distances, which have another scale, are left out.
-    """
+    """Draw a map's scores, except distances, before and after, with the target's own and those of the controls."""
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows), title=annotate and "Scores of the map") as ax:
         sides = [f"{row['query']} → {row['against']}".replace("aligned", "mapped") for row in rows]
@@ -314,11 +294,7 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
 
 
 def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw scores of matching pairs and of non-matches: means and standard deviations over random subsets of the rows.
-
-    ``data``: from ``congruence.compare.matching.Separation.to_dict``; entries of the same metric and formula share
-    a line.
-    """
+    """Draw scores of matches and non-matches: means and standard deviations over random subsets of the rows."""
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in data:
         name = ", ".join(part for part in (row["metric"], row["formula"]) if part)
@@ -337,10 +313,7 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 
 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw distances between two collections with their standard deviations, and the distance of samples of one.
-
-    ``data``: from ``congruence.transport.shift.DistributionShift.to_dict``.
-    """
+    """Draw distances between two collections with their standard deviations, and the distance of samples of one."""
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
         kinds = {"images": data["image"], "texts": data["text"], "total": data["total"]}
@@ -355,10 +328,7 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 
 
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings.
-
-    ``data``: from ``congruence.compare.pairing.PairingReport.to_dict``, with enough pairs for a null distribution.
-    """
+    """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings."""
     with canvas(ax, _size([data]), title=annotate and "Alignment of the anchors") as ax:
         _bars(ax, [data])
         _marks(ax, [data["alignment"]], "as paired", "after")
@@ -386,7 +356,6 @@ def _marks(
     intervals: Sequence[tuple[float, float]] | None = None,
     shift: float = 0.0,
 ) -> None:
-    """Mark the value of each line that has one, with its interval."""
     known = {k: value for k, value in enumerate(values) if value is not None}
     if not known:
         return
@@ -414,7 +383,6 @@ def _bars(ax: Axes, data: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Write the name of each line above it; the first line is at the top."""
     for k, name in enumerate(names):
         ax.text(0, k - 0.2, words(name), transform=ax.get_yaxis_transform(), va="center_baseline", color=COLOR["ink"])
     ax.set(ylim=(len(names) - 0.45, -0.5), xlabel=label)
@@ -438,10 +406,7 @@ _CONTROLS = {"chance": ("a random list", _FINE), "random_rotation": ("random rot
 
 
 def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls.
-
-    ``data``: ``task``; ``strategies``, ``(value, low, high)`` by strategy; ``controls``, score by control.
-    """
+    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls."""
     with canvas(ax, title=annotate and f"{words(data['task'])} of each strategy") as ax:
         shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
         for name, (label, dashes) in _CONTROLS.items():
@@ -461,17 +426,12 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
 
 
 def _beside(ax: Axes, text: str, point: tuple[float, float], gap: int) -> None:
-    """Write a number to the right of a point."""
     place: dict[str, Any] = {"xytext": (gap, 0), "textcoords": "offset points", "va": "center_baseline"}
     ax.annotate(text, point, color=COLOR["soft"], **place)
 
 
 def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score by number of anchors, extrapolated to four times the present number.
-
-    ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``error`` and the power ``law``
-    (``best``, ``drop``, ``exponent``); ``re-embed``, the score of re-embedding, or None.
-    """
+    """Draw the score by number of anchors, extrapolated by its power law to four times the present number."""
     with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
         curve, now, law = data["curve"], data["n_anchors"], data["curve"]["law"]
         sizes: list[float] = list(curve["anchors"])
@@ -493,11 +453,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw quality by share re-embedded: each stage with its interval, the forecast, and the old and the new model.
-
-    ``data``: ``metric``; ``stages`` and ``forecast``, lists of ``share``, ``value``, ``low`` and ``high``; ``lines``,
-    values of ``"new model"`` and ``"old model"``, either of which may be missing.
-    """
+    """Draw quality by share re-embedded: each stage with its interval, the forecast, and the old and the new model."""
     with canvas(ax, title=annotate and f"{words(data['metric'])} while re-embedding") as ax:
         for name, value in data["lines"].items():
             color = COLOR["target" if name == "new model" else "source"]
@@ -546,11 +502,9 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 def draw_layers(
     data: dict[str, Any], ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True
 ) -> Axes:
-    """Draw the scores of all pairs of layers as a heat map.
+    """Draw the scores of all pairs of layers as a heat map, with a frame around the best; color shows the lead over chance.
 
-    The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
-    ``congruence.compare.layers.LayerComparison.to_dict``, plus ``strength``, the color strength of each cell, 0 to
-    1.
+    ``data``: that of ``congruence.compare.layers.LayerComparison.to_dict``, and ``strength`` of each cell's color.
     """
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
     slope = _LETTER * max(map(len, columns)) * 0.71  # column names are rotated by 45 degrees
@@ -614,12 +568,7 @@ _SIDES = {"": "after", "source": "source", "target": "target"}
 
 
 def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the terms of the loss by step, ready for ``draw_loss``; terms of both sides share a plot.
-
-    ``record`` is a training's history, with ``losses``, ``best_step`` and ``steps``. An entry has ``term``, ``name``,
-    ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``, each with ``name``, ``step``
-    and ``value``.
-    """
+    """Return the terms of a history's losses by step, ready for ``draw_loss``; terms of both sides share a plot."""
     losses = record.get("losses", {})
     steps = losses.get("step", [])
     lines_of: dict[str, list[dict[str, Any]]] = {}
@@ -639,11 +588,7 @@ def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
-    """Return the validation score by step, ready for ``draw_validation``; None if there was no validation.
-
-    ``record`` is a training's history, with ``validation``, ``best_step`` and ``steps``; ``teacher``, the score of a
-    linear teacher on the same rows.
-    """
+    """Return a history's validation score by step for ``draw_validation``; None if there is none."""
     scores = record.get("validation", [])
     if not scores:
         return None
@@ -665,10 +610,7 @@ def thin(*columns: Sequence[float]) -> list[list[float]]:
 
 
 def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step that was kept.
-
-    ``data``: one entry of ``loss_curves``.
-    """
+    """Draw a term of ``loss_curves`` by step, for both sides if it has two; a dashed line marks the kept step."""
     with canvas(ax, title=annotate and words(data["name"])) as ax:
         lines = [(line, _SIDES[line["name"]], line["name"] or data["name"]) for line in data["lines"]]
         _draw_curves(ax, data, words(data["name"]), lines, log=data["log"])
@@ -716,11 +658,7 @@ def _draw_curves(
 
 
 def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw both recalls of each task as horizontal bars, with chance as dashed lines; of many tasks the first ones, and
-    the last, that of all items.
-
-    ``data``: ``by_task`` of ``congruence.report.summarize_training``.
-    """
+    """Draw both recalls of each task as bars, with chance as dashed lines; of many tasks, only the first and the last."""
     rows, chances = data["rows"], data["chance"]
     rows = rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
     height = 24 + 16 * (1 + (data["options"] is not None))  # of a task: its name, and one or two bars
@@ -748,11 +686,7 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 
 
 def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line is the mean.
-
-    ``data``: one of ``margins`` of ``congruence.report.summarize_training``: ``name``, ``edges`` (symmetric about
-    zero), ``counts``, ``mean``.
-    """
+    """Draw a histogram of the caption's cosine minus that of the nearest wrong caption; a dashed line is the mean."""
     with canvas(ax, (WIDTH, HEIGHT), title=annotate and words(data["name"])) as ax:
         edges, counts = data["edges"], data["counts"]
         half = len(counts) // 2

@@ -136,10 +136,7 @@ def canvas(
     columns: int = 2,
     reverse: bool = False,
 ) -> Iterator[Axes]:
-    """Yield the axes to draw on: the user's, in the user's style, or new ones in the style of the reports.
-
-    With a ``title``, the finished plot gets it and a legend; see ``explain``.
-    """
+    """Yield the axes to draw on: the user's, in the user's style, or new ones in ours; a title brings a legend."""
     # Of the user's settings, only one is overridden: a name with two dollar signs is not a formula.
     with style() if ax is None else matplotlib.rc_context({"text.parse_math": False}):
         ax = new_axes(size) if ax is None else ax

@@ -23,9 +23,8 @@ from congruence.plotting.look import COLOR, COLORS, style, words
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Return a figure in the palette's colors as an SVG element whose colors are CSS variables of the page.
-
-    A page can contain any number of figures, since ids differ; equal figures give equal text.
+    """Return a figure as an SVG element whose colors are CSS variables; equal figures give equal text, and share no
+    ids.
     """
     size, shapes = _shapes(figure)
     for name, color in COLOR.items():
@@ -38,11 +37,7 @@ def to_svg(figure: Figure, title: str) -> str:
 def to_document(
     figure: Figure, title: str, *, description: str = "", tips: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return a figure in the palette's colors as a complete SVG file for light and dark mode.
-
-    ``title`` and ``description`` are for screen readers. ``tips`` has the tooltips of the shapes of an artist, by its
-    ``gid``. Elements have the light colors, for programs that ignore style sheets; in a browser, rules override them.
-    """
+    """Return a figure as an SVG file for light and dark mode, with the ``tips`` of shapes by their artist's ``gid``."""
     size, shapes = _shapes(figure)
     for gid, notes in (tips or {}).items():
         start = shapes.index(f'<g id="{gid}">')
@@ -121,9 +116,7 @@ def write_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a figure, or that of axes, atomically, in the format of the suffix; the words are those of ``to_document``,
-    for SVG only.
-    """
+    """Write a figure, or that of axes, atomically, in the format of the suffix; the words are for SVG only."""
     suffix = check_suffix(path)
     figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
     assert figure is not None

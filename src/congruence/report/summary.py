@@ -448,7 +448,6 @@ _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "i
 
 
 def _nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return row numbers of the ``k`` largest cosines of unit rows, best first."""
     return nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
@@ -563,12 +562,10 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
 
 
 def _first(hits: np.ndarray) -> int | None:
-    """Return the rank, from 1, of the first hit; None if there is none."""
     return int(hits.argmax()) + 1 if hits.any() else None
 
 
 def _text(bundle: Bundle, kind: str, i: str) -> str:
-    """Return the text of an item, or its id if there is none."""
     return bundle.texts.get(kind, {}).get(i, i)
 
 
@@ -592,8 +589,7 @@ def data_uri(picture: bytes | None) -> str | None:
 def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
     """Return the ids of the items that a map was not fitted on, by modality, for ``Bundle.take``.
 
-    If the bundle has no classes of images, ids may name classes, so that classes held out in the fitted modality are
-    held out in the other one, too. Otherwise only the fitted modality is restricted.
+    Ids of a bundle without classes of images may name classes, which are then held out in both modalities.
     """
     held_out = {}
     for modality in ("image", "text"):

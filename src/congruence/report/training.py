@@ -214,7 +214,6 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
 
 
 def _nouns(mapping: HeadsMap) -> dict[str, str]:
-    """Return a noun for a row of each side, such as image and text."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:
         return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
@@ -222,10 +221,7 @@ def _nouns(mapping: HeadsMap) -> dict[str, str]:
 
 
 def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall at k in both directions.
-
-    Identical rows of a side count once, since they would fill several of the k places.
-    """
+    """Measure recall at k in both directions; identical rows of a side, which would fill several places, count once."""
     sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
     source, target = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], source, target)
@@ -310,7 +306,6 @@ _SOURCES = {
 
 
 def _facts(mapping: HeadsMap) -> list[list[str]]:
-    """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
     parameters, size, error = (recorded.get(name, {}) for name in ("training", "size", "reconstruction_error"))
     method = str(recorded.get("method", mapping.kind))
@@ -348,7 +343,7 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
 
 
 def _teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
-    """Return the recalls of the linear teacher on the training's test rows, by k; empty if there was none."""
+    """Return the recalls of the linear teacher on the training's test rows, by k."""
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
         k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
@@ -377,10 +372,7 @@ def records_split(mapping: HeadsMap) -> bool:
 
 
 def unseen_rows(mapping: HeadsMap, data: Captions, names: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows that a map's own training held out for testing; refuse rows split differently.
-
-    ``data`` has all n rows, including those that the map was trained on, and ``names`` (n,) their ids.
-    """
+    """Return the numbers of the rows that the map's own training held out for testing; refuse other rows."""
     if "holdout" not in mapping.scores_:
         return _group_test_rows(mapping, data)
     rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
@@ -462,12 +454,9 @@ _HISTOGRAMS = 6
 
 @dataclass(frozen=True)
 class CaptionChoices:
-    """Images with their captions and wrong captions, mapped to the joint space.
+    """Images with their captions and wrong captions, as unit rows of the joint space; k wrong captions of each.
 
-    ``images`` and ``captions`` (n, d) and ``wrong`` (n, k, d) are unit rows in float64. ``names`` (n,) are the rows'
-    names, ``groups`` (n,) their images, ``tasks`` (n,) the kinds of wrong captions. ``texts`` are those of captions
-    (n,) and wrong captions (n, k), and ``text_numbers`` (n, 1 + k) their numbers; equal texts have equal numbers.
-    ``items`` are SugarCrepe's, if the rows belong to it.
+    Equal ``text_numbers`` mean equal texts; ``items`` are SugarCrepe's, if the rows belong to it.
     """
 
     images: np.ndarray
@@ -488,12 +477,7 @@ class CaptionChoices:
 
 
 def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
-    """Measure recall between a caption and its wrong captions (``binary``), and with others too (``choice``).
-
-    ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
-    wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
-    images, as ``note`` says; ``low`` and ``high``, a 95 % interval of ``binary`` over all images, None for one.
-    """
+    """Measure recall by task between a caption and its wrong captions, ``binary``, and with others, ``choice``."""
     right, wrong = choices.cosines
     k, binary = wrong.shape[1], chosen(right, wrong)
     if choices.items is not None:
@@ -619,11 +603,7 @@ def examples_of(
 
 
 def changed(caption: str, other: str) -> list[list[Any]]:
-    """Split a changed caption into pieces, each with whether it differs from the original.
-
-    >>> changed("a red cat sits", "a blue cat sits")
-    [['a', False], ['blue', True], ['cat sits', False]]
-    """
+    """Split a changed caption into pieces, each with whether it differs from the original."""
     before, after = caption.split(), other.split()
     opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     new = np.array([kind != "equal" for kind, _, _, a, b in opcodes for _ in range(a, b)], dtype=bool)
@@ -635,10 +615,7 @@ def changed(caption: str, other: str) -> list[list[Any]]:
 
 
 def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata.
-
-    EXIF rotation is not applied, as for the encoders.
-    """
+    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata."""
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:

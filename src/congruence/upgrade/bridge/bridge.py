@@ -149,14 +149,9 @@ class Bridge:
     def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array:
         """Map queries (m, d_source) or (d_source,) of the new model into the index's space.
 
-        Parameters
-        ----------
-        queries : Embeddings, array_like or tensor
-            Embeddings keep their ids; a tensor stays on its device and in its autograd graph; float16 gives float32.
-        modality : str, optional
-            Modality whose means are used; by default that of the embeddings, else the bridge's ``modality``.
-        role : {"query", "store", "plain"}, default="query"
-            As for ``congruence.maps.Map.transform``; "store" for new items that are added to the index.
+        Embeddings keep their ids; a tensor stays on its device and in its autograd graph; float16 gives float32.
+        ``modality`` is by default that of the embeddings, else the bridge's; ``role`` is as for
+        ``congruence.maps.Map.transform``: "query", "plain", or "store" for new items that are added to the index.
 
         Raises
         ------
@@ -466,9 +461,7 @@ class Bridge:
         return self
 
     def translate(self, threshold: float) -> Translation:
-        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model, as
-        ``value``, with the false-positive rate and recall before and after.
-        """
+        """Return the old model's cosine threshold as one for bridged queries, with the rates before and after."""
         if self.thresholds is None:
             raise ParameterError(
                 "This bridge has no thresholds.", "Call bridge.fit_thresholds(queries, queries_old, index) first."
@@ -562,7 +555,7 @@ def load(path: str | Path) -> Map | Bridge:
 
 
 def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
-    """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
+    """Return the squared norms of rows, (m,), or that of one row, and the smallest and the largest."""
     if len(rows) == 1:  # without the microseconds that reductions take
         square = rows[0].dot(rows[0])
         return square, square, square

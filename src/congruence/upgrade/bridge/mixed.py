@@ -58,19 +58,14 @@ def search_mixed(
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
         Queries in the new model.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, in any form that ``Bridge.search`` accepts. If both have ids, an item that is in both counts
-        as new.
-    modality : str, optional
-        Modality of the queries, as for ``Bridge.transform``.
+        The two parts, as for ``Bridge.search``. If both have ids, an item that is in both counts as new.
     merge : {"standardize", "none"}, default="standardize"
         "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by
         their standard deviation. "none": compare the cosines of the two models directly.
     background : tuple of array_like, shapes (b, d_old) and (b', d_new), optional
-        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have
-        similar content, e.g. if the migration is in random order. If it is ordered by date or topic, pass the same
-        items in both models. Required for a part that searches by itself.
-    random_state : int, default=0
-        Random seed of these rows.
+        Rows to standardize by; required for a part that searches by itself. By default up to 1,000 random rows of each
+        part, which is right if both have similar content. If the migration is ordered by date or topic, pass the same
+        items in both models.
 
     Examples
     --------

@@ -73,11 +73,7 @@ def find(
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the n nearest rows in an index of any kind; return scores, largest first, and ids, shapes (m, n).
-
-    ``vectors`` (m, d) are bridged queries, ``bank`` (b, d) those of the correction, by default the same, and
-    ``source_dim`` is the width of the queries' model, for error messages.
-    """
+    """Return scores, largest first, and ids, (m, n), of the n rows nearest to bridged queries in an index of any kind."""
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or hubness is not None or bank is not None:
@@ -133,7 +129,6 @@ def _nearest(
     correction: Hubness | None,
     bank: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the scores of the n nearest rows."""
     if correction is None:
         if bank is not None:
             raise ParameterError("A bank is used only with hubness.", "Pass `hubness=…`, or leave it out.")
@@ -164,11 +159,7 @@ def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: st
 def rerank_rows(
     queries: np.ndarray, scores: np.ndarray, ids: np.ndarray, rerank: RowsLike | Embeddings | Lookup, k: int
 ) -> SearchResult:
-    """Rank candidates (m, c) by their cosine with the queries (m, d) in the new model.
-
-    A row of NaN, None from a callable, and an id that embeddings do not have mean that there is no vector: these
-    candidates come last, in the order and with the scores of the first stage.
-    """
+    """Rank candidates (m, c) by their cosine with the queries in the new model; those without a vector come last."""
     take = min(k, ids.shape[1])
     lookup = _lookup(rerank, queries.shape[1])
     out_scores, out_ids = np.empty((len(ids), take)), np.empty((len(ids), take), dtype=ids.dtype)

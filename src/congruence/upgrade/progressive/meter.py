@@ -109,11 +109,7 @@ def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, ext
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
-    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0.
-
-    Lugannani and Rice (1980), "Saddle point approximation for the distribution of the sum of independent random
-    variables".
-    """
+    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0 (Lugannani and Rice 1980, saddlepoint)."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 

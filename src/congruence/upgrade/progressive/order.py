@@ -42,7 +42,6 @@ Order = Callable[[View], np.ndarray]
 
 
 def _by_random(view: View) -> np.ndarray:
-    """Random scores."""
     return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
 
 
@@ -101,9 +100,8 @@ BY_TEXTS = tuple(name for name, entry in _TABLE.items() if entry.needs_texts)
 
 
 def take_in_order(scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int) -> np.ndarray:
-    """Return the first ``n`` eligible rows in order; ``free`` rows among them, the meter's, do not count.
-
-    The new vectors of the meter's rows are requested anyway.
+    """Return the first ``n`` eligible rows in order; ``free`` ones, the meter's, which are encoded anyway, do not
+    count.
     """
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]

@@ -194,7 +194,6 @@ class Progressive:
         self.history_: list[Reading] = []
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the store, shape (b, d_old), float32."""
         return np.asarray(self._old.take(rows)[1], np.float32)
 
     def unit_rows(self, rows: np.ndarray) -> np.ndarray:
@@ -272,10 +271,7 @@ class Progressive:
         return np.concatenate([random, selected])
 
     def _pool(self, least: int) -> np.ndarray:
-        """Return the rows from which the order chooses: all that it may take or, of many, random ones.
-
-        It does not depend on which rows are the meter's. With weights, half of it are the rows of the most weight.
-        """
+        """Return the rows from which the order chooses: all that it may take or, of many, random and heavy ones."""
         rows, most = np.flatnonzero(self.states.eligible), max(POOL, least)
         if len(rows) <= most:
             return rows
@@ -392,11 +388,9 @@ class Progressive:
         return out
 
     def _blocks(self, n: int) -> Iterator[slice]:
-        """Divide this many rows into blocks of which a few copies in float64 fit into memory."""
         return blocks(n, 8 * 4 * max(self._old.dim, self.new_vectors.width))
 
     def _find(self, names: np.ndarray) -> np.ndarray:
-        """Return the row of each id."""
         rows = id_rows(self.ids, names)
         if len(unknown := np.flatnonzero(rows < 0)):
             raise IdError(
@@ -624,10 +618,7 @@ class Progressive:
         folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan from the arrays and the facts of a state that ``write`` wrote to a folder; see ``load``.
-
-        Raises CorruptFileError if the state is damaged, or of another store, map or texts.
-        """
+        """Resume a plan from arrays and facts that ``write`` wrote to a folder; CorruptFileError if they do not fit."""
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
             raise ParameterError(

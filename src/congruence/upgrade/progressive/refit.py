@@ -180,11 +180,7 @@ class Refit:
         return out
 
     def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
-        """Fit the correction on ``n`` re-embedded rows, given in blocks.
-
-        The kind of map and its penalty are chosen if ``choose`` is set and there are enough random rows; otherwise
-        those of ``last`` are kept, which is returned if there are too few rows.
-        """
+        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty."""
         if n < FEWEST:
             return last
         training, drawn = Training(n, self.kinds[-2:][0]), 0
@@ -217,7 +213,6 @@ class Refit:
         return MapTerms(rows, self.texts.mix(scores), known, start)
 
     def _candidates(self, solve: Solver) -> list[dict[str, Solved]]:
-        """Return the regressions by kind that are compared, for each penalty."""
         kinds = self.kinds[-2:]
         by_kind = [solve(kind, [ridge * self.size for ridge in RIDGES]) for kind in kinds]
         return [dict(zip(kinds, solved, strict=True)) for solved in zip(*by_kind, strict=True)]

@@ -150,5 +150,4 @@ def overlap(ours: np.ndarray, theirs: np.ndarray, texts: np.ndarray, k: int) -> 
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
-    """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
