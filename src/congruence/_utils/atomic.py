@@ -47,14 +47,12 @@ def atomic_path(
 ) -> Iterator[Path]:
     """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
-    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
-    must not be replaced (``why_foreign``); without ``foreign``, only an empty folder is replaced. With
-    ``directory``, the temporary path is a folder; otherwise the block must write a file there. ``part``: the file is
-    one of very many of an output that is not complete: leftovers are not looked for, and it is not reported.
+    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None; without ``foreign``, only an
+    empty folder. With ``directory``, the temporary path is a folder; else the block must write a file there. ``part``:
+    one of very many files of an incomplete output, for which leftovers are not looked for, and nothing is reported.
 
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
-    or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
-    (see ``find_copy``).
+    or new copy exists at all times: at ``path`` or at ``backup_of(path)`` (see ``find_copy``).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -101,15 +99,14 @@ def check_output(
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            size = len(os.fsencode(path.name))
-            name = f"{path.name[:20]}…{path.name[-20:]}"
+            size, name = len(os.fsencode(path.name)), f"{path.name[:20]}…{path.name[-20:]}"
             problem = f"Got an output name of {size} bytes ({name}); expected at most {_MAX_NAME_BYTES}."
             raise FileError(problem, "Pass a shorter path.") from None
         _check_parent(path)
         return
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
-        tests = {"folder": stat.S_ISDIR, "link": stat.S_ISLNK, "file": stat.S_ISREG}
-        kind = next((kind for kind, test in tests.items() if test(mode)), "device, pipe or socket")
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFREG: "file"}
+        kind = kinds.get(stat.S_IFMT(mode), "device, pipe or socket")
         expected = "a free path" if directory else "the path of a file" if kind == "folder" else "a free path or a file"
         raise OutputExistsError(f"Got a {kind} at {path}; expected {expected}.", "Pass another path.")
     why = None
@@ -144,10 +141,8 @@ def why_foreign(
     """Return why a folder is not wholly this library's, as the end of a clause "which …"; ``marks`` is as in
     ``has_marker``.
     """
-    others = sorted(
-        entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
-    )
-    if others:
+    own = {entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False) and holds(entry.name)}
+    if others := sorted({*os.listdir(folder)} - own):
         return f"contains files that do not belong to {what} ({', '.join(others[:3])})"
     if not has_marker(folder / marker, marks):
         return f"contains no {marker} that identifies it as {what}"
@@ -317,21 +312,20 @@ def _is_running(process: int) -> bool:
 
 # ------------------------------------------------------------------ renames
 #
-# Renames that never replace an existing target, and exchanges of two names, are a single system call where the system
-# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a
-# hard link, or an empty file that claims the name first, protects an existing target.
+# Renames that never replace an existing target, and exchanges of two names, are a single system call on Linux
+# (renameat2). Other systems, network drives and old file systems have none; there a hard link, or an empty file that
+# claims the name first, protects an existing target.
 
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
-#: Flags by platform: (never replace, exchange).
-_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
-_AT_FDCWD = -100
+#: Flags of renameat2, and its handle of the present folder.
+_NEVER_REPLACE, _EXCHANGE, _AT_FDCWD = 1, 2, -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
     """Rename without replacing an existing target; of several concurrent renames to one, one succeeds."""
-    if _call(source, target, 0):
+    if _call(source, target, _NEVER_REPLACE):
         return
     if os.name == "nt":  # os.rename never replaces a target on Windows
         os.rename(source, target)
@@ -343,7 +337,7 @@ def rename_exclusive(source: Path, target: Path) -> None:
 
 def exchange(first: Path, second: Path) -> bool:
     """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
-    return _call(first, second, 1)
+    return _call(first, second, _EXCHANGE)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
@@ -377,11 +371,12 @@ def _rename_file(source: Path, target: Path) -> None:
 
 
 def _call(source: Path, target: Path, flag: int) -> bool:
-    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported."""
+    """Make the system call; return False if it is not supported."""
     function = _find_call()
     if function is None:
         return False
-    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][flag]) == 0:
+    here = ctypes.c_int(_AT_FDCWD)
+    if function(here, os.fsencode(source), here, os.fsencode(target), flag) == 0:
         return True
     number = ctypes.get_errno()
     if number in _UNSUPPORTED:
@@ -390,16 +385,8 @@ def _call(source: Path, target: Path, flag: int) -> bool:
 
 
 @cache
-def _find_call() -> Callable[[bytes, bytes, int], int] | None:
-    if sys.platform not in _FLAGS:
-        return None
-    library = ctypes.CDLL(None, use_errno=True)
-    if sys.platform == "darwin":
-        return lambda source, target, flag: int(library.renamex_np(source, target, ctypes.c_uint(flag)))
-    if not hasattr(library, "renameat2"):  # glibc before 2.28
-        return None
-    here = ctypes.c_int(_AT_FDCWD)
-    return lambda source, target, flag: int(library.renameat2(here, source, here, target, ctypes.c_uint(flag)))
+def _find_call() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
 
 
 # ------------------------------------------------------------------ locks

@@ -197,11 +197,10 @@ def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
     """Return a frame of numeric columns, or of one column of vectors, as an array."""
     other = [label for label, dtype in frame.dtypes.items() if not pandas.api.types.is_numeric_dtype(dtype)]
     if not other:
-        kinds = [getattr(dtype, "numpy_dtype", None) for dtype in frame.dtypes]
-        if all(kind is None for kind in kinds):
+        if not any(hasattr(dtype, "numpy_dtype") for dtype in frame.dtypes):
             return np.asarray(frame)
         # pandas' nullable types: a missing value becomes NaN, which is rejected later.
-        dtype = np.result_type(*(own if kind is None else kind for kind, own in zip(kinds, frame.dtypes, strict=True)))
+        dtype = np.result_type(*(getattr(dtype, "numpy_dtype", dtype) for dtype in frame.dtypes))
         return frame.to_numpy(dtype=dtype if dtype.kind == "f" else np.float64, na_value=np.nan)
     vectors = _vector_columns(frame) if frame.columns.is_unique else []
     if len(vectors) == frame.shape[1] == 1:
@@ -236,7 +235,7 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     index = X.index
     if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1) and not default:
         return None
-    why = ""
+    why = None
     if isinstance(index, pandas.MultiIndex):
         why = f"of {index.nlevels} levels"
     elif index.hasnans:

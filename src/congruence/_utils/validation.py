@@ -155,7 +155,7 @@ def as_matrix(
 
 
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X``, (n, d), checked as in ``as_matrix``, with zero rows allowed; a tensor keeps its device and graph."""
+    """Return ``X``, (n, d), checked as in ``as_matrix``, zero rows allowed; a tensor keeps its device and graph."""
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()

@@ -502,7 +502,7 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 def draw_layers(
     data: dict[str, Any], ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True
 ) -> Axes:
-    """Draw the scores of all pairs of layers as a heat map, with a frame around the best; color shows the lead over chance.
+    """Draw the scores of all pairs of layers as a heat map, with a frame around the best; color is lead over chance.
 
     ``data``: that of ``congruence.compare.layers.LayerComparison.to_dict``, and ``strength`` of each cell's color.
     """
@@ -658,7 +658,7 @@ def _draw_curves(
 
 
 def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw both recalls of each task as bars, with chance as dashed lines; of many tasks, only the first and the last."""
+    """Draw both recalls of each task as bars, with chance as dashed lines; of many tasks, the first and the last."""
     rows, chances = data["rows"], data["chance"]
     rows = rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
     height = 24 + 16 * (1 + (data["options"] is not None))  # of a task: its name, and one or two bars

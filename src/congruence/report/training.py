@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from congruence._utils.typing import Labels, RowsLike
-    from congruence.maps import Map
+
+
+#: Directions of retrieval.
+_WAYS = ("source_to_target", "target_to_source")
 
 
 def summarize_training(
@@ -89,7 +92,7 @@ def summarize_training(
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
         )
-    _check_options(negatives, groups, tasks, texts, items, pictures)
+    _check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
     check_positive(options, "options", integer=True)
     check_positive(examples, "examples", zero=True, integer=True)
     for rows, side in ((images, "source"), (captions, "target")):
@@ -174,23 +177,19 @@ def _same_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
 
 
 def _check_options(
-    negatives: object,
-    groups: object,
-    tasks: object,
-    texts: object,
-    items: object,
-    pictures: str | Path | Mapping[str, Any] | None,
+    negatives: object, described: Mapping[str, object], items: object, pictures: str | Path | Mapping[str, Any] | None
 ) -> None:
-    if items is not None:
-        for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
-            if value is not None:
-                raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
+    """Refuse descriptions of the rows that contradict each other; ``described``: groups, tasks and texts."""
+    given = {name for name, value in described.items() if value is not None}
+    if items is not None and given:
+        name = min(given)
+        raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
     if negatives is None:
-        for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
-            if value is not None:
-                raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
+        needing = {**described, "groups": None, "items": items, "pictures": pictures}
+        for name in (name for name, value in needing.items() if value is not None):
+            raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
-        if groups is None and items is None:
+        if "groups" not in given and items is None:
             raise ParameterError("Got pictures without the names of the images.", "Pass them as `groups=…`.")
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
@@ -222,17 +221,15 @@ def _nouns(mapping: HeadsMap) -> dict[str, str]:
 
 def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
     """Measure recall at k in both directions; identical rows of a side, which would fill several places, count once."""
-    sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
-    source, target = (data.groups[rows] for rows in sides)
-    scores = recalls(V[sides[0]], T[sides[1]], source, target)
+    first = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
+    source, target = (data.groups[rows] for rows in first)
+    scores = recalls(V[first[0]], T[first[1]], source, target)
     rows = []
-    for k in (1, 5, 10):
-        if f"mean@{k}" in scores:
-            row: dict[str, object] = {"k": k}
-            for way, queries, gallery in (("source_to_target", source, target), ("target_to_source", target, source)):
-                row[way] = scores[f"{way}@{k}"]
-                row[f"{way}_chance"] = chance_recall(queries, gallery, k)
-            rows.append(row)
+    for k in (k for k in (1, 5, 10) if f"mean@{k}" in scores):
+        row: dict[str, object] = {"k": k}
+        for way, queries, gallery in zip(_WAYS, (source, target), (target, source), strict=True):
+            row |= {way: scores[f"{way}@{k}"], f"{way}_chance": chance_recall(queries, gallery, k)}
+        rows.append(row)
     return {"rows": rows, "source": len(source), "target": len(target), "groups": len(np.unique(data.groups))}
 
 
@@ -243,10 +240,7 @@ def _verdict(
     unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]
     if by_task is None:
-        forth, back = (
-            f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})"
-            for way in ("source_to_target", "target_to_source")
-        )
+        forth, back = (f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})" for way in _WAYS)
         sentence = (
             f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of "
             f"{between['target']:,} in {forth} of cases, and {_with_article(nouns['target'])} its own "
@@ -256,13 +250,11 @@ def _verdict(
     total = [row for row in by_task["rows"] if not row["part"]][-1]
     chance, k = by_task["chance"], by_task["wrong"]
     low, high = by_task["low"], by_task["high"]
-    level, interval = "", ""
+    level, interval, among = "", "", ""
     if low is not None:
         level = "passes" if low > chance["binary"] else "fails" if high < chance["binary"] else "partial"
-        interval = f"; 95 % interval {low:.1%} to {high:.1%}"
-    if level == "partial":
-        interval += ", which includes chance"
-    among = ""
+        includes = ", which includes chance" if level == "partial" else ""
+        interval = f"; 95 % interval {low:.1%} to {high:.1%}{includes}"
     if total["choice"] is not None:
         among = f", and {total['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
     sentence = (
@@ -313,7 +305,7 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
     out = [
         ["Source", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
         ["Target", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
-        ["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method],
+        ["Method", method + (f", loss {parameters['loss']}" if "loss" in parameters else "")],
         ["Widths, to the joint space", " → ".join(widths)],
     ]
     for side in ("source", "target"):
@@ -344,12 +336,10 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
 
 def _teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
     """Return the recalls of the linear teacher on the training's test rows, by k."""
-    scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
-    return {
-        k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
-        for k in (1, 5, 10)
-        if all(f"teacher_test_{way}@{k}" in scores for way in ways)
-    }
+    scores = mapping.scores_
+    names = {k: {way: f"teacher_test_{way}@{k}" for way in _WAYS} for k in (1, 5, 10)}
+    known = {k: named for k, named in names.items() if all(name in scores for name in named.values())}
+    return {k: {way: float(scores[name]) for way, name in named.items()} for k, named in known.items()}
 
 
 def _list(value: object) -> list[object]:
@@ -503,7 +493,7 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
 
 def _sugarcrepe_rows(
     choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
-) -> tuple[list[dict[str, object]], str | None]:
+) -> tuple[list[dict[str, Any]], str | None]:
     """Return SugarCrepe's tasks, with a last row for all items, and a note if captions for ``choice`` are too few."""
     sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
     try:
@@ -511,18 +501,16 @@ def _sugarcrepe_rows(
     except TooFewAnchorsError:
         recalls = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    lines: list[dict[str, Any]] = [
-        {"task": line.task, "n": line.n, "binary": line.binary, "choice": None if note else line.choice}
-        | {"ties": line.ties, "part": ", " in line.task}
-        for line in recalls
-    ]
+    lines: list[dict[str, Any]] = []
+    for line in recalls:
+        values = {name: getattr(line, name) for name in ("task", "n", "binary", "choice", "ties")}
+        lines.append({**values, "part": ", " in line.task} | ({"choice": None} if note else {}))
     tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
     if len(tasks) > 1:
         n = sum(line["n"] for line in tasks)
-        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "part": False}
-        for name in ("binary", "choice"):
-            unknown = note and name == "choice"
-            total[name] = None if unknown else sum(line["n"] * line[name] for line in tasks) / n
+        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "choice": None, "part": False}
+        for name in ("binary",) if note else ("binary", "choice"):
+            total[name] = sum(line["n"] * line[name] for line in tasks) / n
         lines.append(total)
     return lines, note
 
@@ -576,29 +564,21 @@ def examples_of(
     used: set[str] = set()
     out: list[dict[str, object]] = []
     for kind, rows in ranked.items():
-        shown = 0
+        before = len(used)
         for row in rows.tolist():
             image = str(choices.groups[row])
-            if shown == count or image in used:
+            if len(used) == before + count or image in used:
                 continue
             used.add(image)
-            shown += 1
-            caption = other = None
+            example: dict[str, object] = {"kind": kind, "name": str(choices.names[row]), "image": image}
+            example["task"] = None if choices.tasks is None else str(choices.tasks[row])
+            example["picture"] = None if pictures is None else thumbnail(pictures, image)
+            example |= {"cosine": float(right[row]), "cosine_wrong": float(wrong[row, nearest[row]])}
+            example |= {"caption": None, "wrong": None}
             if choices.texts is not None:
                 caption, other = str(choices.texts[0][row]), str(choices.texts[1][row, nearest[row]])
-            out.append(
-                {
-                    "kind": kind,
-                    "name": str(choices.names[row]),
-                    "image": image,
-                    "task": None if choices.tasks is None else str(choices.tasks[row]),
-                    "picture": None if pictures is None else thumbnail(pictures, image),
-                    "caption": caption,
-                    "wrong": None if caption is None or other is None else changed(caption, other),
-                    "cosine": float(right[row]),
-                    "cosine_wrong": float(wrong[row, nearest[row]]),
-                }
-            )
+                example |= {"caption": caption, "wrong": changed(caption, other)}
+            out.append(example)
     return out
 
 

@@ -73,7 +73,7 @@ def find(
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores, largest first, and ids, (m, n), of the n rows nearest to bridged queries in an index of any kind."""
+    """Return scores, largest first, and ids, (m, n), of the n rows of an index nearest to bridged queries."""
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or hubness is not None or bank is not None:
