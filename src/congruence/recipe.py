@@ -68,23 +68,19 @@ class Recipe:
     - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
       ids, otherwise by position.
     - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
-    - ``validation``: Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files
-      of other pairs; 0 for none. By default 0.1, for JAM 0.15, for ``self_trained``, which uses folds, 0.
-    - ``test``: Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By
-      default 0, for JAM 0.15.
-    - ``keep_pairs``: Train on this many of the remaining pairs; the others lose their partner and join the unpaired
-      rows. Use it to find out how many pairs are needed.
+    - ``validation``, ``test``: Pairs for validation, and for a final test that no choice sees: a share of all pairs
+      (below 1), a number of pairs to hold out, or files of other pairs. By default 0.1 and 0; for JAM 0.15 each; 0 for
+      ``self_trained``, which uses folds.
+    - ``keep_pairs``: Train on this many of the remaining pairs; the others become unpaired rows.
     - ``overlap``: With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool
-      too. By default 0: only one side of each pair that is not kept is used, as with data that were never paired; 1
-      uses both sides of each.
-    - ``parameters``: Parameters of the method.
-    - ``grid``: Values of parameters to choose among, by retrieval on the validation pairs.
+      too. By default 0: one side of each pair that is not kept is used, as with data that were never paired.
+    - ``parameters``, ``grid``: Parameters of the method, and values to choose among by retrieval of validation pairs.
     - ``seed``: Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     - ``groups``: Which pairs stay in the same part of the split, and count as hits for each other in retrieval:
       ``"identical"``, those with identical vectors on either side (``congruence.splits.duplicate_groups``);
       ``"none"``; or a file with one label, such as the image, per row of the target's file.
-    - ``negatives``: JAM: file of wrong captions, one or several for each row of the target.
-    - ``tasks``: JAM: file with the kind of each wrong caption, to report scores by kind.
+    - ``negatives``, ``tasks``: JAM: files of wrong captions, one or several for each row of the target, and of the kind
+      of each wrong caption, to report scores by kind.
     """
 
     method: str
@@ -449,12 +445,11 @@ def run_recipe(
 ) -> Run:
     """Read the files, hold out pairs, train, and score on pairs that were not used for choosing.
 
-    ``spaces`` are what is known about the models, and the files complete it; ``checkpoint`` is a folder with a
-    checkpoint for each point of the grid, from which an interrupted run resumes; ``callback`` is called with the
-    parameters and the validation score of each. The map's ``scores_`` hold the trials, the test scores (``test_…``)
-    and, for SOTAlign, those of its linear teacher on the same rows (``teacher_…``). Warns with DuplicateWarning if
-    there are pairs with identical vectors, which are kept in the same part of the split, and with TeacherWarning if the
-    heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs.
+    ``spaces`` are what is known about the models, completed by the files; ``checkpoint`` is a folder from which an
+    interrupted run resumes; ``callback`` is called with the parameters and the validation score of each point of the
+    grid. The map's ``scores_`` hold the trials, the test scores (``test_…``) and those of a linear teacher on the same
+    rows (``teacher_…``). Warns with DuplicateWarning if pairs have identical vectors, and with TeacherWarning if the
+    heads retrieve worse than their teacher.
     """
     all_items = items = _read_items(recipe, spaces)
     unpaired = [_read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]

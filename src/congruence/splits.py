@@ -24,10 +24,11 @@ CLASS_RATIO = 3
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that decides for each id, independently of the others, whether the item is held out. An id is held out
-    when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends neither on the order nor
-    on the number of items, so a map can store it and ``evaluate`` finds the same items in any file. Items of one group
-    are always on the same side: ids whose own hash would put them on the other are ``exceptions`` (hashes, ascending).
+    """A rule that decides for each id, independently of the others, whether the item is held out.
+
+    An id is held out when the 64-bit hash of the seed and the id's text is below ``threshold``, so a map can store the
+    rule, and ``evaluate`` finds the same items in any file. Items of one group are on the same side: ids whose own hash
+    would put them on the other are ``exceptions`` (hashes, ascending).
     """
 
     random_state: int
@@ -38,10 +39,10 @@ class Split:
     def choose(
         cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
     ) -> Split:
-        """Choose the rule that holds out a share (below 1) or an exact number of these ids. Items with equal labels in
-        ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all: groups are added as long
-        as they fit into the requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer
-        than two items or groups would be left to fit on.
+        """Choose the rule that holds out a share (below 1) or an exact number of these ids.
+
+        Items with equal labels in ``groups`` (n,) stay together: groups are added as long as they fit into the requested
+        number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer than two items or groups are left.
         """
         check_seed(random_state)
         n = len(ids)
@@ -107,10 +108,7 @@ class Split:
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
     def to_dict(self) -> dict[str, object]:
-        """Return the rule as plain data. The threshold is stored as text because JSON readers round large integers.
-        Exceptions, of which there may be thousands, are stored as the base64 encoding of their little-endian 64-bit
-        hashes.
-        """
+        """Return the rule as plain data: large integers, which JSON readers round, as text; exceptions as base64."""
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
             plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
@@ -132,12 +130,10 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
 def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     """Label groups of identical rows (n,), 0, 1, … in their order, so that copies of a training row are not held out.
 
-    Equal rows of the first side always form a group. Equal rows of a further side, paired by position, do so too,
-    unless that side describes classes rather than items, i.e. has at most a third as many different vectors as the
-    first; grouping by a class description would measure generalization to new classes. If the embeddings have
-    modalities, a text side is never the first when there is another. Each connected component has one label: two images
-    belong together if they share a caption. Rows are equal when all their numbers are; copies that differ by rounding
-    are not found. Time and memory are linear.
+    Equal rows of the first side form a group. Equal rows of a further side, paired by position, do so too, unless that
+    side describes classes rather than items, i.e. has at most a third as many different vectors as the first. A text
+    side is never the first when there is another. Each connected component has one label: two images belong together if
+    they share a caption. Copies that differ by rounding are not found. Time and memory are linear.
 
     >>> from congruence.splits import duplicate_groups
     >>> images, texts = [[1, 0], [1, 0], [0, 1], [2, 2]], [[1], [2], [2], [3]]
@@ -193,11 +189,10 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
 def unpaired_pools(
     source: Labels, target: Labels, overlap: float = 0.0, size: int | None = None, random_state: int | list[int] = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose rows for two unpaired pools such that a given share of their items is in both.
+    """Choose rows for two unpaired pools such that a share ``overlap`` of their items is in both, at most ``size`` in each.
 
-    How much unpaired rows help depends on this share: rows whose partner is in the other pool are not representative.
-    ``source`` and ``target`` name the item of each row; ``size`` is the largest number of items in a pool. Returns row
-    numbers in both, each in its own random order: of s items per pool, round(overlap · s) are in both.
+    How much unpaired rows help depends on it: rows whose partner is in the other pool are not representative. ``source``
+    and ``target`` name the item of each row; returned are row numbers in both, each in its own random order.
 
     >>> from congruence.splits import unpaired_pools
     >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)

@@ -67,15 +67,8 @@ class SystemInfo:
 
 
 def system_info(*, devices: bool = True) -> SystemInfo:
-    """Return versions, extras, threads, memory and devices of this installation.
+    """Return versions, extras, threads, memory and ``devices``, for which torch, if installed, is imported.
 
-    Parameters
-    ----------
-    devices : bool, default=True
-        List torch's devices, if torch is installed; importing it takes seconds.
-
-    Examples
-    --------
     >>> import congruence
     >>> facts = congruence.system_info(devices=False)
     >>> facts.version == congruence.__version__

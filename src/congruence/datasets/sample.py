@@ -41,11 +41,10 @@ _OTHER_NAMES = {"sample": "emoji"}
 def load_sample(name: str = "photos") -> Bundle:
     """Load a bundled sample: embeddings of the same images and texts by two models, ``source`` being the old one.
 
-    ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched by
-    the names of 100 classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions; each emoji is a
-    class (``examples/train_pair``). Both have the kinds ``"image"``, ``"text"`` (one row per class) and ``"prompt"``
-    (several texts per class); the emoji also have ``"edit"`` (captions in which only the class was edited). ``info``
-    holds the provenance, the scores of each model alone, licenses and attributions.
+    ``"photos"``: 1,500 photos of Caltech-101 and the names of 100 classes (``examples/train_photos``). ``"emoji"``:
+    1,595 emoji, each a class, and their captions (``examples/train_pair``). Both have the kinds ``"image"``, ``"text"``
+    (one row per class) and ``"prompt"`` (several texts per class); the emoji also ``"edit"`` (only the class is edited).
+    ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
 
     >>> from congruence.datasets import load_sample
     >>> photos = load_sample()

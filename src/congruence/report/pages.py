@@ -92,16 +92,10 @@ def render_migration(
 ) -> str:
     """Return a migration as one page.
 
-    Parameters
-    ----------
-    summary, reembedding : mapping
-        From ``congruence.Migration.summary`` or ``read_migration``, and from ``read_reembedding``.
-    searches : mapping, optional
-        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each its ``name``, ``note``
-        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows
-        (``text``, ``picture`` as data URI or None, ``wanted``).
-    licenses : sequence of str
-        Sentences for the page's footer.
+    ``summary`` is from ``congruence.Migration.summary`` or ``read_migration``, ``reembedding`` from
+    ``read_reembedding``. ``searches`` has ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``
+    (for each its ``name``, ``note`` and ``scores`` by measure) and ``examples``: ``text`` of a query, and for each step
+    its ``found`` rows (``text``, ``picture`` as data URI or None, ``wanted``). ``licenses`` are for the page's footer.
     """
     picture = reembedding and reembedding["picture"]
     return fill(

@@ -224,14 +224,9 @@ def support_of(name: str, kept: np.ndarray, surprise: np.ndarray) -> tuple[float
 def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike) -> float:
     """Return the factor by which scores of mapped rows are multiplied to compare with those of native rows.
 
-    The mean of the highest hundredth of the scores, which a search compares, is then that of native rows.
-
-    Parameters
-    ----------
-    queries : array_like, shape (m, d)
-        Queries in the new model.
-    mapped, native : array_like, shape (n, d)
-        The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
+    It gives the highest hundredth of the scores by queries (m, d) of the new model the mean of native rows. ``mapped``
+    and ``native`` (n, d) are the same random rows, mapped from old vectors that the map was not fitted on, and encoded
+    by the new model.
     """
     sides = {"queries": queries, "mapped": mapped, "native": native}
     Q, Z, Y = (normalize_rows(as_matrix(rows, name), dtype=np.float64) for name, rows in sides.items())

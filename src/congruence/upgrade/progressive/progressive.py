@@ -222,17 +222,10 @@ class Progressive:
     ) -> Iterator[np.ndarray]:
         """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
 
-        Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are
-        requested again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that
-        were re-embedded earlier.
-
-        Parameters
-        ----------
-        until : float, optional
-            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
-            the estimate) reaches this value.
-        metric : str, default="agreement"
-            A key of ``Reading.store``; without texts, ``"cosine"`` replaces the default.
+        Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are requested
+        again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that were re-embedded
+        earlier. ``until``: stop when the lower end of the interval for the store's ``metric``, a key of ``Reading.store``
+        (not the estimate) reaches this value; without texts, ``"cosine"`` replaces the default metric.
         """
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
@@ -519,18 +512,10 @@ class Progressive:
         rate: float | None = None,
         price: float | None = None,
     ) -> Forecast:
-        """Forecast what further re-embedding gains and costs, and whether it can reach a target.
+        """Forecast what ``further`` shares of the store re-embedded gain and cost, and whether this can reach a target.
 
-        Parameters
-        ----------
-        target : float, default=0.99
-            Target value of ``metric``; with labels, as a share of the new model's accuracy.
-        metric : str, optional
-            "accuracy" (the default with labels), "agreement" (the default with texts), or "overlap@k".
-        further : sequence of float
-            Shares of the store for which to forecast.
-        rate, price : float, optional
-            Rows encoded per minute, and price per row.
+        ``target`` is that of ``metric``: "accuracy" (the default with labels), as a share of the new model's, "agreement"
+        (the default with texts), or "overlap@k". ``rate``: rows encoded per minute; ``price``: price per row.
         """
         for name, value in {"target": target, "rate": rate, "price": price}.items():
             if value is not None:
