@@ -41,8 +41,9 @@ class Split:
     ) -> Split:
         """Choose the rule that holds out a share (below 1) or an exact number of these ids.
 
-        Items with equal labels in ``groups`` (n,) stay together: groups are added as long as they fit into the requested
-        number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer than two items or groups are left.
+        Items with equal labels in ``groups`` (n,) stay together: groups are added as long as they fit into the
+        requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer than two items or
+        groups are left.
         """
         check_seed(random_state)
         n = len(ids)
@@ -189,10 +190,10 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
 def unpaired_pools(
     source: Labels, target: Labels, overlap: float = 0.0, size: int | None = None, random_state: int | list[int] = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose rows for two unpaired pools such that a share ``overlap`` of their items is in both, at most ``size`` in each.
+    """Choose rows for two unpaired pools such that a share ``overlap`` of their items, at most ``size``, is in both.
 
-    How much unpaired rows help depends on it: rows whose partner is in the other pool are not representative. ``source``
-    and ``target`` name the item of each row; returned are row numbers in both, each in its own random order.
+    How much unpaired rows help depends on it: rows whose partner is in the other pool are not representative.
+    ``source`` and ``target`` name the item of each row; returned are row numbers in both, each in random order.
 
     >>> from congruence.splits import unpaired_pools
     >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)

@@ -51,7 +51,8 @@ def rigid_problem(
 ) -> RigidProblem:
     """Generate rows related by a rotation, two means and Gaussian noise of standard deviation ``noise`` on the target.
 
-    Column k of the source has standard deviation (k + 1)^-decay, and zero from ``rank`` on; ``offset`` scales the means.
+    Column k of the source has standard deviation (k + 1)^-decay, and zero from ``rank`` on; ``offset`` scales the
+    means.
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
@@ -71,9 +72,9 @@ def rigid_problem(
 
 @dataclass(frozen=True)
 class DualProblem:
-    """Images and texts in two dual encoders: F (n, d_source), F_target (n, d_target), G (m, d_source), G_target (m, d_target).
+    """Images F (n, d_source), F_target (n, d_target) and texts G, G_target (m, …) in two dual encoders, as unit rows.
 
-    All are unit rows. Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
+    Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
     """
 
     F: np.ndarray
@@ -273,8 +274,8 @@ def upgrade_problem(
 ) -> UpgradeProblem:
     """Generate two dual encoders of the same items.
 
-    An item is a concept: a Gaussian vector around the center of its class, with standard deviations proportional to
-    (k + 1)^-decay. For images and texts separately, each encoder adds noise and an offset, and scales rows to unit norm.
+    An item is a concept: a Gaussian vector around the center of its class, with standard deviations proportional to (k
+    + 1)^-decay. For images and texts separately, each encoder adds noise and an offset, and scales rows to unit norm.
 
     Parameters
     ----------

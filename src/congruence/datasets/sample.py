@@ -43,8 +43,8 @@ def load_sample(name: str = "photos") -> Bundle:
 
     ``"photos"``: 1,500 photos of Caltech-101 and the names of 100 classes (``examples/train_photos``). ``"emoji"``:
     1,595 emoji, each a class, and their captions (``examples/train_pair``). Both have the kinds ``"image"``, ``"text"``
-    (one row per class) and ``"prompt"`` (several texts per class); the emoji also ``"edit"`` (only the class is edited).
-    ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
+    (one row per class) and ``"prompt"`` (several texts per class); the emoji also ``"edit"`` (only the class is
+    edited). ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
 
     >>> from congruence.datasets import load_sample
     >>> photos = load_sample()

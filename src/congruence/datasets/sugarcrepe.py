@@ -48,10 +48,10 @@ class SugarCrepe:
         return SugarCrepe(**{name: column[rows] for name, column in vars(self).items()})
 
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
-        """Return two parts of the items such that no image is in both, the first with the share ``train`` of the images.
+        """Return two parts of the items such that no image is in both, the first with the share ``train`` of images.
 
-        For JAM's 70–15–15 split (Yoon, Yue and Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7, seed)``
-        and ``validation, test = rest.split_by_image(0.5, seed)``.
+        For JAM's 70–15–15 split (Yoon, Yue and Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7)`` and
+        ``validation, test = rest.split_by_image(0.5)``.
         """
         check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:

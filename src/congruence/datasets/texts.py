@@ -17,8 +17,8 @@ def anchor_texts(n: int | None = None) -> list[str]:
     """Return the first n of 4,000 short English texts about everyday things, whose beginnings cover much variance.
 
     A map between two dual encoders can be fitted on their text towers' vectors of these (docs/anchors.md). Made by
-    ``examples/anchor_texts``, in the public domain (CC0 1.0); ordered by ``congruence.linalg.selection.greedy_variance``
-    on embeddings by all-MiniLM-L6-v2, which is not a CLIP model.
+    ``examples/anchor_texts``, in the public domain (CC0 1.0); ordered by
+    ``congruence.linalg.selection.greedy_variance`` on embeddings by all-MiniLM-L6-v2, which is not a CLIP model.
 
     >>> from congruence.datasets import anchor_texts
     >>> len(anchor_texts()), len(set(anchor_texts(1000)))

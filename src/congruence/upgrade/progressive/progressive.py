@@ -222,10 +222,11 @@ class Progressive:
     ) -> Iterator[np.ndarray]:
         """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
 
-        Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are requested
-        again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that were re-embedded
-        earlier. ``until``: stop when the lower end of the interval for the store's ``metric``, a key of ``Reading.store``
-        (not the estimate) reaches this value; without texts, ``"cosine"`` replaces the default metric.
+        Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are
+        requested again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that
+        were re-embedded earlier. ``until``: stop when the lower end of the interval for the store's ``metric``, a key
+        of ``Reading.store`` (not the estimate) reaches this value; without texts, ``"cosine"`` replaces the default
+        metric.
         """
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
@@ -512,10 +513,11 @@ class Progressive:
         rate: float | None = None,
         price: float | None = None,
     ) -> Forecast:
-        """Forecast what ``further`` shares of the store re-embedded gain and cost, and whether this can reach a target.
+        """Forecast what ``further`` shares of the store re-embedded gain and cost, and whether a target is reached.
 
-        ``target`` is that of ``metric``: "accuracy" (the default with labels), as a share of the new model's, "agreement"
-        (the default with texts), or "overlap@k". ``rate``: rows encoded per minute; ``price``: price per row.
+        ``target`` is that of ``metric``: "accuracy" (the default with labels), as a share of the new model's,
+        "agreement" (the default with texts), or "overlap@k". ``rate``: rows encoded per minute; ``price``: price per
+        row.
         """
         for name, value in {"target": target, "rate": rate, "price": price}.items():
             if value is not None:
