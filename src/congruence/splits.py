@@ -50,12 +50,8 @@ class Split:
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2.", "Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
-            raise ParameterError(
-                argument="holdout",
-                got=holdout,
-                expected="a share below 1 or a whole number of items",
-                fix="Pass `holdout=0.2`, for example.",
-            )
+            expected, fix = "a share below 1 or a whole number of items", "Pass `holdout=0.2`, for example."
+            raise ParameterError(argument="holdout", got=holdout, expected=expected, fix=fix)
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
             raise TooFewAnchorsError(
@@ -148,11 +144,8 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     for array in arrays[1:]:
         check_same_rows(n, len(array))
     counts = [len(np.unique(side)) for side in labels]
-    joining = [
-        side
-        for i, (side, count) in enumerate(zip(labels, counts, strict=True))
-        if count < n and (not i or count * CLASS_RATIO > counts[0])
-    ]
+    most_alike = [0, *[counts[0] / CLASS_RATIO] * (len(labels) - 1)]  # fewer different vectors describe classes
+    joining = [side for side, count, least in zip(labels, counts, most_alike, strict=True) if least < count < n]
     if len(joining) < 2:
         codes = joining[0] if joining else np.arange(n)
     else:  # a graph whose nodes are the rows and the different vectors of each side
@@ -175,15 +168,13 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
     if not len(many):
         return None
     counts = {"rows": int(many.sum()), "groups": len(many)}
-    warnings.warn(
-        DuplicateWarning(
-            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either "
-            "side; expected each item once.",
-            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass "
-            "`groups=None` to split row by row.",
-        ),
-        stacklevel=stacklevel + 1,
+    problem = (
+        f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected "
+        "each item once."
     )
+    kept = f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together."
+    warning = DuplicateWarning(problem, f"{kept} Pass `groups=None` to split row by row.")
+    warnings.warn(warning, stacklevel=stacklevel + 1)
     return counts
 
 
@@ -201,9 +192,8 @@ def unpaired_pools(
     (60, 60, 30)
     """
     if not (np.isfinite(overlap) and 0 <= overlap <= 1):
-        raise ParameterError(
-            argument="overlap", got=overlap, expected="a share between 0 and 1", fix="Pass `overlap=0.0`, for example."
-        )
+        expected, fix = "a share between 0 and 1", "Pass `overlap=0.0`, for example."
+        raise ParameterError(argument="overlap", got=overlap, expected=expected, fix=fix)
     if size is not None:
         check_positive(size, "size", integer=True)
     sides = [np.asarray(side) for side in (source, target)]

@@ -25,13 +25,16 @@ class RigidProblem:
     target_mean: np.ndarray
 
 
+def _generator(random_state: int | None) -> np.random.Generator:
+    return np.random.default_rng(None if random_state is None else check_seed(random_state))
+
+
 def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
     """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure); see Mezzadri (2007), §5.
 
     Its rows are orthonormal if d_source ≤ d_target (by default equal), else its columns.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     tall = rng.standard_normal((max(d_source, d_target), min(d_source, d_target)))
     q, r = np.linalg.qr(tall)
     q = q * np.sign(np.diag(r))  # without the signs the draw is not uniform
@@ -54,8 +57,7 @@ def rigid_problem(
     Column k of the source has standard deviation (k + 1)^-decay, and zero from ``rank`` on; ``offset`` scales the
     means.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
     basis = random_rotation(d_source, random_state=int(rng.integers(2**31)))
     scale = np.arange(1, d_source + 1, dtype=float) ** -decay
@@ -101,8 +103,7 @@ def dual_problem(
     through which target rows pass. ``rank`` is the dimension of the span of the images: the texts of both models agree
     within that span only, and outside do not affect the kernels. ``d_target`` is at least ``d_source``.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
 
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
     span = random_rotation(rank or d_source, d_source, random_state=int(rng.integers(2**31)))
@@ -192,15 +193,11 @@ def unimodal_problem(
     >>> bool(np.allclose(cosines, 1, atol=1e-5))
     True
     """
-    d_target = d_source if d_target is None else d_target
+    d_target = d_target or d_source
     if latent >= min(d_source, d_target):
-        raise ParameterError(
-            argument="latent",
-            got=latent,
-            expected=f"less than both widths, {d_source} and {d_target}",
-            fix="Pass a smaller `latent=…`.",
-        )
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+        expected = f"less than both widths, {d_source} and {d_target}"
+        raise ParameterError(argument="latent", got=latent, expected=expected, fix="Pass a smaller `latent=…`.")
+    rng = _generator(random_state)
 
     def spectrum(k: int) -> np.ndarray:
         scale = np.arange(1, k + 1, dtype=float) ** -decay
@@ -228,9 +225,7 @@ def unimodal_problem(
         X = z @ frame + variation @ outside + mean * (offset / np.linalg.norm(mean))
         rows.append(np.asarray(normalize_rows(X), np.float32))
         frames.append(frame)
-    return UnimodalProblem(
-        rows[0], rows[1], Z.astype(np.float32), labels, np.repeat(labels, captions), source, frames[0], frames[1]
-    )
+    return UnimodalProblem(*rows, Z.astype(np.float32), labels, np.repeat(labels, captions), source, *frames)
 
 
 def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
@@ -291,8 +286,7 @@ def upgrade_problem(
     classes, spread
         Number of classes, and share of the concept's variance within them.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     width = min(d_source, d_target)
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
@@ -319,13 +313,6 @@ def upgrade_problem(
     order = np.arange(n)
     wrong = rng.choice(n, round(mispaired * n), replace=False)
     order[wrong] = np.roll(wrong, 1)
-
-    mapped = frame @ rotation
-    return UpgradeProblem(
-        normalize_rows(images[0] @ frame),
-        normalize_rows(texts[0] @ frame),
-        normalize_rows(images[1][order] @ mapped),
-        normalize_rows(texts[1][order] @ mapped),
-        labels,
-        rotation,
-    )
+    old = (normalize_rows(side[0] @ frame) for side in (images, texts))
+    new = (normalize_rows(side[1][order] @ (frame @ rotation)) for side in (images, texts))
+    return UpgradeProblem(*old, *new, labels, rotation)

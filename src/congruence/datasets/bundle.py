@@ -106,22 +106,16 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         for side, rows in sides.items():
             by_id = {} if rows is None else dict(zip(rows.ids.tolist(), rows.vectors, strict=True))
             vectors[side] += [by_id[i].astype(dtype) if i in by_id else None for i in ids]
-    spaces: dict[str, dict[str, object]] = {
-        side: next((items.space.to_dict() for items in getattr(bundle, side).values()), {})
-        for side in ("source", "target")
+    arrays = {
+        name: pa.array(rows, pa.binary() if name == "thumbnail" else pa.string()) for name, rows in columns.items()
     }
-    for space in spaces.values():
-        space.pop("modality", None)
-    fields: list[tuple[str, pa.DataType]] = [
-        (name, pa.binary() if name == "thumbnail" else pa.string()) for name in columns
-    ]
-    arrays = [pa.array(columns[name], kind) for name, kind in fields]
+    facts: dict[str, object] = {"info": bundle.info}
     for side in vectors:
+        space = next((items.space for items in getattr(bundle, side).values()), Space())
+        facts[side] = replace(space, modality=None).to_dict()
         width = next((len(row) for row in vectors[side] if row is not None), 1)
-        arrays.append(pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(as_dtype(dtype)), width)))
-        fields.append((side, arrays[-1].type))
-    metadata = {_INFO_KEY: json.dumps({**spaces, "info": bundle.info}, ensure_ascii=False)}
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+        arrays[side] = pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(as_dtype(dtype)), width))
+    table = pa.table(arrays).replace_schema_metadata({_INFO_KEY: json.dumps(facts, ensure_ascii=False)})
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         codec = {"compression": "zstd", "compression_level": 9, "use_dictionary": False}
         write_parquet(file, table.schema, table.to_batches(), **codec)
@@ -138,13 +132,9 @@ def read_bundle(path: str | Path) -> Bundle:
         facts = json.loads((table.schema.metadata or {}).get(_INFO_KEY, b"{}"))
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
-            raise InputError(
-                f"{path} is without the columns {', '.join(missing)}.",
-                "Write it with congruence.datasets.write_bundle.",
-            )
-        plain = {
-            name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
-        }
+            fix = "Write it with congruence.datasets.write_bundle."
+            raise InputError(f"{path} is without the columns {', '.join(missing)}.", fix)
+        plain = {name: table.column(name).to_pylist() for name in {*table.column_names} - {"source", "target"}}
         kinds = np.array(plain["kind"], dtype=object)
         unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if unknown:

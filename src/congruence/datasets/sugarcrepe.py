@@ -55,15 +55,13 @@ class SugarCrepe:
         """
         check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
-            raise ParameterError(
-                argument="train", got=train, expected="a share between 0 and 1", fix="Pass `train=0.8`, for example."
-            )
+            expected, fix = "a share between 0 and 1", "Pass `train=0.8`, for example."
+            raise ParameterError(argument="train", got=train, expected=expected, fix=fix)
         images = self.images
         n_rest = len(images) - round(train * len(images))
         if not 0 < n_rest < len(images):
-            raise ParameterError(
-                f"Got `train={train!r}`, which leaves one part empty.", "Pass `train=…` closer to 0.5."
-            )
+            fix = "Pass `train=…` closer to 0.5."
+            raise ParameterError(f"Got `train={train!r}`, which leaves one part empty.", fix)
         rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])
         return self.take(~held_out), self.take(held_out)
@@ -75,12 +73,8 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:
-        raise ParameterError(
-            argument="categories",
-            got=categories,
-            expected="a list of their names",
-            fix="Pass `categories=['swap_att']`, for example.",
-        )
+        fix = "Pass `categories=['swap_att']`, for example."
+        raise ParameterError(argument="categories", got=categories, expected="a list of their names", fix=fix)
     rows: list[tuple[str, ...]] = []
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"
