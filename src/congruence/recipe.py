@@ -100,27 +100,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check_entries(self.to_dict())
-        shares = _OTHER_SHARES.get(self.method, _SHARES)
-        defaults = {"validation": shares[0], "test": shares[1], "seed": self.default_parameters.get("random_state", 0)}
-        for name, value in defaults.items():
+        validation, test = _OTHER_SHARES.get(self.method, _SHARES)
+        seed = self.default_parameters.get("random_state", 0)
+        for name, value in {"validation": validation, "test": test, "seed": seed}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         for name, parameter in _FIT_PARAMETERS.items():
             if getattr(self, name) and not _takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
-                raise ParameterError(
-                    f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out `{name}=…`."
-                )
+                problem = f"Got {name} for {self.method}, which does not learn from {rows}."
+                raise ParameterError(problem, f"Leave out `{name}=…`.")
         if self.overlap is not None and self.keep_pairs is None:
-            raise ParameterError(
-                f"Got `overlap={self.overlap!r}` without keep_pairs.", "Pass `keep_pairs=…`, or leave out overlap."
-            )
+            fix = "Pass `keep_pairs=…`, or leave out overlap."
+            raise ParameterError(f"Got `overlap={self.overlap!r}` without keep_pairs.", fix)
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
         if self.grid and self.validation == 0:
-            raise ParameterError(
-                "Got a grid without validation pairs to choose by.", "Pass `validation=0.1`, for example."
-            )
+            fix = "Pass `validation=0.1`, for example."
+            raise ParameterError("Got a grid without validation pairs to choose by.", fix)
 
     @property
     def default_parameters(self) -> dict[str, object]:
@@ -132,31 +129,30 @@ class Recipe:
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def read_recipe(path: str | Path, **changes: object) -> Recipe:
+def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     """Read a recipe from a YAML file; ``changes`` replace entries, or are merged into ``parameters`` and ``grid``."""
     text = read_yaml(path, "a recipe")
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
-        raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}, no mapping.", "Write lines such as 'method: sotalign'."
-        )
-    return _make(entries, changes, str(path), text)
+        problem = f"Got {type(entries).__name__} in {path}, no mapping."
+        raise CorruptFileError(problem, "Write lines such as 'method: sotalign'.")
+
+    def locate(*keys: str) -> str:
+        line = find_line(text, keys)
+        return str(path) if line is None else f"{path}, line {line}"
+
+    return make_recipe(entries, locate=locate, **changes)
 
 
-def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
-    """Build a recipe from plain data; see ``read_recipe``."""
-    return _make(entries, changes)
-
-
-def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], path: str = "", text: str = "") -> Recipe:
-    """Build a recipe from entries, of a file if it has a path and a text, and changes, which take precedence."""
+def make_recipe(entries: Mapping[str, Any], *, locate: Callable[..., str] = lambda *keys: "", **changes: Any) -> Recipe:
+    """Build a recipe from plain data, in which ``locate`` returns the place of an entry; see ``read_recipe``."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:
             present = entries.get(name) or {}
-            mergeable = name in ("parameters", "grid") and isinstance(present, Mapping)
-            entries = {**entries, name: {**present, **value} if mergeable else value}
-            replaced |= {(name, key) for key in value} if mergeable else {(name,)}
+            merged = isinstance(value, Mapping) and isinstance(present, Mapping)
+            entries = {**entries, name: {**present, **value} if merged else value}
+            replaced |= {(name, key) for key in value} if merged else {(name,)}
     entries = {"method": "self_trained", **entries}
     if "pairs" not in entries:
         raise ParameterError("Got a recipe without 'pairs'.", "Add it to the recipe, or pass `pairs=…`.")
@@ -164,14 +160,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], path: str = ""
     for name in ("unpaired_source", "unpaired_target"):
         if isinstance(plain.get(name), str):
             plain[name] = [plain[name]]
-
-    def locate(*keys: str) -> str:
-        if not text or any(keys[:k] in replaced for k in range(1, len(keys) + 1)):
-            return ""
-        line = find_line(text, keys)
-        return path if line is None else f"{path}, line {line}"
-
-    _check_entries(plain, locate)
+    _check_entries(plain, lambda *keys: "" if {keys[:1], keys[:2]} & replaced else locate(*keys))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     return Recipe(**plain)
 
@@ -209,16 +198,18 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_list(fits: Callable[[Any], bool], value: object, length: int | None = None) -> bool:
-    return isinstance(value, list) and length in (None, len(value)) and all(map(fits, value))
+def _is_list(fits: Callable[[Any], bool], value: object) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
 
 
 _is_files, _is_numbers = partial(_is_list, _is_text), partial(_is_list, _is_number)
-_is_pair = partial(_is_list, _is_text, length=2)
+
+
+def _is_pair(value: object) -> bool:
+    return _is_files(value) and len(value) == 2  # type: ignore[arg-type]
 
 
 def _is_held_out(value: object) -> bool:
-    """Return whether a value is a share, which is below 1, a number of pairs, which is whole, or two files."""
     return (isinstance(value, float) and 0 <= value < 1) or _is_whole(value) or _is_pair(value)
 
 
@@ -238,7 +229,7 @@ _ENTRIES = {
     "keep_pairs": _Expected(partial(_is_whole, least=1), "a whole number > 0", 100, True),
     "overlap": _Expected(lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1", 0.0, True),
     "parameters": _Expected(
-        lambda value: isinstance(value, Mapping), "a mapping of names to values", {"n_components": 256}
+        lambda value: isinstance(value, Mapping), "a mapping of names to values", {"max_steps": 99}
     ),
     "grid": _Expected(_is_grid, "a mapping of names to lists of values", {"divergence_weight": [0.1, 1.0]}),
     "seed": _Expected(_is_whole, "a whole number from 0 to 2^63 − 1", 0, True),
@@ -278,12 +269,9 @@ def _check(
     """Refuse unknown entries first, since a missing one may be one that is misspelled, then those of the wrong type."""
     for name in entries:
         if name not in known:
-            place = locate(str(name))
-            raise ParameterError(
-                f"Got {short(repr(str(name)), 80)}{group}{f' in {place}' if place else ''}; expected one of "
-                f"{', '.join(known) or 'none'}.",
-                "Rename or remove this key.",
-            )
+            place = f" in {at}" if (at := locate(str(name))) else ""
+            problem = f"Got {short(repr(str(name)), 80)}{group}{place}; expected one of {', '.join(known) or 'none'}."
+            raise ParameterError(problem, "Rename or remove this key.")
     for name, value in entries.items():
         expected = known[name]
         if (value is None and expected.optional) or (value is not None and expected.fits(value)):
@@ -380,10 +368,8 @@ def _keep_some(
 ) -> tuple[LabeledPairs, list[Unpaired]]:
     """Keep some pairs, and make the others unpaired; ``overlap`` is the share of a pool's items in the other, too."""
     if keep > len(items):
-        raise ParameterError(
-            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on.",
-            f"Pass `keep_pairs={len(items) // 2}`.",
-        )
+        problem = f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on."
+        raise ParameterError(problem, f"Pass `keep_pairs={len(items) // 2}`.")
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
     left = order[keep:]
@@ -414,10 +400,8 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
     if all(side.has_ids for side in sides):
         return sides, True
     if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}, without ids.",
-            "Add a column named id to both files.",
-        )
+        problem = f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}, without ids."
+        raise InputError(problem, "Add a column named id to both files.")
     # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.
     names = [str(i) for i in range(len(sides[0]))]
     return [Embeddings(side.vectors, ids=names, space=side.space) for side in sides], False
@@ -536,9 +520,9 @@ def _scores(tuned: Tuned, heldout: LabeledPairs | None, test: LabeledPairs | Non
             rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     if rows and own < its:
         note = (
-            "Got trained heads that retrieve worse than their linear teacher on the same "
-            f"{rows} (mean recall at 1 {own:.3f} against {its:.3f}); expected better retrieval. Use the teacher alone "
-            '(method "procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
+            f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 "
+            f"{own:.3f} against {its:.3f}); expected better retrieval. Use the teacher alone (method "
+            '"procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
         )
         warnings.warn(TeacherWarning(note), stacklevel=3)
         scores["notes"] = [note]

@@ -54,9 +54,8 @@ class Split:
             raise ParameterError(argument="holdout", got=holdout, expected=expected, fix=fix)
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
-            raise TooFewAnchorsError(
-                f"Got {count} of {n} pairs to hold out; expected at least two left.", "Pass a smaller `holdout=…`."
-            )
+            problem = f"Got {count} of {n} pairs to hold out; expected at least two left."
+            raise TooFewAnchorsError(problem, "Pass a smaller `holdout=…`.")
         if count == 0:
             return cls(random_state, 0)
         hashes = _hashes(ids, random_state)
@@ -88,10 +87,8 @@ class Split:
         if not taken.any():
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
-            raise TooFewAnchorsError(
-                f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out.",
-                "Pass a smaller `holdout=…`, or `groups=None`.",
-            )
+            problem = f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out."
+            raise TooFewAnchorsError(problem, "Pass a smaller `holdout=…`, or `groups=None`.")
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
         threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
@@ -209,10 +206,8 @@ def unpaired_pools(
     if size is not None:
         possible = possible[possible <= size]
     if not len(possible):
-        raise ParameterError(
-            f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools.",
-            "Pass another overlap, or more rows.",
-        )
+        problem = f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools."
+        raise ParameterError(problem, "Pass another overlap, or more rows.")
     most = int(possible[-1])
     common = int(np.round(overlap * most))
     rng = np.random.default_rng(random_state)

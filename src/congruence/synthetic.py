@@ -225,7 +225,9 @@ def unimodal_problem(
         X = z @ frame + variation @ outside + mean * (offset / np.linalg.norm(mean))
         rows.append(np.asarray(normalize_rows(X), np.float32))
         frames.append(frame)
-    return UnimodalProblem(*rows, Z.astype(np.float32), labels, np.repeat(labels, captions), source, *frames)
+    return UnimodalProblem(
+        rows[0], rows[1], Z.astype(np.float32), labels, np.repeat(labels, captions), source, frames[0], frames[1]
+    )
 
 
 def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
@@ -313,6 +315,6 @@ def upgrade_problem(
     order = np.arange(n)
     wrong = rng.choice(n, round(mispaired * n), replace=False)
     order[wrong] = np.roll(wrong, 1)
-    old = (normalize_rows(side[0] @ frame) for side in (images, texts))
-    new = (normalize_rows(side[1][order] @ (frame @ rotation)) for side in (images, texts))
-    return UpgradeProblem(*old, *new, labels, rotation)
+    old_images, old_texts = (normalize_rows(side[0] @ frame) for side in (images, texts))
+    new_images, new_texts = (normalize_rows(side[1][order] @ (frame @ rotation)) for side in (images, texts))
+    return UpgradeProblem(old_images, old_texts, new_images, new_texts, labels, rotation)

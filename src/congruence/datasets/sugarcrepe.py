@@ -79,10 +79,8 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"
         if not path.is_file():
-            raise FileError(
-                f"No {path.name} in {folder}, of the annotation files of SugarCrepe.",
-                "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.",
-            )
+            problem = f"No {path.name} in {folder}, of the annotation files of SugarCrepe."
+            raise FileError(problem, "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.")
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
 

@@ -72,9 +72,8 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     """Return the summary of a migration, as ``congruence.Migration.summary``, from its journal's folder."""
     journal = Journal.read(Path(folder))
     if journal is None:
-        raise MigrationError(
-            f"{folder} has no journal of a migration.", "Pass the folder that congruence migrate created."
-        )
+        problem = f"{folder} has no journal of a migration."
+        raise MigrationError(problem, "Pass the folder that congruence migrate created.")
     return summarize(journal)
 
 

@@ -83,9 +83,8 @@ def _shapes(figure: Figure) -> tuple[str, str]:
     if re.search(r"<(text|use)(?![^>]*\bfill: )", shapes):  # matplotlib leaves out black
         painted.add("black")
     if foreign := sorted(painted - {*COLOR.values()}):
-        raise ParameterError(
-            f"Got the color {foreign[0]}; expected one of the palette.", "Use congruence.plotting.look.COLOR."
-        )
+        problem = f"Got the color {foreign[0]}; expected one of the palette."
+        raise ParameterError(problem, "Use congruence.plotting.look.COLOR.")
     return head.partition('viewBox="')[2].partition('"')[0], f'<g stroke-linejoin="round">{shapes}</g>'
 
 
@@ -100,10 +99,8 @@ def check_suffix(path: str | Path) -> str:
     """Return the suffix of a figure's path, ``.svg`` by default, ``.png`` or ``.pdf``, in lower case; refuse others."""
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
-        raise ParameterError(
-            f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf.",
-            "Choose one of these suffixes.",
-        )
+        problem = f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf."
+        raise ParameterError(problem, "Choose one of these suffixes.")
     return suffix
 
 

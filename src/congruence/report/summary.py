@@ -61,10 +61,8 @@ def summarize(
     """
     check_seed(random_state)
     if isinstance(mapping, HeadsMap):
-        raise ParameterError(
-            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space.",
-            "Use summarize_training.",
-        )
+        problem = f"Got a joint-space map ({mapping.kind}); expected a map into the target's space."
+        raise ParameterError(problem, "Use summarize_training.")
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
         raise InputError("No held-out pairs: the map was fitted on all pairs.", "Fit with `holdout=0.2`, for example.")

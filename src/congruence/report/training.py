@@ -89,9 +89,8 @@ def summarize_training(
     """
     check_seed(random_state)
     if not isinstance(mapping, HeadsMap):
-        raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
-        )
+        problem = f"Got a map into the target's space ({mapping.kind}); expected a joint-space map."
+        raise ParameterError(problem, "Use summarize.")
     _check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
     check_positive(options, "options", integer=True)
     check_positive(examples, "examples", zero=True, integer=True)
@@ -114,10 +113,8 @@ def summarize_training(
     image_names = names if groups is None else _column(groups, (n,), "groups")
     data = replace(data, groups=_same_rows(mapping, data) if groups is None else image_names[order])
     if held_out and not records_split(mapping):
-        raise InputError(
-            "This map does not record how its rows were split.",
-            "Leave out `held_out=True`, and pass rows that the map was not trained on.",
-        )
+        problem = "This map does not record how its rows were split."
+        raise InputError(problem, "Leave out `held_out=True`, and pass rows that the map was not trained on.")
     heldout = records_split(mapping) and held_out is not False
     if heldout:
         rows = unseen_rows(mapping, data, ids[order])
@@ -198,9 +195,8 @@ def _check_options(
 def _column(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != shape:
-        raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected {shape}.", f"Pass {name} with one entry per caption."
-        )
+        problem = f"Got {name} of shape {column.shape}; expected {shape}."
+        raise ShapeError(problem, f"Pass {name} with one entry per caption.")
     return column.astype(str)
 
 
@@ -605,9 +601,8 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
         path = Path(name)
         # Names may come from a file of others, and must not put files from outside of the folder on a page.
         if path.is_absolute() or ".." in path.parts:
-            raise ParameterError(
-                f"The image {name!r} is outside of the folder of pictures.", "Leave folders out of names."
-            )
+            problem = f"The image {name!r} is outside of the folder of pictures."
+            raise ParameterError(problem, "Leave folders out of names.")
         item = Path(pictures).expanduser() / path
     image = open_image(item)
     image.thumbnail((THUMBNAIL, THUMBNAIL))

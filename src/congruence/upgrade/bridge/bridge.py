@@ -119,15 +119,11 @@ class Bridge:
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
-            raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
-                "Pass congruence.fit(new, old), or use Bridge.load(path).",
-            )
+            fix = "Pass congruence.fit(new, old), or use Bridge.load(path)."
+            raise ParameterError(f"Got {type(mapping).__name__} for mapping; expected a fitted map.", fix)
         if isinstance(mapping, HeadsMap):
-            raise ParameterError(
-                f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
-                "Fit a rotation or a linear map: congruence.fit(new, old).",
-            )
+            problem = f"{type(mapping).__name__} maps both models into a joint space, not into the index's."
+            raise ParameterError(problem, "Fit a rotation or a linear map: congruence.fit(new, old).")
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
@@ -165,9 +161,8 @@ class Bridge:
             return out[0] if single else out
         declared = queries.space.modality
         if None not in (modality, declared) and modality != declared:
-            raise ModalityError(
-                f"Got {declared} queries with `modality={modality!r}`; expected them to agree.", "Leave modality out."
-            )
+            problem = f"Got {declared} queries with `modality={modality!r}`; expected them to agree."
+            raise ModalityError(problem, "Leave modality out.")
         wanted = modality or declared or self.modality
         try:
             # Norms are compared row by row below, and each modality has means of its own.
@@ -195,35 +190,32 @@ class Bridge:
         if not isinstance(out, Embeddings):
             return out
         if self._unit and not out.vectors.any(axis=1).all():
-            raise ZeroRowError(
-                "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
-            )
+            fix = "Pass `normalize=False`, or fit with more anchors."
+            raise ZeroRowError("The map maps some queries to zero.", fix)
         return out.vectors
 
     def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return matrix and offset for a modality, converted once for each dtype of queries."""
-        solved, matrix, offset = self._converted.get((modality, dtype), (None, None, None))
-        if matrix is None or offset is None or solved is not mapping.matrix:  # a refitted map has a new matrix
+        found = self._converted.get((modality, dtype))
+        if found is None or found[0] is not mapping.matrix:  # a refitted map has a new matrix
             mapped = cast("AffineMap", self.for_modality(modality))
             matrix, offset = (np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset))
-            self._converted[modality, dtype] = mapping.matrix, matrix, offset
-        return matrix, offset
+            found = self._converted[modality, dtype] = mapping.matrix, matrix, offset
+        return found[1:]
 
     def for_modality(self, modality: str | None = None, role: str = "query") -> Map:
         """Return the map of queries of a modality, by default the bridge's, which exports write."""
         modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
-            raise ModalityError(
-                f"The map has means of {', '.join(known)}, and the queries declare no modality.",
-                f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge.",
-            )
+            problem = f"The map has means of {', '.join(known)}, and the queries declare no modality."
+            fix = f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge."
+            raise ModalityError(problem, fix)
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
-            raise ModalityError(
-                f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map.",
-                f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
-            )
+            problem = f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map."
+            fix = f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`."
+            raise ModalityError(problem, fix)
         return self.map.for_modality(modality).for_role(role)
 
     def to_torch(
@@ -277,11 +269,9 @@ class Bridge:
         if candidates is not None:
             check_positive(candidates, "candidates", integer=True)
             if rerank is None or candidates < k:
-                raise ParameterError(
-                    f"Got `candidates={candidates}` {'without rerank' if rerank is None else f'for k={k}'}; "
-                    "expected k or more.",
-                    "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
-                )
+                why = "without rerank" if rerank is None else f"for k={k}"
+                fix = "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out."
+                raise ParameterError(f"Got `candidates={candidates}` {why}; expected k or more.", fix)
         rows, vectors, single = self.prepare(queries, modality)
         scores, ids = find(
             vectors,
@@ -292,9 +282,8 @@ class Bridge:
             bank=None if bank is None else np.asarray(self.transform(bank, modality)),
             source_dim=self.map.n_features_in_,
         )
-        if rerank is None:
-            result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
-        else:
+        result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
+        if rerank is not None:
             result = rerank_rows(rows, scores, ids, rerank, k)
         return result.one() if single else result
 
@@ -354,9 +343,8 @@ class Bridge:
                 notes.append(f"{missing} queries are not among those of the old model; they were left out.")
                 kept = kept[matched[kept]]
             if not len(kept):
-                raise InputError(
-                    "No query of queries_old has a relevant row.", "Pass `queries_old=…` with queries that are judged."
-                )
+                fix = "Pass `queries_old=…` with queries that are judged."
+                raise InputError("No query of queries_old has a relevant row.", fix)
         judgments = judgments.take(kept)
         if index_new is not None:
             new, matched = _matched_rows(rows, index_new, "index_new")
@@ -379,8 +367,7 @@ class Bridge:
         own: dict[str, Any] = {"hubness": correction}
         theirs = {**own, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
         ours = {**own, "bank": bank, "modality": modality or asked.space.modality}
-        unnamed = rows.vectors  # without ids, so that results are row numbers
-        systems = []
+        unnamed, systems = rows.vectors, []  # without ids, so that results are row numbers
         if old is not None:
             systems.append(scored("old model", find(old[kept], unnamed, depth, **own)[1]))
         systems.append(scored("bridge", self.search(vectors, unnamed, depth, **ours).ids))
@@ -400,8 +387,9 @@ class Bridge:
         elif correction and old is not None:
             notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
         n_candidates = min(first_stage, len(rows)) if new is not None else None
-        name = None if correction is None else correction.name
-        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, name)
+        return BridgeScores(
+            systems, len(kept), len(rows), n_candidates, mode, notes, correction.name if correction else None
+        )
 
     def fit_thresholds(
         self,
@@ -437,35 +425,30 @@ class Bridge:
             million pairs.
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
-        if not (ours.has_ids and theirs.has_ids):
+        named = ours.has_ids and theirs.has_ids
+        if not named:
             check_same_rows(len(ours), len(theirs), "queries", "queries_old")
         rows = as_embeddings(index, "index")
         for side, name in ((theirs, "queries_old"), (rows, "index")):
             check_width(side.dim, self.map.d_out, f"Bridge.fit_thresholds ({name})")
-        if labels is not None and ours.has_ids and theirs.has_ids:
-            both = is_in(ours.ids, theirs.ids)
-            labels = np.asarray(labels[0])[both], labels[1]
+        if labels is not None and named:
+            labels = np.asarray(labels[0])[is_in(ours.ids, theirs.ids)], labels[1]
         pairs = Pairs.join(ours, theirs)
+        asked, old = pairs.source, pairs.target
+        by_id = asked.has_ids and rows.has_ids and bool(is_in(asked.ids, rows.ids).any())
         judgments = None
-        by_id = pairs.source.has_ids and rows.has_ids and bool(is_in(pairs.source.ids, rows.ids).any())
         if qrels is not None or labels is not None or by_id:
-            judgments = judge(pairs.source, rows, qrels=qrels, labels=labels)
-        bridged = self.transform(pairs.source.vectors, modality or ours.space.modality)
-        self.thresholds = fit_thresholds(
-            (bridged, rows.vectors),
-            (pairs.target.vectors, rows.vectors),
-            judgments,
-            folds=folds,
-            random_state=random_state,
-        )
+            judgments = judge(asked, rows, qrels=qrels, labels=labels)
+        bridged = (self.transform(asked.vectors, modality or ours.space.modality), rows.vectors)
+        before = (old.vectors, rows.vectors)
+        self.thresholds = fit_thresholds(bridged, before, judgments, folds=folds, random_state=random_state)
         return self
 
     def translate(self, threshold: float) -> Translation:
         """Return the old model's cosine threshold as one for bridged queries, with the rates before and after."""
         if self.thresholds is None:
-            raise ParameterError(
-                "This bridge has no thresholds.", "Call bridge.fit_thresholds(queries, queries_old, index) first."
-            )
+            fix = "Call bridge.fit_thresholds(queries, queries_old, index) first."
+            raise ParameterError("This bridge has no thresholds.", fix)
         return self.thresholds.translate(threshold)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -547,9 +530,8 @@ def load(path: str | Path) -> Map | Bridge:
     except CorruptFileError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
-        raise CorruptFileError(
-            f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
-        ) from error
+        problem = f"The bridge in {path} is damaged ({error!r})."
+        raise CorruptFileError(problem, "Create it again from its map.") from error
     bridge.thresholds = thresholds
     return bridge
 
@@ -581,29 +563,22 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     if A.shape[1] != width:
         if A.shape[1] == mapping.d_target:
             raise wrong_direction(f"{A.shape[1]}-d queries, the width of the index's model ({target})", mapping)
-        raise ShapeError(
-            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.", "Encode the queries with that model."
-        )
+        problem = f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}."
+        raise ShapeError(problem, "Encode the queries with that model.")
     if isinstance(A, np.ndarray):
         with np.errstate(over="ignore"):
             norms = np.linalg.norm(A.astype(np.float64, copy=False), axis=1)
     else:
         norms = to_numpy(namespace(A).linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
-    if len(zero := np.flatnonzero(norms == 0)):
-        raise ZeroRowError(
-            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).", "Encode them again."
-        )
-    odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
+    n, zero, odd = len(norms), np.flatnonzero(norms == 0), np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
+    if len(zero):
+        raise ZeroRowError(f"{len(zero)} of {n} queries are all zeros (rows {name_rows(zero)}).", "Encode them again.")
     if source.normalized and len(odd):
-        raise SpaceMismatchError(
-            f"{len(odd)} of {len(norms)} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}).",
-            "Divide each query by its norm first: the map was fitted on unit rows.",
-        )
+        problem = f"{len(odd)} of {n} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g})."
+        raise SpaceMismatchError(problem, "Divide each query by its norm first: the map was fitted on unit rows.")
     if source.normalized is False and not len(odd):
-        raise SpaceMismatchError(
-            f"All {len(norms)} queries are unit rows; the map was fitted on raw rows of {source}.",
-            "Pass them before normalization.",
-        )
+        problem = f"All {n} queries are unit rows; the map was fitted on raw rows of {source}."
+        raise SpaceMismatchError(problem, "Pass them before normalization.")
     return A
 
 
@@ -619,13 +594,14 @@ def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.nda
     """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
     known = "queries" if name == "queries_old" else "index"
     ours, theirs = as_pair(items, other, (known, name))
+    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), known, name)
-        return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
+        out[:] = theirs.vectors
+        return out, np.ones(len(ours), bool)
     place = id_rows(theirs.ids, ours.ids)
     matched = place >= 0
     if not matched.any():
         raise IdError(f"No item of {name} is in the {known}.", f"Pass `{name}=…` of it.")
-    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]
     return out, matched

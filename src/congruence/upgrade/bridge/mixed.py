@@ -115,22 +115,16 @@ class _IndexPart:
             return
         self.index = self.rows = as_embeddings(index, name)
         if self.rows.dim != queries.shape[1]:
-            raise ShapeError(
-                f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d.",
-                f"Pass `{name}=…` with rows of the {name} model.",
-            )
+            problem = f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d."
+            raise ShapeError(problem, f"Pass `{name}=…` with rows of the {name} model.")
         # The width alone does not show a part of another model if both models have the same.
         model = self.rows.space.model
         if model and own.model and model != own.model:
             if model == other.model:
-                raise DirectionError(
-                    f"The two parts look exchanged: the {name} one has {model!r} vectors.",
-                    "Exchange `old=…` and `new=…`.",
-                )
-            raise SpaceMismatchError(
-                f"The {name} part has vectors of {model!r}; expected those of {own.model!r}.",
-                f"Pass `{name}=…` of that model, or another bridge.",
-            )
+                problem = f"The two parts look exchanged: the {name} one has {model!r} vectors."
+                raise DirectionError(problem, "Exchange `old=…` and `new=…`.")
+            problem = f"The {name} part has vectors of {model!r}; expected those of {own.model!r}."
+            raise SpaceMismatchError(problem, f"Pass `{name}=…` of that model, or another bridge.")
 
     def leave_out(self, other: _IndexPart) -> int:
         """Leave out the rows whose ids are among the other part's, and return their number."""
@@ -157,9 +151,8 @@ class _IndexPart:
             if len(rows) > BACKGROUND:
                 rows = rows[np.sort(rng.choice(len(rows), BACKGROUND, replace=False))]
         else:
-            raise ParameterError(
-                f"The {self.name} part searches by itself, and has no background to standardize its scores by.", _FIX
-            )
+            problem = f"The {self.name} part searches by itself, and has no background to standardize its scores by."
+            raise ParameterError(problem, _FIX)
         if len(rows) < FEWEST:
             raise InputError(f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.", _FIX)
         rows = normalize_rows(rows)

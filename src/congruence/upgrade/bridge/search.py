@@ -77,16 +77,14 @@ def find(
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or hubness is not None or bank is not None:
-            raise ParameterError(
-                "A search index takes no metric, hubness or bank.", "Pass its vectors, or leave these out."
-            )
+            problem = "A search index takes no metric, hubness or bank."
+            raise ParameterError(problem, "Pass its vectors, or leave these out.")
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
         whose = ", that of the queries' model" if rows.dim == source_dim else ""
-        raise ShapeError(
-            f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.", "Pass the old model's."
-        )
+        problem = f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}."
+        raise ShapeError(problem, "Pass the old model's.")
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, as_hubness(hubness), bank)
     return scores, rows.ids[place] if rows.has_ids else place
@@ -106,9 +104,8 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     else:
         result = index(vectors, n)
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise InputError(
-            f"The index returned {type(result).__name__}.", "Return (scores, ids), each of shape (queries, n)."
-        )
+        problem = f"The index returned {type(result).__name__}."
+        raise InputError(problem, "Return (scores, ids), each of shape (queries, n).")
     scores, ids = np.asarray(result[0], dtype=np.float64), np.asarray(result[1])
     if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
         raise InputError(
@@ -169,10 +166,8 @@ def rerank_rows(
         names, where = np.unique(ids[part], return_inverse=True)
         vectors = lookup(names)
         if vectors.shape[1] != queries.shape[1]:
-            raise ShapeError(
-                f"rerank has {vectors.shape[1]} dimensions; queries have {queries.shape[1]}.",
-                "Pass the new model's vectors.",
-            )
+            problem = f"rerank has {vectors.shape[1]} dimensions; queries have {queries.shape[1]}."
+            raise ShapeError(problem, "Pass the new model's vectors.")
         has_vector = ~np.isnan(vectors).all(axis=1)
         vectors = np.where(has_vector[:, None], vectors, 0)
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
@@ -196,16 +191,14 @@ def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.
             known = names != -1 if names.dtype.kind in "iu" else np.ones(len(names), bool)
             found = list(rerank(names[known])) if known.any() else []
             if len(found) != known.sum():
-                raise InputError(
-                    f"Got {len(found)} vectors from rerank for {known.sum()} ids.", "Return None for unknown ids."
-                )
+                problem = f"Got {len(found)} vectors from rerank for {known.sum()} ids."
+                raise InputError(problem, "Return None for unknown ids.")
             vectors = np.full((len(names), width), np.nan)
             for row, vector in zip(np.flatnonzero(known), found, strict=True):
                 if vector is not None:
                     if np.shape(vector) != (width,):
-                        raise ShapeError(
-                            f"Got shape {np.shape(vector)} from rerank; expected ({width},).", "Return the new model's."
-                        )
+                        problem = f"Got shape {np.shape(vector)} from rerank; expected ({width},)."
+                        raise ShapeError(problem, "Return the new model's.")
                     vectors[row] = vector
             return vectors
 
@@ -222,10 +215,8 @@ def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.
     def by_row(names: np.ndarray) -> np.ndarray:
         rows = names if ids is None else id_rows(ids, id_texts(names))
         if rows.dtype.kind not in "iu" or (len(rows) and (rows.max() >= len(table) or rows.min() < -1)):
-            raise InputError(
-                f"The index's ids are not row numbers of rerank, which has {len(table)} rows.",
-                "Pass `rerank=…` as embeddings with the index's ids.",
-            )
+            problem = f"The index's ids are not row numbers of rerank, which has {len(table)} rows."
+            raise InputError(problem, "Pass `rerank=…` as embeddings with the index's ids.")
         return np.where((rows >= 0)[:, None], table[rows], np.nan)
 
     return by_row

@@ -232,14 +232,10 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike) -> f
     Q, Z, Y = (normalize_rows(as_matrix(rows, name), dtype=np.float64) for name, rows in sides.items())
     check_same_rows(len(Z), len(Y), "mapped", "native")
     if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
-        raise ShapeError(
-            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows.",
-            "Pass queries and rows of the new model.",
-        )
+        problem = f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows."
+        raise ShapeError(problem, "Pass queries and rows of the new model.")
     if len(Z) < FEWEST:
-        raise InputError(
-            f"Got {len(Z)} measured random rows; {FEWEST} are needed.",
-            "Update more rows, or pass a larger `meter_share=…`.",
-        )
+        problem = f"Got {len(Z)} measured random rows; {FEWEST} are needed."
+        raise InputError(problem, "Update more rows, or pass a larger `meter_share=…`.")
     ours, theirs = (side[side >= np.quantile(side, 0.99)].mean() for side in (Q @ Z.T, Q @ Y.T))
     return float(theirs / ours)

@@ -31,9 +31,8 @@ class View:
     def facts(self) -> tuple[TextFacts, TextFacts]:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""
         if self.by_texts is None:
-            raise ParameterError(
-                "This order needs texts; there are none.", "Pass `texts=…` and `new_texts=…`, or `order='residual'`."
-            )
+            problem = "This order needs texts; there are none."
+            raise ParameterError(problem, "Pass `texts=…` and `new_texts=…`, or `order='residual'`.")
         return self.by_texts
 
 

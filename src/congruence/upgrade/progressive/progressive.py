@@ -162,9 +162,8 @@ class Progressive:
         if meter_share > 1:
             raise ParameterError(f"Got `meter_share={meter_share}`; expected at most 1.", "Pass `meter_share=0.2`.")
         if isinstance(mapping, HeadsMap):
-            raise ParameterError(
-                f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
-            )
+            problem = f"A {type(mapping).__name__} maps both models into a third one."
+            raise ParameterError(problem, "Pass an OrthogonalMap, for example.")
         self._old, ids, size, digest = open_store(old)
         n = self._old.n
         mapping = mapping.for_modality(modality or self._old.space.modality)
@@ -296,10 +295,8 @@ class Progressive:
         order = self.order if callable(self.order) else ORDERS[self.order_]
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(rows),) or not np.isfinite(scores).all():
-            raise ShapeError(
-                f"The order returned {scores.shape} scores, or not finite ones.",
-                "Return one score per row of `view.old`.",
-            )
+            problem = f"The order returned {scores.shape} scores, or not finite ones."
+            raise ShapeError(problem, "Return one score per row of `view.old`.")
         if self.weights is None:
             return scores
         from scipy.stats import rankdata
@@ -321,10 +318,8 @@ class Progressive:
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
         if Y.shape[1] != self.new_vectors.width:
-            raise ShapeError(
-                f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d.",
-                "Pass `vectors=…` of the new model.",
-            )
+            problem = f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d."
+            raise ShapeError(problem, "Pass `vectors=…` of the new model.")
         Y, states = _unit(Y), self.states
         self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self.mapped_rows(rows), dtype=np.float64))
         unrequested = rows[states.role[rows] == WAITING]
@@ -387,9 +382,8 @@ class Progressive:
     def _find(self, names: np.ndarray) -> np.ndarray:
         rows = id_rows(self.ids, names)
         if len(unknown := np.flatnonzero(rows < 0)):
-            raise IdError(
-                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of its rows."
-            )
+            problem = f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)})."
+            raise IdError(problem, "Pass `ids=…` of its rows.")
         return rows
 
     def store(self) -> np.ndarray:
@@ -561,9 +555,8 @@ class Progressive:
     def origin_scale(self) -> float:
         """Return the factor that brings scores of mapped rows to the scale of native rows (``fit_origin_scale``)."""
         if self.texts is None:
-            raise InputError(
-                "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
-            )
+            problem = "There are no texts to score with."
+            raise InputError(problem, "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale.")
         rows = self.states.measured
         return fit_origin_scale(self.texts.new, self.mapped_rows(rows), self.new_vectors.take(rows))
 
@@ -608,16 +601,14 @@ class Progressive:
         """Resume a plan from arrays and facts that ``write`` wrote to a folder; CorruptFileError if they do not fit."""
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
-            raise ParameterError(
-                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets.", f"Leave out `{saved[0]}=…`."
-            )
+            problem = f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets."
+            raise ParameterError(problem, f"Leave out `{saved[0]}=…`.")
         try:
             inputs["order"] = facts["order"] or inputs.get("order", "auto")
             plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS})
             if plan.inputs != facts["inputs"]:
-                raise CorruptFileError(
-                    "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
-                )
+                problem = "The state is of a plan for another store, map or texts."
+                raise CorruptFileError(problem, "Pass those of the saved plan.")
             plan.new_vectors.load(folder, facts["vectors"])
             plan.correction_ = Correction.restore(arrays, facts["map"])
             states, n = plan.states, len(plan)
@@ -679,9 +670,8 @@ class Progressive:
             raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")
         arrays, config = persist.read_folder(path / STATE)
         if config.get("kind") != KIND:
-            raise CorruptFileError(
-                f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a progressive migration."
-            )
+            problem = f"{path} is a folder of kind {config.get('kind')!r}."
+            raise CorruptFileError(problem, "Pass that of a progressive migration.")
         return cls.from_state((arrays, config.get("facts") or {}), mapping, old, folder=path, **inputs)
 
     def _digest(self, digest: Any) -> str:
@@ -742,9 +732,8 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: n
     check_same_rows(len(ours), len(theirs), "texts", "new_texts")
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
-        raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.", "Pass `new_texts=…` of that model."
-        )
+        problem = f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d."
+        raise ShapeError(problem, "Pass `new_texts=…` of that model.")
     return Texts.of(ours, theirs, rows)
 
 
@@ -752,10 +741,8 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray | None:
     """Check labels, and return the index of each row's own text among m texts, −1 if unknown; None without any."""
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu" or out.min() < -1 or out.max() >= m:
-        raise ParameterError(
-            f"Got labels of shape {out.shape} and type {out.dtype}; expected {n} integers from −1 to {m - 1}.",
-            "Pass as `labels=…` the number of each row's own text, −1 if unknown.",
-        )
+        problem = f"Got labels of shape {out.shape} and type {out.dtype}; expected {n} integers from −1 to {m - 1}."
+        raise ParameterError(problem, "Pass as `labels=…` the number of each row's own text, −1 if unknown.")
     return out.astype(np.int64) if (out >= 0).any() else None
 
 
@@ -763,7 +750,6 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     """Check weights, and return them as float64."""
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
-        raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.", "Pass `weights=…` by row."
-        )
+        problem = f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0."
+        raise ParameterError(problem, "Pass `weights=…` by row.")
     return out

@@ -132,9 +132,8 @@ def read_part(folder: Path) -> dict[str, np.ndarray]:
             return persist.read_folder(folder)[0]
     except CorruptFileError:
         pass
-    raise CorruptFileError(
-        f"{folder} is missing, truncated or was edited.", "Restore the folder of the plan from a backup."
-    )
+    problem = f"{folder} is missing, truncated or was edited."
+    raise CorruptFileError(problem, "Restore the folder of the plan from a backup.")
 
 
 #: Roles of a row: not requested; chosen by the order; random, for the fit; random, for the meter.
