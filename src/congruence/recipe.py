@@ -141,11 +141,16 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
         line = find_line(text, keys)
         return str(path) if line is None else f"{path}, line {line}"
 
-    return make_recipe(entries, locate=locate, **changes)
+    return _make(entries, changes, locate)
 
 
-def make_recipe(entries: Mapping[str, Any], *, locate: Callable[..., str] = lambda *keys: "", **changes: Any) -> Recipe:
-    """Build a recipe from plain data, in which ``locate`` returns the place of an entry; see ``read_recipe``."""
+def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
+    """Build a recipe from plain data; see ``read_recipe``."""
+    return _make(entries, changes, lambda *keys: "")
+
+
+def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], locate: Callable[..., str]) -> Recipe:
+    """Build a recipe; ``locate`` returns the place of an entry."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:

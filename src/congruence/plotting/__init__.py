@@ -39,11 +39,9 @@ def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
         for kind, label, color in (("before", "unmapped", "source"), ("after", "mapped", "after")):
             if data[kind]:
                 ax.stairs(data[kind], edges, fill=True, color=COLOR[color], alpha=0.55, label=label)
-        for kind, label, dashes in (
-            ("constant", "constant", "solid"),
-            ("random_rotation", "random rotation", _DOTTED),
-        ):
+        for kind, dashes in (("constant", "solid"), ("random_rotation", _DOTTED)):
             if data[kind]:
+                label = kind.replace("_", " ")
                 ax.stairs(data[kind], edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=label)
         kinds = ("before", "after", "constant", "random_rotation")
         top = max(max(data[kind]) for kind in kinds if data[kind]) * 1.08 or 1.0
@@ -184,10 +182,8 @@ def draw_singular_values(
     with canvas(ax, title=annotate and title) as ax:
         numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
         top = float(sizes.max()) or 1.0
-        positive = sizes[sizes > 0]
-        floor = min(float(positive.min()) if len(positive) else top, tolerance or top) / 10
-        consecutive = np.array_equal(np.diff(numbers), np.ones(len(numbers) - 1))
-        line = "-" if len(numbers) > 60 else "o-" if consecutive else "o"
+        floor = min([*sizes[sizes > 0], tolerance or top, top]) / 10
+        line = "-" if len(numbers) > 60 else "o-" if (np.diff(numbers) == 1).all() else "o"
         ax.plot(numbers, np.maximum(sizes, floor), line, color=COLOR["after"], label="singular values")
         if tolerance > 0:
             ax.axhline(tolerance, color=COLOR["ink"], linewidth=1.2, linestyle=_DASHED, label="tolerance")
@@ -215,15 +211,14 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error."""
     with canvas(ax, title=annotate and "Bound on the text error") as ax:
         ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
-        lines = (
+        for name, color, dashes, label in (
             ("whole", "after", "solid", "bound"),
             ("sharp", "source", "solid", "bound within"),
             ("outside", "target", "solid", "bound outside"),
             ("measured", "ink", _DASHED, "measured within"),
-        )
-        for name, color, dashes, label in lines:
+        ):
             ax.plot(data["ranks"], data[name], color=COLOR[color], linestyle=dashes, label=label)
-        top = max(float(np.max(data[name])) for name, *_ in lines)
+        top = max(float(np.max(data[name])) for name in ("whole", "sharp", "outside", "measured"))
         ax.set(xlim=(1, max(float(data["ranks"][-1]), 2.0)), ylim=(0, 1.05 * top or 1.0))
         ax.set(xlabel=f"leading directions (least bound at {data['best']})", ylabel="text error")
         tidy(ax)
@@ -265,11 +260,11 @@ _OTHERS = {
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings."""
     with canvas(ax, _size(data), title=annotate and f"Similarity of two spaces, {data[0]['n']:,} rows") as ax:
-        names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _bars(ax, data)
         intervals = [(row["low"], row["high"]) for row in data]
         _marks(ax, [row["value"] for row in data], "score, 95 %", "after", intervals=intervals)
         _marks(ax, [row["held_out"] for row in data], "held out", "target", marker="D")
+        names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _frame(ax, names, "score")
     return ax
 
@@ -278,18 +273,20 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
     """Draw a map's scores, except distances, before and after, with the target's own and those of the controls."""
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows), title=annotate and "Scores of the map") as ax:
-        sides = [f"{row['query']} → {row['against']}".replace("aligned", "mapped") for row in rows]
-        names = [f"{row['metric'].replace('_', ' ')}, {side}" for row, side in zip(rows, sides, strict=True)]
         for row, y in zip(rows, _heights(rows), strict=True):
             if row["before"] is not None:
                 ax.hlines(y, row["before"], row["after"], color=COLOR["faint"], linewidth=1.2, zorder=1)
         chance = [row["chance"] if row["control_constant"] is None else row["control_constant"] for row in rows]
         _marks(ax, chance, "chance, or a constant", "ink", marker="|")
-        _marks(ax, [row["control_random_rotation"] for row in rows], "random rotation", "mid", marker="|")
-        _marks(ax, [row["before"] for row in rows], "unmapped", "source")
-        _marks(ax, [row["target"] for row in rows], "target alone", "target", marker="D")
-        _marks(ax, [row["after"] for row in rows], "mapped", "after")
-        _frame(ax, names, "score")
+        for name, label, color, marker in (
+            ("control_random_rotation", "random rotation", "mid", "|"),
+            ("before", "unmapped", "source", "o"),
+            ("target", "target alone", "target", "D"),
+            ("after", "mapped", "after", "o"),
+        ):
+            _marks(ax, [row[name] for row in rows], label, color, marker=marker)
+        names = [f"{row['metric']}, {row['query']} → {row['against']}" for row in rows]
+        _frame(ax, [name.replace("_", " ").replace("aligned", "mapped") for name in names], "score")
     return ax
 
 
@@ -664,16 +661,13 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     height = 24 + 16 * (1 + (data["options"] is not None))  # of a task: its name, and one or two bars
     size = WIDTH, 10 + height * len(rows) + (50 if annotate else 0)
     with canvas(ax, size, title=annotate and "Recall at 1 by task") as ax:
-        kinds = (
-            ("binary", "after", f"of {1 + data['wrong']} captions"),
-            ("choice", "source", f"of {data['options']}"),
-        )
-        for j, (kind, color, label) in enumerate(kinds):
+        labels = {"binary": f"of {1 + data['wrong']} captions", "choice": f"of {data['options']}"}
+        for j, (kind, color) in enumerate((("binary", "after"), ("choice", "source"))):
             shown = [(height * i + 25.5 + 16 * j, row[kind]) for i, row in enumerate(rows) if row[kind] is not None]
             if not shown or chances[kind] is None:
                 continue
             middle, shares = zip(*shown, strict=True)
-            ax.barh(middle, shares, 11, color=COLOR[color], label=label)
+            ax.barh(middle, shares, 11, color=COLOR[color], label=labels[kind])
             for y, share in shown:
                 _beside(ax, f"{share:.3f}", (share, y), 5)
             ends = [y - 7.5 for y in middle], [y + 7.5 for y in middle]
