@@ -220,9 +220,13 @@ def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp
     for key, value in damages.items():
         with pytest.raises(CorruptFileError, match="damaged"):
             again({**arrays, key: value}, facts)
-    for key in facts:
+    wrong = [{k: v for k, v in facts.items() if k != key} for key in facts]
+    parts = (["../../etc/passwd"], ["state"], [], ["vectors-0123456789abcdef"], 7)
+    wrong += [{**facts, "vectors": vectors} for vectors in parts]
+    wrong += [{**facts, "map": other} for other in (None, {**facts["map"], "kind": "another"})]
+    for damaged in wrong:
         with pytest.raises(CorruptFileError):
-            again(arrays, {k: v for k, v in facts.items() if k != key})
+            again(arrays, damaged)
     mapping.save(tmp_path / "map")
     with pytest.raises(CorruptFileError, match="progressive migration"):
         Progressive.load(tmp_path / "map", mapping, problem.source_images, **texts_of(problem))
