@@ -48,11 +48,7 @@ def namespace(*arrays: object) -> ArrayNamespace:
     import array_api_compat
 
     known = [array for array in arrays if array_api_compat.is_array_api_obj(array)]
-    if not known:
-        import array_api_compat.numpy as xp
-
-        return xp
-    return array_api_compat.array_namespace(*known)
+    return array_api_compat.array_namespace(*known or [np.empty(0)])
 
 
 def is_tensor(array: object) -> TypeIs[Tensor]:

@@ -179,11 +179,8 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
     if not len(rows):
         return
     hint = " (pandas then converts whole numbers to floats)" if floats else ""
-    raise IdError(
-        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} "
-        f"({name_rows(np.asarray(rows))}){hint}; expected an id in each row.",
-        "Fill them in, or drop these rows.",
-    )
+    where = f"{len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}"
+    raise IdError(f"Got {name} missing in {where}; expected an id in each row.", "Fill them in, or drop these rows.")
 
 
 def _plain(value: object, row: int, name: str) -> str | int:
@@ -195,10 +192,10 @@ def _plain(value: object, row: int, name: str) -> str | int:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise IdError(
-                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8.",
-                "Decode the bytes first.",
-            ) from None
+            problem = (
+                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8."
+            )
+            raise IdError(problem, "Decode the bytes first.") from None
     if isinstance(value, _NAMES):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
     raise _not_an_id(value, row, name)

@@ -121,12 +121,6 @@ class _NotebookAxes(Axes):
         return file.getvalue()
 
 
-def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
-    """Return axes of a new figure of ``size`` points. Call it within ``style``."""
-    figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
-    return figure.add_subplot(axes_class=_NotebookAxes)
-
-
 @contextmanager
 def canvas(
     ax: Axes | None,
@@ -134,15 +128,16 @@ def canvas(
     *,
     title: str | bool = False,
     columns: int = 2,
-    reverse: bool = False,
 ) -> Iterator[Axes]:
     """Yield the axes to draw on: the user's, in the user's style, or new ones in ours; a title brings a legend."""
     # Of the user's settings, only one is overridden: a name with two dollar signs is not a formula.
     with style() if ax is None else matplotlib.rc_context({"text.parse_math": False}):
-        ax = new_axes(size) if ax is None else ax
+        if ax is None:
+            figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
+            ax = figure.add_subplot(axes_class=_NotebookAxes)
         yield ax
         if isinstance(title, str):
-            explain(ax, title, columns=columns, reverse=reverse)
+            explain(ax, title, columns=columns)
 
 
 def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:
@@ -174,14 +169,12 @@ def words(text: object, most: int = 80) -> str:
     return short(visible(str(text)), most)
 
 
-def explain(ax: Axes, title: str, *, columns: int = 2, reverse: bool = False) -> None:
+def explain(ax: Axes, title: str, *, columns: int = 2) -> None:
     """Write a title above the axes and, if there are several labels, a legend below the title."""
     handles, labels = ax.get_legend_handles_labels()
     if len(handles) < 2:
         ax.set_title(title, loc="left")
         return
-    if reverse:
-        handles, labels = handles[::-1], labels[::-1]
     ax.legend(
         handles,
         labels,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,18 +134,10 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
     """Return the interval of the rate of hits in the rest, by inverting the hypergeometric test."""
     from scipy.stats import hypergeom
 
-    n = m + rest
-
-    def first(holds: Callable[[int], bool], low: int, high: int) -> int:
-        """Return the first number from ``low`` for which ``holds`` is true; it must be true for ``high``."""
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds(middle) else (middle + 1, high)
-        return low
-
-    least = first(lambda total: bool(hypergeom.sf(hits - 1, n, total, m) > TAIL), hits, hits + rest)
-    beyond = first(lambda total: bool(hypergeom.cdf(hits, n, total, m) <= TAIL), hits, hits + rest + 1)
-    return (least - hits) / max(rest, 1), (max(beyond - 1, hits) - hits) / max(rest, 1)
+    n, totals = m + rest, range(hits, hits + rest + 1)
+    least = bisect_left(totals, True, hi=rest, key=lambda total: bool(hypergeom.sf(hits - 1, n, total, m) > TAIL))
+    beyond = bisect_left(totals, True, key=lambda total: bool(hypergeom.cdf(hits, n, total, m) <= TAIL))
+    return least / max(rest, 1), max(beyond - 1, 0) / max(rest, 1)
 
 
 @dataclass(frozen=True)
@@ -180,9 +173,8 @@ class Reading(PlainData):
             known = {name: math.nan if end is None else float(end) for name, end in ends.items()}
             return Estimate(n=int(part["n"]), **known)
 
-        parts = (
-            {key: estimate(part) for key, part in facts[name].items()} for name in ("store", "mapped", "old", "new")
-        )
+        names = ("store", "mapped", "old", "new")
+        parts = ({key: estimate(part) for key, part in facts[name].items()} for name in names)
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], *parts)
 
     def __str__(self) -> str:

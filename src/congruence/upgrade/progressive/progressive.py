@@ -61,8 +61,7 @@ CLIP = 3.0
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
-#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages
-#: are comparable.
+#: Without texts, neighbors are searched among this many times k random rows, the same at every stage.
 REFERENCES = 5
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
