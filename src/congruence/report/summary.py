@@ -46,18 +46,10 @@ def summarize(
 ) -> dict[str, Any]:
     """Score a map, and return everything that a report shows, as plain data: numbers, text, lists, data URIs.
 
-    Parameters
-    ----------
-    mapping, bundle
-        A fitted map, and embeddings of both models. Parts of the report whose data are missing are left out.
-    held_out : bool, optional
-        Measure only on items that the map was not fitted on. By default, if the map records them.
-    scores, comparison : optional
-        From ``congruence.evaluate``, if they have already been computed, and from ``congruence.compare_maps``.
-    random_state : int, default=0
-        Determines the examples and the anchors that are drawn.
-    examples, repeats : int
-        Number of examples of the commuting diagram, and of draws of anchors for each point of the few-anchor curve.
+    Parts of the report whose data are missing are left out. ``held_out``: measure only on items that the map was not
+    fitted on; by default, if the map records them. ``scores`` and ``comparison``, if they have already been computed,
+    are from ``congruence.evaluate`` and ``congruence.compare_maps``. ``examples`` are those of the commuting diagram;
+    ``repeats``, the draws of anchors for each point of the few-anchor curve.
     """
     check_seed(random_state)
     if isinstance(mapping, HeadsMap):

@@ -64,8 +64,6 @@ def summarize_training(
 
     Parameters
     ----------
-    mapping : HeadsMap
-        A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
         As in ``congruence.train.JAM.fit``: rows of the source, rows of the target, wrong rows of the target, and
         the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
@@ -82,8 +80,7 @@ def summarize_training(
     note : str, optional
         A sentence to show below the title.
     options : int, default=5
-        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
-        other images, which ``random_state`` determines.
+        Captions to choose among in the second recall by task: the right one, a wrong one, and those of other images.
     examples : int, default=3
         Number of examples of each kind.
     """

@@ -256,14 +256,11 @@ class Bridge:
         candidates : int, optional
             With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
-            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by
-            id, or as a function of an array of ids. Items without a vector (a row of NaN, None from the function, or an
-            id that embeddings do not have) follow those that have one, in the order of the first stage.
-        metric : {"cosine", "inner", "euclidean"}, default="cosine"
-            Metric of the first stage. An index that searches by itself has its own.
-        hubness, bank
-            As for ``congruence.metrics.class_retrieval``, in the first stage, for an index given as vectors;
-            ``bank`` holds queries of the new model.
+            Vectors of the index's items in the new model, by which candidates are ranked again: by row, by id, or as a
+            function of an array of ids. Items without a vector (a row of NaN, None, or no such id) come last.
+        metric, hubness, bank
+            Of the first stage, as for ``congruence.metrics.class_retrieval``, for an index given as vectors; ``metric``
+            may be "inner" or "euclidean", and ``bank`` holds queries of the new model.
         """
         check_positive(k, "k", integer=True)
         if candidates is not None:
@@ -312,19 +309,16 @@ class Bridge:
         queries_old : Embeddings or array_like, shape (m, d_target), optional
             The same queries in the old model, for the old model's line; paired by id, or by position.
         index_new : Embeddings or array_like, shape (n, d_source), optional
-            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The
-            second stage skips items whose ids are missing here.
-        qrels : mapping of str to mapping of str to float, optional
-            Relevance grade by query id and document id (``congruence.evaluation.judgments.read_qrels``).
-        labels : (sequence of length m, sequence of length n), optional
-            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
-            query's id is relevant.
+            The index's items in the new model, for two-stage search, which may lack some, and the re-embedded index.
+        qrels, labels : optional
+            Relevance grade by query id and document id (``congruence.evaluation.judgments.read_qrels``), or classes of
+            the queries and of the rows of the index. Without either, the row with the query's id is relevant.
         at, mode
             Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
             "share" the share of relevant rows found.
         modality, candidates, hubness, bank
-            As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
-            applies the correction in the first stage only, and the old model's line uses its own queries as ``bank``.
+            As for ``search``. Each line is corrected with its own queries and rows, the old model's with its own
+            queries as ``bank``, and two-stage search in the first stage only.
         """
         check_positive(candidates, "candidates", integer=True)
         for k in at:
@@ -406,8 +400,8 @@ class Bridge:
         """Learn how to translate score thresholds of the old model into thresholds for bridged queries.
 
         Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
-        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
-        shrink toward the mean and change the rate (docs/bridge.md).
+        irrelevant pairs is the same. A regression of one score on the other would shrink toward the mean and change
+        this false-positive rate (docs/bridge.md).
 
         Parameters
         ----------
@@ -416,13 +410,10 @@ class Bridge:
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
-            Which rows are relevant, as for ``evaluate``; by default the row with the query's id, and none if there
-            are no ids.
-        folds : int, default=5
-            Number of cross-validation folds, over queries.
-        random_state : int, default=0
-            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
-            million pairs.
+            As for ``evaluate``; by default the row with the query's id is relevant, and none if there are no ids.
+        folds, random_state
+            Cross-validation folds, over queries; the seed also draws the sample of more than 2,000 queries or 4 million
+            pairs.
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
         named = ours.has_ids and theirs.has_ids

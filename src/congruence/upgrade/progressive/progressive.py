@@ -107,24 +107,15 @@ class Progressive:
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
         k of ``overlap@k`` and ``recall@k``.
-    modality : str, optional
-        Modality of the store, for maps that have means by modality.
-    random_state : int, default=0
-
-    Attributes
-    ----------
-    history_ : list of Reading
-        Readings of the meter, one per stage; ``order_`` is the order of the batches, ``correction_`` the map.
 
     Notes
     -----
-    Memory holds 12 bytes per row besides the ids, two sets of sums of d² numbers during a refit, at most 20,480 rows
-    while a batch is chosen, and new vectors until ``save`` has written them. Mapped rows and the rows that ``store``
-    returns have unit norm.
+    ``history_`` has the meter's readings, one per stage; ``order_`` is the order of the batches, ``correction_`` the
+    map. Memory holds 12 bytes per row besides the ids, two sets of sums of d² numbers during a refit, at most 20,480
+    rows while a batch is chosen, and new vectors until ``save`` has written them. Mapped rows have unit norm.
 
     Examples
     --------
-    >>> import numpy as np
     >>> from congruence import fit
     >>> from congruence.synthetic import upgrade_problem
     >>> from congruence.upgrade.progressive import Progressive
