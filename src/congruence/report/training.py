@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import io
 from collections.abc import Mapping
@@ -28,10 +27,12 @@ from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation, loss_curves, validation_curve
 from congruence.report.rendering import fill, svg
+from congruence.report.summary import data_uri
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
+from congruence.upgrade.certify.estimates import rate_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -386,12 +387,9 @@ def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
         squared = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
-        relative_error = squared / spread if spread else 0.0
-        recorded = facts["reconstruction_error"][side]
-        if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
-            _refuse(
-                f"the {side} vectors are reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
-            )
+        error, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
+        if abs(error - recorded) > _TOLERANCE * max(error, recorded):
+            _refuse(f"the {side} vectors are reconstructed with an error of {error:.4f} instead of {recorded:.4f}")
     return parts[2]
 
 
@@ -470,15 +468,15 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
         drawn: dict[str, Any] = {"texts": choices.text_numbers, "options": options, "random_state": random_state}
         lines, note = recall_by_task(*sides, **drawn)
         rows = [{**row, "part": False} for row in lines]
-    groups = np.unique(choices.groups, return_inverse=True)[1]
-    low, high = _interval(binary, groups)
+    share, images = float(binary.mean()), len(np.unique(choices.groups))
+    low, high = rate_interval(share, binary - share, groups=choices.groups) if images > 1 else (None, None)
     return {
         "rows": rows,
         "wrong": k,
         "options": None if note else options + k - 1,
         "note": note,
         "chance": {"binary": 1 / (1 + k), "choice": None if note else 1 / (options + k - 1)},
-        "images": int(groups.max()) + 1,
+        "images": images,
         "low": low,
         "high": high,
     }
@@ -506,18 +504,6 @@ def _sugarcrepe_rows(
             total[name] = sum(line["n"] * line[name] for line in tasks) / n
         lines.append(total)
     return lines, note
-
-
-def _interval(scores: np.ndarray, codes: np.ndarray) -> tuple[float | None, float | None]:
-    """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
-    share, n = float(scores.mean()), int(codes.max()) + 1
-    if n < 2:
-        return None, None
-    variance = float(np.sum(np.bincount(codes, scores - share) ** 2)) * n / (n - 1) / len(scores) ** 2
-    trials = min(share * (1 - share) / variance, len(scores)) if variance else n
-    middle = (share + 1.96**2 / (2 * trials)) / (1 + 1.96**2 / trials)
-    half = 1.96 * np.sqrt(share * (1 - share) / trials + (1.96 / (2 * trials)) ** 2) / (1 + 1.96**2 / trials)
-    return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
 
 
 def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
@@ -587,7 +573,7 @@ def changed(caption: str, other: str) -> list[list[Any]]:
     return [[" ".join(word for word, _ in words), is_new] for is_new, words in marked]
 
 
-def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
+def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str | None:
     """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata."""
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
@@ -607,4 +593,4 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     without_metadata.paste(image)
     file = io.BytesIO()
     without_metadata.save(file, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri(file.getvalue())
