@@ -14,15 +14,9 @@ from congruence.upgrade.certify import ACTIONS, Certificate
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
-_NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
-
-#: Names of the strategies in the table of costs.
-_STRATEGIES = {
-    "keep": "keep the old model",
-    "map": "map the store",
-    "progressive": "map, re-embed {}",
-    "re-embed": "re-embed everything",
-}
+#: Names of the strategies, in the table of scores and in that of costs.
+_NAMES = {**ACTIONS, "stored": ACTIONS["map"]}
+_COSTS = {**ACTIONS, "progressive": "map, re-embed {}"}
 
 #: The level of each verdict, and the next step.
 _NEXT = {
@@ -57,7 +51,7 @@ def render_certificate(certificate: Certificate) -> str:
         next=following.format(fit=certificate.how_to_fit, share=verdict.share),
         actions=ACTIONS,
         names=_NAMES,
-        costs=_STRATEGIES,
+        costs=_COSTS,
         plots={
             "strategies": {
                 name: svg(certificate.plot, task=name, title=f"{name} of each strategy")

@@ -70,7 +70,8 @@ POOL, SEEN, MOVED = 16_384, 4096, 4096
 
 KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
-#: Parameters that are part of the state.
+#: Arrays of ``RowStates``, and parameters of the plan, that are part of the saved state.
+_STATES = ("role", "due", "embedded")
 PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state")
 
 
@@ -602,7 +603,7 @@ class Progressive:
             plan.new_vectors.load(folder, facts["vectors"])
             plan.correction_ = Correction.restore(arrays, facts["map"])
             states, n = plan.states, len(plan)
-            for name in ("role", "due", "embedded"):
+            for name in _STATES:
                 getattr(states, name)[:] = arrays[name].reshape(n)
             if not np.array_equal(np.sort(plan.new_vectors.rows), np.flatnonzero(states.embedded)):
                 raise ValueError("vectors are not those of the re-embedded rows")
@@ -642,7 +643,7 @@ class Progressive:
             "vectors": self.new_vectors.save(folder),
             **{name: getattr(self, name) for name in PARAMETERS},
         }
-        own = {name: getattr(states, name).astype(np.uint8) for name in ("role", "due", "embedded")}
+        own = {name: getattr(states, name).astype(np.uint8) for name in _STATES}
         card = f"# A progressive migration\n\n{self.meter()}\n\nContinue it with `congruence.Progressive.load`.\n"
         kept = {**own, **self.correction_.arrays(), **(arrays or {})}
         persist.write_folder(folder / STATE, kept, {**config, "facts": facts}, card, force=True)
