@@ -312,20 +312,21 @@ def _is_running(process: int) -> bool:
 
 # ------------------------------------------------------------------ renames
 #
-# Renames that never replace an existing target, and exchanges of two names, are a single system call on Linux
-# (renameat2). Other systems, network drives and old file systems have none; there a hard link, or an empty file that
-# claims the name first, protects an existing target.
+# Renames that never replace an existing target, and exchanges of two names, are a single system call where the system
+# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a
+# hard link, or an empty file that claims the name first, protects an existing target.
 
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
-#: Flags of renameat2, and its handle of the present folder.
-_NEVER_REPLACE, _EXCHANGE, _AT_FDCWD = 1, 2, -100
+#: Flags by platform: (never replace, exchange).
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_AT_FDCWD = -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
     """Rename without replacing an existing target; of several concurrent renames to one, one succeeds."""
-    if _call(source, target, _NEVER_REPLACE):
+    if _call(source, target, 0):
         return
     if os.name == "nt":  # os.rename never replaces a target on Windows
         os.rename(source, target)
@@ -337,7 +338,7 @@ def rename_exclusive(source: Path, target: Path) -> None:
 
 def exchange(first: Path, second: Path) -> bool:
     """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
-    return _call(first, second, _EXCHANGE)
+    return _call(first, second, 1)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
@@ -371,12 +372,11 @@ def _rename_file(source: Path, target: Path) -> None:
 
 
 def _call(source: Path, target: Path, flag: int) -> bool:
-    """Make the system call; return False if it is not supported."""
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported."""
     function = _find_call()
     if function is None:
         return False
-    here = ctypes.c_int(_AT_FDCWD)
-    if function(here, os.fsencode(source), here, os.fsencode(target), flag) == 0:
+    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][flag]) == 0:
         return True
     number = ctypes.get_errno()
     if number in _UNSUPPORTED:
@@ -385,8 +385,16 @@ def _call(source: Path, target: Path, flag: int) -> bool:
 
 
 @cache
-def _find_call() -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+def _find_call() -> Callable[[bytes, bytes, int], int] | None:
+    if sys.platform not in _FLAGS:
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "darwin":
+        return lambda source, target, flag: int(library.renamex_np(source, target, ctypes.c_uint(flag)))
+    if not hasattr(library, "renameat2"):  # glibc before 2.28
+        return None
+    here = ctypes.c_int(_AT_FDCWD)
+    return lambda source, target, flag: int(library.renameat2(here, source, here, target, ctypes.c_uint(flag)))
 
 
 # ------------------------------------------------------------------ locks
