@@ -45,11 +45,8 @@ _FIT_PARAMETERS = {
     "tasks": "negatives",
 }
 
-#: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
-MEMORY = 2**30
-
-#: Number of captions to choose from if each pair has one wrong caption: the paper's 5-way task.
-OPTIONS = 5
+MEMORY = 2**30  # size in bytes above which a file of unpaired rows is streamed instead of read into memory
+OPTIONS = 5  # number of captions to choose from if each pair has one wrong caption: the paper's 5-way task
 
 #: Unpaired rows of one side, one entry per file.
 Unpaired: TypeAlias = list[Embeddings | Rows] | None

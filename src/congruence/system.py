@@ -24,8 +24,7 @@ VARIABLES = (
     *("HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
 )
 
-#: Extras for working on the library itself.
-_DEVELOPMENT = {"test", "docs"}
+_DEVELOPMENT = {"test", "docs"}  # extras for working on the library itself
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ _WRITE_ERRORS = {
     *(errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE),
 }
 
-#: Longest file name in bytes on common file systems.
-_MAX_NAME_BYTES = 255
+_MAX_NAME_BYTES = 255  # longest file name in bytes on common file systems
 
 #: A list to which ``atomic_path`` appends each path that it published, so that a command that fails can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
@@ -319,8 +318,7 @@ def _is_running(process: int) -> bool:
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
-#: Flags by platform: (never replace, exchange).
-_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}  # flags by platform: (never replace, exchange)
 _AT_FDCWD = -100
 
 

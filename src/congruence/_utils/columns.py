@@ -58,8 +58,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
     return rows
 
 
-#: Names of columns of ids, in any case; a table with one of them is a table of rows with ids.
-ID_NAMES = ("id", "ids")
+ID_NAMES = ("id", "ids")  # names of columns of ids, in any case; a table with one of them is a table of rows with ids
 
 
 def split_ids(X: Any) -> tuple[Any, Any]:

@@ -6,8 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-#: Longest line of a text display.
-WIDTH = 110
+WIDTH = 110  # longest line of a text display
 
 #: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those
 #: that UTF-8 or XML cannot contain.

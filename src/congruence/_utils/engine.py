@@ -27,8 +27,7 @@ Work: TypeAlias = Callable[[Part], Mapping[str, object]]
 Measure: TypeAlias = Callable[[Part], bytes]
 Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
-#: Number of results merged at a time.
-FAN_IN = 16
+FAN_IN = 16  # number of results merged at a time
 
 
 class Engine(ABC):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from congruence.errors import OutOfMemoryError
 
-#: Arrays smaller than this are not checked.
-_SMALL = 64 * 2**20
+_SMALL = 64 * 2**20  # arrays smaller than this are not checked
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 

@@ -12,11 +12,8 @@ from congruence.errors import CorruptFileError, FileError
 if TYPE_CHECKING:
     import yaml
 
-#: Maximum length of a text, in bytes; the longest YAML file of this library has 3,000.
-MAX_BYTES = 256 * 2**10
-
-#: Maximum depth of nested lists and mappings; recipes and experiments need four.
-MAX_DEPTH = 20
+MAX_BYTES = 256 * 2**10  # maximum length of a text, in bytes; the longest YAML file of this library has 3,000
+MAX_DEPTH = 20  # maximum depth of nested lists and mappings; recipes and experiments need four
 
 
 def read_yaml(path: str | Path, what: str) -> str:

@@ -21,8 +21,7 @@ from congruence.io.parquet import ParquetTable, write_parquet
 from congruence.io.reading import reading
 from congruence.io.tables import ARROW_DAMAGE, TableSource
 
-#: Kinds of rows, and the modality of each.
-KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
+KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}  # kinds of rows, and the modality of each
 
 _INFO_KEY = b"congruence_bundle"
 #: Exceptions that Arrow, JSON and NumPy raise for damaged files.

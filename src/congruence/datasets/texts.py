@@ -9,8 +9,7 @@ from pathlib import Path
 from congruence._utils.validation import check_positive
 from congruence.errors import FileError, ParameterError
 
-#: Path of the texts in the installed package.
-TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
+TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"  # path of the texts in the installed package
 
 
 def anchor_texts(n: int | None = None) -> list[str]:

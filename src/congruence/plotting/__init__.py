@@ -242,11 +242,8 @@ def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annot
 
 # ------------------------------------------------------------------ scores on named lines
 
-#: Height in points of a line with its name, and of axis, title and legend.
-_LINE, _AROUND = 36, 96
-
-#: Half width of the central 95 % of a normal distribution, in standard deviations.
-_NORMAL = 1.96
+_LINE, _AROUND = 36, 96  # height in points of a line with its name, and of axis, title and legend
+_NORMAL = 1.96  # half width of the central 95 % of a normal distribution, in standard deviations
 
 #: Label and color of each kind of non-match.
 _OTHERS = {
@@ -473,11 +470,8 @@ def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: 
 
 # ------------------------------------------------------------------ layers of two models
 
-#: Size of a cell, and average width of a letter, in points.
-_CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
-
-#: Maximum length of a layer's name.
-_NAME = 40
+_CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4  # size of a cell, and average width of a letter, in points
+_NAME = 40  # maximum length of a layer's name
 
 #: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least
 #: 4.5 for all strengths.
@@ -540,14 +534,9 @@ def draw_layers(
 
 # ------------------------------------------------------------------ a training run
 
-#: Largest number of points of a curve.
-MARKS = 300
-
-#: Ratio of largest to smallest value above which a curve is drawn on a logarithmic axis.
-_WIDE = 30
-
-#: Largest number of tasks that are drawn.
-_TASKS = 14
+MARKS = 300  # largest number of points of a curve
+_WIDE = 30  # ratio of largest to smallest value above which a curve is drawn on a logarithmic axis
+_TASKS = 14  # largest number of tasks that are drawn
 
 #: Labels of terms of losses; by default the name of the term.
 _TERMS = {

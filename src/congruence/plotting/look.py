@@ -15,8 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from congruence._utils.display import short, visible
 
-#: Size of a plot in points, which are pixels on a page: small enough that text is readable on a phone.
-WIDTH = 360
+WIDTH = 360  # size of a plot in points, which are pixels on a page: small enough that text is readable on a phone
 HEIGHT = 250
 
 #: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which
@@ -53,8 +52,7 @@ COLORS = {
     "oracle": ("#1b2430", "#f4f5f7"),
 }
 
-#: The colors in which plots are drawn.
-COLOR = {name: light for name, (light, _) in COLORS.items()}
+COLOR = {name: light for name, (light, _) in COLORS.items()}  # the colors in which plots are drawn
 
 _STYLE: dict[Any, Any] = {
     "figure.facecolor": COLOR["paper"],

@@ -14,8 +14,7 @@ from congruence.upgrade.certify import ACTIONS, Certificate
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
-#: Names of the strategies, in the table of scores and in that of costs.
-_NAMES = {**ACTIONS, "stored": ACTIONS["map"]}
+_NAMES = {**ACTIONS, "stored": ACTIONS["map"]}  # names of the strategies, in the table of scores and in that of costs
 _COSTS = {**ACTIONS, "progressive": "map, re-embed {}"}
 
 #: The level of each verdict, and the next step.

@@ -202,11 +202,8 @@ def render(summary: dict[str, Any]) -> str:
     return fill("report.html", s=summary, plots=plots)
 
 
-#: Largest number of rows in a histogram, and of points in a scatter plot.
-_ROWS, _MARKS = 5_000, 400
-
-#: Largest number of rows that a fit of the few-anchor curve is scored on.
-_GALLERY = 2_000
+_ROWS, _MARKS = 5_000, 400  # largest number of rows in a histogram, and of points in a scatter plot
+_GALLERY = 2_000  # largest number of rows that a fit of the few-anchor curve is scored on
 
 #: Measure, items, and "mapped" or the name of a control.
 _Key: TypeAlias = tuple[str, str, str]

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from congruence._utils.typing import Labels, RowsLike
 
 
-#: Directions of retrieval.
-_WAYS = ("source_to_target", "target_to_source")
+_WAYS = ("source_to_target", "target_to_source")  # directions of retrieval
 
 
 def summarize_training(
@@ -426,11 +425,8 @@ def render_training(summary: dict[str, Any]) -> str:
 
 # ------------------------------------------------------------------ the choice between correct and wrong captions
 
-#: Longer side of a thumbnail, in pixels.
-THUMBNAIL = 128
-
-#: Largest number of tasks for which each has its own histogram.
-_HISTOGRAMS = 6
+THUMBNAIL = 128  # longer side of a thumbnail, in pixels
+_HISTOGRAMS = 6  # largest number of tasks for which each has its own histogram
 
 
 @dataclass(frozen=True)

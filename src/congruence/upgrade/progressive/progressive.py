@@ -56,13 +56,11 @@ if TYPE_CHECKING:
 #: written again then.
 GROWTH = 1.25
 
-#: Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
-CLIP = 3.0
+CLIP = 3.0  # largest weight, in the fit, of random rows, which represent all rows that the order did not choose
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
-#: Without texts, neighbors are searched among this many times k random rows, the same at every stage.
-REFERENCES = 5
+REFERENCES = 5  # without texts, neighbors are searched among this many times k random rows, the same at every stage
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
 #: the distance between two maps is measured; of larger stores, random ones.
