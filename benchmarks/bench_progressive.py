@@ -32,7 +32,6 @@ from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, fit_origin_scale
-from congruence.upgrade.progressive.meter import reference_rows
 from dual_encoders import ASKED, load
 from machine_output import add_json, write_json
 
@@ -270,7 +269,7 @@ def keeps(case: Case, plan: Progressive) -> dict[str, np.ndarray]:
     """
     mapped = plan.transform(case.old)
     kept = {"cosine": np.einsum("ij,ij->i", mapped, case.new)}
-    texts = case.new_texts if case.kind != "overlap" else case.new[reference_rows(plan)]
+    texts = case.new_texts if case.kind != "overlap" else case.new[plan.reference_rows()]
     if texts is not None and len(texts):
         near, found = (np.argsort(-(rows @ texts.T), axis=1)[:, :10] for rows in (case.new, mapped))
         kept["overlap@10"] = (near[:, :, None] == found[:, None, :]).any(axis=2).mean(axis=1)

@@ -28,7 +28,7 @@ from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive.texts import Scale, read_facts
+from congruence.upgrade.progressive.texts import Scale, TextFacts
 from machine_output import write_json
 
 PAIRS = 100
@@ -47,8 +47,8 @@ def by_texts(name: str, case: Case) -> Callable[[View], np.ndarray]:
 
     def order(view: View) -> np.ndarray:
         sides = ((view.old, ours), (view.mapped, theirs))
-        facts = [read_facts(rows, texts, Scale.of(rows, texts), 10) for rows, texts in sides]
-        return ORDERS[name](replace(view, old_facts=facts[0], new_facts=facts[1]))
+        old, new = (TextFacts.of(rows, texts, Scale.of(rows, texts)) for rows, texts in sides)
+        return ORDERS[name](replace(view, by_texts=(old, new)))
 
     return order
 

@@ -103,12 +103,6 @@ def test_a_long_id_is_shortened_in_messages_and_displays():
     assert len(str(caught.value)) < 500
 
 
-def test_the_index_of_a_frame_says_which_labels_are_missing():
-    frame = pd.DataFrame(np.eye(3), index=["a", None, "b"])
-    with pytest.raises(IdError, match=r"1 missing labels \(rows 1\)"):
-        Embeddings(frame)
-
-
 def test_a_number_is_the_text_of_its_digits():
     numbers, texts = made([7, 8, 10, 11]), made(["10", "07", "7", "11\0"])
     pairs = Pairs.join(numbers, texts)

@@ -243,7 +243,7 @@ def test_two_frames_pair_by_their_indexes():
     ("index", "words"),
     [
         ([0, 1, 1], "repeats 1 labels"),
-        ([0.0, np.nan, 1.0], "missing labels"),
+        ([0.0, np.nan, 1.0], r"1 missing labels \(rows 1\)"),
         (pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1)]), "2 levels"),
     ],
 )

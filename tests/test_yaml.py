@@ -1,7 +1,5 @@
 """YAML from other people: what is refused before anything is built of it, and that it takes no time."""
 
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
@@ -51,33 +49,14 @@ def test_what_is_not_too_much_is_taken():
     assert parse_yaml("a: [1, 2.5, true, null, 'x', 2001-01-01]", "x")["a"][:5] == [1, 2.5, True, None, "x"]
 
 
-CHILD = """
-import resource, sys
-from congruence._utils.yaml import parse_yaml, read_yaml
-from congruence.errors import CorruptFileError
-resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
-resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
-for text in sys.argv[1:]:
-    try:
-        str(parse_yaml(read_yaml(text, "a recipe") if text[0] == "/" else text, "x"))
-    except CorruptFileError:
-        print("refused")
-"""
-
-
-def test_a_bomb_costs_a_process_neither_time_nor_memory():
-    texts = [BOMB, "a: &a [*a]", "{a: " * 30_000, "/dev/zero"]
-    command = [sys.executable, "-c", CHILD, *texts]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.stdout.split() == ["refused"] * len(texts), done.stderr[-2000:]
-
-
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(FileError, match="cannot be read"):
         read_yaml(tmp_path / "none.yaml", "a recipe")
     with pytest.raises(FileError, match="cannot be read"):
         read_yaml(tmp_path, "a recipe")
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(CorruptFileError, match="256 KiB"):
+        read_yaml("/dev/zero", "a recipe")  # no more is read than may be there
     with pytest.raises(CorruptFileError, match="UTF-8"):
         read_yaml(tmp_path / "latin.yaml", "a recipe")
 

@@ -46,11 +46,8 @@ _FIT_PARAMETERS = {
     "tasks": "negatives",
 }
 
-#: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
-MEMORY = 2**30
-
-#: Number of captions to choose from if each pair has one wrong caption: the paper's 5-way task.
-OPTIONS = 5
+MEMORY = 2**30  # size in bytes above which a file of unpaired rows is streamed instead of read into memory
+OPTIONS = 5  # number of captions to choose from if each pair has one wrong caption: the paper's 5-way task
 
 #: Unpaired rows of one side, one entry per file.
 Unpaired: TypeAlias = list[Embeddings | Rows] | None
@@ -69,23 +66,19 @@ class Recipe:
     - ``pairs``: Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have
       ids, otherwise by position.
     - ``unpaired_source``, ``unpaired_target``: Files of rows without a partner.
-    - ``validation``: Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files
-      of other pairs; 0 for none. By default 0.1, for JAM 0.15, for ``self_trained``, which uses folds, 0.
-    - ``test``: Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By
-      default 0, for JAM 0.15.
-    - ``keep_pairs``: Train on this many of the remaining pairs; the others lose their partner and join the unpaired
-      rows. Use it to find out how many pairs are needed.
+    - ``validation``, ``test``: Pairs for validation, and for a final test that no choice sees: a share of all pairs
+      (below 1), a number of pairs to hold out, or files of other pairs. By default 0.1 and 0; for JAM 0.15 each; 0 for
+      ``self_trained``, which uses folds.
+    - ``keep_pairs``: Train on this many of the remaining pairs; the others become unpaired rows.
     - ``overlap``: With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool
-      too. By default 0: only one side of each pair that is not kept is used, as with data that were never paired; 1
-      uses both sides of each.
-    - ``parameters``: Parameters of the method.
-    - ``grid``: Values of parameters to choose among, by retrieval on the validation pairs.
+      too. By default 0: one side of each pair that is not kept is used, as with data that were never paired.
+    - ``parameters``, ``grid``: Parameters of the method, and values to choose among by retrieval of validation pairs.
     - ``seed``: Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     - ``groups``: Which pairs stay in the same part of the split, and count as hits for each other in retrieval:
       ``"identical"``, those with identical vectors on either side (``congruence.splits.duplicate_groups``);
       ``"none"``; or a file with one label, such as the image, per row of the target's file.
-    - ``negatives``: JAM: file of wrong captions, one or several for each row of the target.
-    - ``tasks``: JAM: file with the kind of each wrong caption, to report scores by kind.
+    - ``negatives``, ``tasks``: JAM: files of wrong captions, one or several for each row of the target, and of the kind
+      of each wrong caption, to report scores by kind.
     """
 
     method: str
@@ -105,27 +98,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check_entries(self.to_dict())
-        shares = _OTHER_SHARES.get(self.method, _SHARES)
-        defaults = {"validation": shares[0], "test": shares[1], "seed": self.default_parameters.get("random_state", 0)}
-        for name, value in defaults.items():
+        validation, test = _OTHER_SHARES.get(self.method, _SHARES)
+        seed = self.default_parameters.get("random_state", 0)
+        for name, value in {"validation": validation, "test": test, "seed": seed}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         for name, parameter in _FIT_PARAMETERS.items():
             if getattr(self, name) and not _takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
-                raise ParameterError(
-                    f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out `{name}=…`."
-                )
+                problem = f"Got {name} for {self.method}, which does not learn from {rows}."
+                raise ParameterError(problem, f"Leave out `{name}=…`.")
         if self.overlap is not None and self.keep_pairs is None:
-            raise ParameterError(
-                f"Got `overlap={self.overlap!r}` without keep_pairs.", "Pass `keep_pairs=…`, or leave out overlap."
-            )
+            fix = "Pass `keep_pairs=…`, or leave out overlap."
+            raise ParameterError(f"Got `overlap={self.overlap!r}` without keep_pairs.", fix)
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
         if self.grid and self.validation == 0:
-            raise ParameterError(
-                "Got a grid without validation pairs to choose by.", "Pass `validation=0.1`, for example."
-            )
+            fix = "Pass `validation=0.1`, for example."
+            raise ParameterError("Got a grid without validation pairs to choose by.", fix)
 
     @property
     def default_parameters(self) -> dict[str, object]:
@@ -137,34 +127,35 @@ class Recipe:
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def read_recipe(path: str | Path, **changes: object) -> Recipe:
-    """Read a recipe from a YAML file; ``changes`` replace its entries, or are merged into ``parameters`` and ``grid``.
-
-    A ParameterError names the line of an entry that is unknown or has an invalid value.
-    """
+def read_recipe(path: str | Path, **changes: Any) -> Recipe:
+    """Read a recipe from a YAML file; ``changes`` replace entries, or are merged into ``parameters`` and ``grid``."""
     text = read_yaml(path, "a recipe")
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
-        raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}, no mapping.", "Write lines such as 'method: sotalign'."
-        )
-    return _make(entries, changes, str(path), text)
+        problem = f"Got {type(entries).__name__} in {path}, no mapping."
+        raise CorruptFileError(problem, "Write lines such as 'method: sotalign'.")
+
+    def locate(*keys: str) -> str:
+        line = find_line(text, keys)
+        return str(path) if line is None else f"{path}, line {line}"
+
+    return _make(entries, changes, locate)
 
 
-def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
+def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
     """Build a recipe from plain data; see ``read_recipe``."""
-    return _make(entries, changes)
+    return _make(entries, changes, lambda *keys: "")
 
 
-def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], path: str = "", text: str = "") -> Recipe:
-    """Build a recipe from entries, of a file if it has a path and a text, and changes, which take precedence."""
+def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], locate: Callable[..., str]) -> Recipe:
+    """Build a recipe; ``locate`` returns the place of an entry."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:
             present = entries.get(name) or {}
-            mergeable = name in ("parameters", "grid") and isinstance(present, Mapping)
-            entries = {**entries, name: {**present, **value} if mergeable else value}
-            replaced |= {(name, key) for key in value} if mergeable else {(name,)}
+            merged = isinstance(value, Mapping) and isinstance(present, Mapping)
+            entries = {**entries, name: {**present, **value} if merged else value}
+            replaced |= {(name, key) for key in value} if merged else {(name,)}
     entries = {"method": "self_trained", **entries}
     if "pairs" not in entries:
         raise ParameterError("Got a recipe without 'pairs'.", "Add it to the recipe, or pass `pairs=…`.")
@@ -172,14 +163,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], path: str = ""
     for name in ("unpaired_source", "unpaired_target"):
         if isinstance(plain.get(name), str):
             plain[name] = [plain[name]]
-
-    def locate(*keys: str) -> str:
-        if not text or any(keys[:k] in replaced for k in range(1, len(keys) + 1)):
-            return ""
-        line = find_line(text, keys)
-        return path if line is None else f"{path}, line {line}"
-
-    _check_entries(plain, locate)
+    _check_entries(plain, lambda *keys: "" if {keys[:1], keys[:2]} & replaced else locate(*keys))
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     return Recipe(**plain)
 
@@ -217,16 +201,18 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_list(fits: Callable[[Any], bool], value: object, length: int | None = None) -> bool:
-    return isinstance(value, list) and length in (None, len(value)) and all(map(fits, value))
+def _is_list(fits: Callable[[Any], bool], value: object) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
 
 
 _is_files, _is_numbers = partial(_is_list, _is_text), partial(_is_list, _is_number)
-_is_pair = partial(_is_list, _is_text, length=2)
+
+
+def _is_pair(value: object) -> bool:
+    return _is_files(value) and len(value) == 2  # type: ignore[arg-type]
 
 
 def _is_held_out(value: object) -> bool:
-    """Return whether a value is a share, which is below 1, a number of pairs, which is whole, or two files."""
     return (isinstance(value, float) and 0 <= value < 1) or _is_whole(value) or _is_pair(value)
 
 
@@ -246,7 +232,7 @@ _ENTRIES = {
     "keep_pairs": _Expected(partial(_is_whole, least=1), "a whole number > 0", 100, True),
     "overlap": _Expected(lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1", 0.0, True),
     "parameters": _Expected(
-        lambda value: isinstance(value, Mapping), "a mapping of names to values", {"n_components": 256}
+        lambda value: isinstance(value, Mapping), "a mapping of names to values", {"max_steps": 99}
     ),
     "grid": _Expected(_is_grid, "a mapping of names to lists of values", {"divergence_weight": [0.1, 1.0]}),
     "seed": _Expected(_is_whole, "a whole number from 0 to 2^63 − 1", 0, True),
@@ -286,12 +272,9 @@ def _check(
     """Refuse unknown entries first, since a missing one may be one that is misspelled, then those of the wrong type."""
     for name in entries:
         if name not in known:
-            place = locate(str(name))
-            raise ParameterError(
-                f"Got {short(repr(str(name)), 80)}{group}{f' in {place}' if place else ''}; expected one of "
-                f"{', '.join(known) or 'none'}.",
-                "Rename or remove this key.",
-            )
+            place = f" in {at}" if (at := locate(str(name))) else ""
+            problem = f"Got {short(repr(str(name)), 80)}{group}{place}; expected one of {', '.join(known) or 'none'}."
+            raise ParameterError(problem, "Rename or remove this key.")
     for name, value in entries.items():
         expected = known[name]
         if (value is None and expected.optional) or (value is not None and expected.fits(value)):
@@ -310,11 +293,9 @@ def _check(
 
 @dataclass(frozen=True)
 class LabeledPairs:
-    """Pairs with their groups, wrong captions and tasks.
+    """Pairs with their groups (n,), which splits keep together and retrieval counts as hits, wrong captions and tasks.
 
-    Pairs of equal ``groups`` (n,) stay in the same part of a split, and count as hits for each other; ``negatives`` (n,
-    k, d_target) are the wrong captions, of the kinds ``tasks`` (n,); ``by_id``: paired by the ids of both files, not by
-    position.
+    ``by_id``: paired by the ids of both files, not by position.
     """
 
     pairs: Pairs
@@ -373,9 +354,7 @@ def _group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
 def _hold_out(
     recipe: Recipe, name: str, items: LabeledPairs, total: int, seed: int
 ) -> tuple[LabeledPairs | None, LabeledPairs, Split | None]:
-    """Return the items held out for validation or test, the remaining items, and the split, None if the recipe names
-    other files; a share refers to ``total`` pairs.
-    """
+    """Return the items held out for validation or test, the others, and the split, None if the recipe names files."""
     amount = getattr(recipe, name)
     if isinstance(amount, tuple):
         pairs = Pairs.join(*_read_sides(amount, (items.pairs.source.space, items.pairs.target.space))[0])
@@ -391,14 +370,10 @@ def _hold_out(
 def _keep_some(
     items: LabeledPairs, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
 ) -> tuple[LabeledPairs, list[Unpaired]]:
-    """Keep some pairs, and remove the partners of the others, with each side in its own random order; ``overlap`` is
-    the share of the items of each pool that are in the other too.
-    """
+    """Keep some pairs, and make the others unpaired; ``overlap`` is the share of a pool's items in the other, too."""
     if keep > len(items):
-        raise ParameterError(
-            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on.",
-            f"Pass `keep_pairs={len(items) // 2}`.",
-        )
+        problem = f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on."
+        raise ParameterError(problem, f"Pass `keep_pairs={len(items) // 2}`.")
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
     left = order[keep:]
@@ -429,10 +404,8 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
     if all(side.has_ids for side in sides):
         return sides, True
     if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}, without ids.",
-            "Add a column named id to both files.",
-        )
+        problem = f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}, without ids."
+        raise InputError(problem, "Add a column named id to both files.")
     # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.
     names = [str(i) for i in range(len(sides[0]))]
     return [Embeddings(side.vectors, ids=names, space=side.space) for side in sides], False
@@ -443,9 +416,8 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
 
 @dataclass(frozen=True)
 class Run(Tuned):
-    """Result of ``run_recipe``: the best map, whose ``scores_`` hold all measurements, and how it was chosen.
-
-    ``score`` is NaN without validation pairs; ``items`` are all pairs that were read, including those held out.
+    """Result of ``run_recipe``: the best map, how it was chosen, and all pairs; ``score`` is NaN without validation
+    pairs.
     """
 
     items: LabeledPairs
@@ -461,12 +433,11 @@ def run_recipe(
 ) -> Run:
     """Read the files, hold out pairs, train, and score on pairs that were not used for choosing.
 
-    ``spaces`` are what is known about the models, and the files complete it; ``checkpoint`` is a folder with a
-    checkpoint for each point of the grid, from which an interrupted run resumes; ``callback`` is called with the
-    parameters and the validation score of each. The map's ``scores_`` hold the trials, the test scores (``test_…``)
-    and, for SOTAlign, those of its linear teacher on the same rows (``teacher_…``). Warns with DuplicateWarning if
-    there are pairs with identical vectors, which are kept in the same part of the split, and with TeacherWarning if the
-    heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs.
+    ``spaces`` are what is known about the models, completed by the files; ``checkpoint`` is a folder from which an
+    interrupted run resumes; ``callback`` is called with the parameters and the validation score of each point of the
+    grid. The map's ``scores_`` hold the trials, the test scores (``test_…``) and those of a linear teacher on the same
+    rows (``teacher_…``). Warns with DuplicateWarning if pairs have identical vectors, and with TeacherWarning if the
+    heads retrieve worse than their teacher.
     """
     all_items = items = _read_items(recipe, spaces)
     unpaired = [_read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]

@@ -24,10 +24,11 @@ CLASS_RATIO = 3
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that decides for each id, independently of the others, whether the item is held out. An id is held out
-    when the 64-bit hash of the seed and the id's text is below ``threshold``. The rule depends neither on the order nor
-    on the number of items, so a map can store it and ``evaluate`` finds the same items in any file. Items of one group
-    are always on the same side: ids whose own hash would put them on the other are ``exceptions`` (hashes, ascending).
+    """A rule that decides for each id, independently of the others, whether the item is held out.
+
+    An id is held out when the 64-bit hash of the seed and the id's text is below ``threshold``, so a map can store the
+    rule, and ``evaluate`` finds the same items in any file. Items of one group are on the same side: ids whose own hash
+    would put them on the other are ``exceptions`` (hashes, ascending).
     """
 
     random_state: int
@@ -38,27 +39,23 @@ class Split:
     def choose(
         cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
     ) -> Split:
-        """Choose the rule that holds out a share (below 1) or an exact number of these ids. Items with equal labels in
-        ``groups`` (n,), e.g. from ``duplicate_groups``, are held out together or not at all: groups are added as long
-        as they fit into the requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer
-        than two items or groups would be left to fit on.
+        """Choose the rule that holds out a share (below 1) or an exact number of these ids.
+
+        Items with equal labels in ``groups`` (n,) stay together: groups are added as long as they fit into the
+        requested number; if none fits, the smallest is taken. Raises TooFewAnchorsError if fewer than two items or
+        groups are left.
         """
         check_seed(random_state)
         n = len(ids)
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2.", "Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
-            raise ParameterError(
-                argument="holdout",
-                got=holdout,
-                expected="a share below 1 or a whole number of items",
-                fix="Pass `holdout=0.2`, for example.",
-            )
+            expected, fix = "a share below 1 or a whole number of items", "Pass `holdout=0.2`, for example."
+            raise ParameterError(argument="holdout", got=holdout, expected=expected, fix=fix)
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
-            raise TooFewAnchorsError(
-                f"Got {count} of {n} pairs to hold out; expected at least two left.", "Pass a smaller `holdout=…`."
-            )
+            problem = f"Got {count} of {n} pairs to hold out; expected at least two left."
+            raise TooFewAnchorsError(problem, "Pass a smaller `holdout=…`.")
         if count == 0:
             return cls(random_state, 0)
         hashes = _hashes(ids, random_state)
@@ -90,10 +87,8 @@ class Split:
         if not taken.any():
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
-            raise TooFewAnchorsError(
-                f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out.",
-                "Pass a smaller `holdout=…`, or `groups=None`.",
-            )
+            problem = f"Got {count} of {len(ids)} pairs in {len(sizes)} groups to hold out."
+            raise TooFewAnchorsError(problem, "Pass a smaller `holdout=…`, or `groups=None`.")
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
         threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
@@ -107,10 +102,7 @@ class Split:
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
     def to_dict(self) -> dict[str, object]:
-        """Return the rule as plain data. The threshold is stored as text because JSON readers round large integers.
-        Exceptions, of which there may be thousands, are stored as the base64 encoding of their little-endian 64-bit
-        hashes.
-        """
+        """Return the rule as plain data: large integers, which JSON readers round, as text; exceptions as base64."""
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
             plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
@@ -132,12 +124,10 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
 def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     """Label groups of identical rows (n,), 0, 1, … in their order, so that copies of a training row are not held out.
 
-    Equal rows of the first side always form a group. Equal rows of a further side, paired by position, do so too,
-    unless that side describes classes rather than items, i.e. has at most a third as many different vectors as the
-    first; grouping by a class description would measure generalization to new classes. If the embeddings have
-    modalities, a text side is never the first when there is another. Each connected component has one label: two images
-    belong together if they share a caption. Rows are equal when all their numbers are; copies that differ by rounding
-    are not found. Time and memory are linear.
+    Equal rows of the first side form a group. Equal rows of a further side, paired by position, do so too, unless that
+    side describes classes rather than items, i.e. has at most a third as many different vectors as the first. A text
+    side is never the first when there is another. Each connected component has one label: two images belong together if
+    they share a caption. Copies that differ by rounding are not found. Time and memory are linear.
 
     >>> from congruence.splits import duplicate_groups
     >>> images, texts = [[1, 0], [1, 0], [0, 1], [2, 2]], [[1], [2], [2], [3]]
@@ -151,11 +141,8 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     for array in arrays[1:]:
         check_same_rows(n, len(array))
     counts = [len(np.unique(side)) for side in labels]
-    joining = [
-        side
-        for i, (side, count) in enumerate(zip(labels, counts, strict=True))
-        if count < n and (not i or count * CLASS_RATIO > counts[0])
-    ]
+    most_alike = [0, *[counts[0] / CLASS_RATIO] * (len(labels) - 1)]  # fewer different vectors describe classes
+    joining = [side for side, count, least in zip(labels, counts, most_alike, strict=True) if least < count < n]
     if len(joining) < 2:
         codes = joining[0] if joining else np.arange(n)
     else:  # a graph whose nodes are the rows and the different vectors of each side
@@ -172,35 +159,29 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
-    """Warn about rows that are kept together because they are identical, and count them; None if there are none.
-    Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
-    rows.
-    """
+    """Warn about identical rows that are kept together; return the ``rows`` and ``groups`` of several, None without."""
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]
     if not len(many):
         return None
     counts = {"rows": int(many.sum()), "groups": len(many)}
-    warnings.warn(
-        DuplicateWarning(
-            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either "
-            "side; expected each item once.",
-            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass "
-            "`groups=None` to split row by row.",
-        ),
-        stacklevel=stacklevel + 1,
+    problem = (
+        f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected "
+        "each item once."
     )
+    kept = f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together."
+    warning = DuplicateWarning(problem, f"{kept} Pass `groups=None` to split row by row.")
+    warnings.warn(warning, stacklevel=stacklevel + 1)
     return counts
 
 
 def unpaired_pools(
     source: Labels, target: Labels, overlap: float = 0.0, size: int | None = None, random_state: int | list[int] = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose rows for two unpaired pools such that a given share of their items is in both.
+    """Choose rows for two unpaired pools such that a share ``overlap`` of their items, at most ``size``, is in both.
 
-    How much unpaired rows help depends on this share: rows whose partner is in the other pool are not representative.
-    ``source`` and ``target`` name the item of each row; ``size`` is the largest number of items in a pool. Returns row
-    numbers in both, each in its own random order: of s items per pool, round(overlap · s) are in both.
+    How much unpaired rows help depends on it: rows whose partner is in the other pool are not representative.
+    ``source`` and ``target`` name the item of each row; returned are row numbers in both, each in random order.
 
     >>> from congruence.splits import unpaired_pools
     >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)
@@ -208,9 +189,8 @@ def unpaired_pools(
     (60, 60, 30)
     """
     if not (np.isfinite(overlap) and 0 <= overlap <= 1):
-        raise ParameterError(
-            argument="overlap", got=overlap, expected="a share between 0 and 1", fix="Pass `overlap=0.0`, for example."
-        )
+        expected, fix = "a share between 0 and 1", "Pass `overlap=0.0`, for example."
+        raise ParameterError(argument="overlap", got=overlap, expected=expected, fix=fix)
     if size is not None:
         check_positive(size, "size", integer=True)
     sides = [np.asarray(side) for side in (source, target)]
@@ -226,10 +206,8 @@ def unpaired_pools(
     if size is not None:
         possible = possible[possible <= size]
     if not len(possible):
-        raise ParameterError(
-            f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools.",
-            "Pass another overlap, or more rows.",
-        )
+        problem = f"{len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, give no pools."
+        raise ParameterError(problem, "Pass another overlap, or more rows.")
     most = int(possible[-1])
     common = int(np.round(overlap * most))
     rng = np.random.default_rng(random_state)

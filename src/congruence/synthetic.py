@@ -13,9 +13,9 @@ from congruence.errors import ParameterError
 
 @dataclass(frozen=True)
 class RigidProblem:
-    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise. Y
-    is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
-    rotation (d_source, d_target) are orthonormal.
+    """Paired rows X (n, d_source) and Y (n, d_target): ``(X - source_mean) @ rotation + target_mean`` plus noise.
+
+    The rows (d_source ≤ d_target) or the columns of the rotation (d_source, d_target) are orthonormal.
     """
 
     X: np.ndarray
@@ -25,13 +25,16 @@ class RigidProblem:
     target_mean: np.ndarray
 
 
+def _generator(random_state: int | None) -> np.random.Generator:
+    return np.random.default_rng(None if random_state is None else check_seed(random_state))
+
+
 def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
-    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure). Its rows are orthonormal if d_source
-    ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See Mezzadri (2007), "How to generate random
-    matrices from the classical compact groups", §5.
+    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure); see Mezzadri (2007), §5.
+
+    Its rows are orthonormal if d_source ≤ d_target (by default equal), else its columns.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     tall = rng.standard_normal((max(d_source, d_target), min(d_source, d_target)))
     q, r = np.linalg.qr(tall)
     q = q * np.sign(np.diag(r))  # without the signs the draw is not uniform
@@ -49,12 +52,12 @@ def rigid_problem(
     offset: float = 1.0,
     random_state: int | None = None,
 ) -> RigidProblem:
-    """Generate paired rows related by a rotation, two means and Gaussian noise of standard deviation ``noise`` on the
-    target. Column k of the source has standard deviation (k + 1)^-decay; ``rank`` is the number of source directions
-    with any variance, ``offset`` the scale of the two means.
+    """Generate rows related by a rotation, two means and Gaussian noise of standard deviation ``noise`` on the target.
+
+    Column k of the source has standard deviation (k + 1)^-decay, and zero from ``rank`` on; ``offset`` scales the
+    means.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
     basis = random_rotation(d_source, random_state=int(rng.integers(2**31)))
     scale = np.arange(1, d_source + 1, dtype=float) ** -decay
@@ -71,9 +74,9 @@ def rigid_problem(
 
 @dataclass(frozen=True)
 class DualProblem:
-    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances. Images F (n,
-    d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows. Without noise and
-    shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
+    """Images F (n, d_source), F_target (n, d_target) and texts G, G_target (m, …) in two dual encoders, as unit rows.
+
+    Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
     """
 
     F: np.ndarray
@@ -95,13 +98,12 @@ def dual_problem(
     random_state: int | None = None,
 ) -> DualProblem:
     """Generate two dual encoders on the sphere, of n images and m texts, related by one rotation and then disturbed.
+
     ``noise`` is the length of the random vector added to each target row, ``shear`` the spectral norm of S in I + S,
-    through which target rows pass; both before they are normalized again. ``rank`` is the dimension of the span of the
-    images: the texts of both models then agree within that span only; the part outside is drawn independently in the
-    target, and does not affect the kernels. ``d_target`` is at least ``d_source``.
+    through which target rows pass. ``rank`` is the dimension of the span of the images: the texts of both models agree
+    within that span only, and outside do not affect the kernels. ``d_target`` is at least ``d_source``.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
 
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
     span = random_rotation(rank or d_source, d_source, random_state=int(rng.integers(2**31)))
@@ -130,11 +132,10 @@ class UnimodalProblem:
     """Images and texts of the same items, encoded by two independent encoders of one shared latent.
 
     ``images`` (n, d_source) and ``texts`` (n · captions, d_target) are unit rows in float32; the texts of an item are
-    consecutive, and ``latent`` (n, k) is what they share. ``image_labels`` (n,) and ``text_labels`` (n · captions,) are
-    the item of each row, or its class if ``classes`` is given; ``source`` (n,) is the collection of each item. The rows
-    of ``image_frame`` (k, d_source) and ``text_frame`` (k, d_target) are orthonormal: before the offset and the
-    normalization, ``images @ image_frame.T`` is the latent plus noise. These are the heads that alignment should
-    recover.
+    consecutive, and ``latent`` (n, k) is what they share. Labels (one per row) are the item or, with ``classes``, its
+    class; ``source`` (n,) is the collection of each item. The rows of ``image_frame`` (k, d_source) and ``text_frame``
+    (k, d_target) are orthonormal, the heads that alignment should recover: before offset and normalization,
+    ``images @ image_frame.T`` is the latent plus noise.
     """
 
     images: np.ndarray
@@ -168,24 +169,20 @@ def unimodal_problem(
     """Generate two unimodal encoders of one shared latent, each with additional variation of its own.
 
     A row is the sum of the latent and noise in the encoder's frame, a random nuisance and a non-linear function of the
-    latent outside of the frame, and a constant offset; it is then scaled to unit norm. Both widths must be larger than
-    ``latent``.
+    latent outside of the frame, and a constant offset; it is then scaled to unit norm.
 
     Parameters
     ----------
     latent, decay
-        Dimension k of the latent; coordinate j has standard deviation proportional to (j + 1)^-decay, their variances
-        add up to 1.
+        Dimension k of the latent, less than both widths; coordinate j has standard deviation proportional to
+        (j + 1)^-decay, their variances add up to 1.
     noise, nuisance, bend
         Norms, relative to that of the latent, of each row's noise on it; of the variation that only one encoder has,
         over all directions outside the frame; of the non-linear function there.
-    offset
-        Norm of the mean that is added to all rows of a side.
-    captions
-        Number of texts per item.
+    offset, captions
+        Norm of the mean that is added to all rows of a side; number of texts per item.
     classes, spread
-        Draw the latent around the centers of so many classes, and label rows by class; share of the variance within
-        them.
+        Draw the latent around the centers of so many classes; share of the variance within them.
     sources, shift
         Number of collections, and the norm by which latent and nuisance of each but the first are shifted.
 
@@ -196,15 +193,11 @@ def unimodal_problem(
     >>> bool(np.allclose(cosines, 1, atol=1e-5))
     True
     """
-    d_target = d_source if d_target is None else d_target
+    d_target = d_target or d_source
     if latent >= min(d_source, d_target):
-        raise ParameterError(
-            argument="latent",
-            got=latent,
-            expected=f"less than both widths, {d_source} and {d_target}",
-            fix="Pass a smaller `latent=…`.",
-        )
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+        expected = f"less than both widths, {d_source} and {d_target}"
+        raise ParameterError(argument="latent", got=latent, expected=expected, fix="Pass a smaller `latent=…`.")
+    rng = _generator(random_state)
 
     def spectrum(k: int) -> np.ndarray:
         scale = np.arange(1, k + 1, dtype=float) ** -decay
@@ -238,7 +231,6 @@ def unimodal_problem(
 
 
 def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the shift of each source; zero for the first."""
     shifts = rng.standard_normal((sources, width))
     shifts *= size / np.linalg.norm(shifts, axis=1, keepdims=True)
     shifts[0] = 0
@@ -247,9 +239,9 @@ def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> 
 
 @dataclass(frozen=True)
 class UpgradeProblem:
-    """Images and texts of the same items in two dual encoders related by a rotation, up to chosen disturbances.
-    ``source_images`` and ``source_texts`` (n, d_source), ``target_images`` and ``target_texts`` (n, d_target) are unit
-    rows; row i of each is item i, whose class is ``labels[i]``. ``rotation`` (d_source, d_target) acts on rows.
+    """Images and texts (n, d) of the same items in two dual encoders related by a rotation, up to chosen disturbances.
+
+    Row i of each table, all unit rows, is item i, whose class is ``labels[i]``. The rotation acts on rows.
     """
 
     source_images: np.ndarray
@@ -280,17 +272,15 @@ def upgrade_problem(
     """Generate two dual encoders of the same items.
 
     An item is a concept: a Gaussian vector around the center of its class, with standard deviations proportional to (k
-    + 1)^-decay. For images and texts separately, each encoder adds noise and an offset, and scales rows to unit norm;
-    the second encoder also stretches its axes and rotates.
+    + 1)^-decay. For images and texts separately, each encoder adds noise and an offset, and scales rows to unit norm.
 
     Parameters
     ----------
     source_noise, target_noise, shared
         Norm of an encoder's noise, relative to that of the concept, and correlation of the two encoders' noise.
-    shear
-        The second encoder stretches its axes by exp(shear · N(0, 1)), which no rotation can undo.
-    lost
-        Share of the concept's variance, in its weakest coordinates, that the second encoder does not encode.
+    shear, lost
+        The second encoder stretches its axes by exp(shear · N(0, 1)), which no rotation can undo, and does not encode
+        this share of the concept's variance, in its weakest coordinates.
     mispaired
         Share of items whose rows in the second encoder belong to other items.
     gap
@@ -298,8 +288,7 @@ def upgrade_problem(
     classes, spread
         Number of classes, and share of the concept's variance within them.
     """
-    d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    d_target, rng = d_target or d_source, _generator(random_state)
     width = min(d_source, d_target)
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
@@ -326,13 +315,6 @@ def upgrade_problem(
     order = np.arange(n)
     wrong = rng.choice(n, round(mispaired * n), replace=False)
     order[wrong] = np.roll(wrong, 1)
-
-    mapped = frame @ rotation
-    return UpgradeProblem(
-        normalize_rows(images[0] @ frame),
-        normalize_rows(texts[0] @ frame),
-        normalize_rows(images[1][order] @ mapped),
-        normalize_rows(texts[1][order] @ mapped),
-        labels,
-        rotation,
-    )
+    old_images, old_texts = (normalize_rows(side[0] @ frame) for side in (images, texts))
+    new_images, new_texts = (normalize_rows(side[1][order] @ (frame @ rotation)) for side in (images, texts))
+    return UpgradeProblem(old_images, old_texts, new_images, new_texts, labels, rotation)

@@ -24,8 +24,7 @@ VARIABLES = (
     *("HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
 )
 
-#: Extras for working on the library itself.
-_DEVELOPMENT = {"test", "docs"}
+_DEVELOPMENT = {"test", "docs"}  # extras for working on the library itself
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class SystemInfo:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Return the facts as lines to paste into a bug report."""
         complete = [name for name, missing in self.extras.items() if not missing]
         lines = {
             "congruence": self.version,
@@ -68,15 +66,8 @@ class SystemInfo:
 
 
 def system_info(*, devices: bool = True) -> SystemInfo:
-    """Return versions, extras, threads, memory and devices of this installation.
+    """Return versions, extras, threads, memory and ``devices``, for which torch, if installed, is imported.
 
-    Parameters
-    ----------
-    devices : bool, default=True
-        List torch's devices, if torch is installed; importing it takes seconds.
-
-    Examples
-    --------
     >>> import congruence
     >>> facts = congruence.system_info(devices=False)
     >>> facts.version == congruence.__version__
@@ -88,10 +79,10 @@ def system_info(*, devices: bool = True) -> SystemInfo:
         requirements = [Requirement(line) for line in metadata.requires("congruence") or []]
     except metadata.PackageNotFoundError:  # the source tree is used without installing it
         requirements = []
-    extras = {
-        name for needed in requirements for name in re.findall(r"extra == \"([^\"]+)\"", str(needed.marker or ""))
-    }
+    markers = " ".join(str(needed.marker) for needed in requirements)
+    extras = {*re.findall(r"extra == \"([^\"]+)\"", markers)}
     core = [needed for needed in requirements if _applies(needed, "")]
+    unmet = [needed for needed in requirements if not _is_met(needed)]
     return SystemInfo(
         version=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -99,15 +90,11 @@ def system_info(*, devices: bool = True) -> SystemInfo:
         packages={needed.name: _version(needed.name) for needed in core},
         outdated={
             needed.name: f"{needed.name} {_version(needed.name)} (expected {needed.specifier})"
-            for needed in requirements
-            if _version(needed.name) is not None and not _is_met(needed)
+            for needed in unmet
+            if _version(needed.name) is not None
         },
         extras={
-            extra: sorted(
-                f"{needed.name}{needed.specifier}"
-                for needed in requirements
-                if needed not in core and _applies(needed, extra) and not _is_met(needed)
-            )
+            extra: sorted(f"{one.name}{one.specifier}" for one in unmet if one not in core and _applies(one, extra))
             for extra in sorted(extras - _DEVELOPMENT)
         },
         threads=_threads(),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import congruence
-from congruence.datasets import SAMPLES, Sample, load_sample, open_bundle, sample
+from congruence.datasets import SAMPLES, load_sample, open_bundle, sample
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.evaluation import evaluate
 from congruence.maps import OrthogonalMap
@@ -23,9 +23,9 @@ def data():
 
 
 def test_the_files_are_those_that_were_made_and_small():
-    for one in SAMPLES.values():
-        assert hashlib.sha256(one.path.read_bytes()).hexdigest() == one.sha256
-    assert sum(one.path.stat().st_size for one in SAMPLES.values()) < 10_000_000  # a wheel of at most 12 MB
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in SAMPLES.items()}
+    assert digests == {"photos": "0e375fab3423f02b", "emoji": "2b83475b5245c06b"}
+    assert sum(path.stat().st_size for path in SAMPLES.values()) < 10_000_000  # a wheel of at most 12 MB
 
 
 def test_shapes_ids_and_words(data):
@@ -116,11 +116,11 @@ def test_paths_meet_and_edits_arrive(data):
 
 def test_a_damaged_installation_is_named(tmp_path, monkeypatch):
     real = SAMPLES["emoji"]
-    monkeypatch.setattr(sample, "SAMPLES", {"emoji": Sample(tmp_path / "emoji.parquet", real.sha256)})
-    with pytest.raises(FileError, match="install"):
+    monkeypatch.setattr(sample, "SAMPLES", {"emoji": tmp_path / "emoji.parquet"})
+    with pytest.raises(FileError, match="Install"):
         load_sample("emoji")
-    (tmp_path / "emoji.parquet").write_bytes(real.path.read_bytes()[:-1])
-    with pytest.raises(CorruptFileError, match="checksum"):
+    (tmp_path / "emoji.parquet").write_bytes(real.read_bytes()[:-1])
+    with pytest.raises(CorruptFileError):
         load_sample("emoji")
 
 

@@ -8,9 +8,9 @@ import pytest
 import congruence
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import InputError, OutputExistsError
+from congruence.errors import InputError
 from congruence.evaluation import evaluate
-from congruence.report import render, summarize, write_page
+from congruence.report import render, summarize
 from congruence.splits import Split
 
 NASTY = '<script>alert("x")</script>&'
@@ -272,15 +272,6 @@ def test_a_file_that_is_no_picture_is_not_shown(bundle):
     assert shown["c31"] is None  # a script where a picture should be
     assert shown["c40"] is None
     assert all(shown[f"c{k}"].startswith("data:image/png;base64,") for k in range(30))
-
-
-def test_a_page_is_replaced_by_force_only_and_nothing_stays_beside_it(tmp_path):
-    path = tmp_path / "r.html"
-    write_page(path, "<p>")
-    with pytest.raises(OutputExistsError):
-        write_page(path, "<p>")
-    write_page(path, "<b>", force=True)
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("r.html", "<b>")]
 
 
 def test_the_source_is_the_measure_where_the_target_has_no_images(bundle):

@@ -175,17 +175,6 @@ def test_sugarcrepe_by_its_own_measure(data):
     assert f"{only['by_task']['rows'][0]['binary']:.1%}" in only["verdict"]["sentence"]
 
 
-def test_items_follow_the_rows_measured_on(data):
-    items = items_of(data, ["swap_att", "replace_obj"] * 20)
-    test = split_by_group(data.groups, random_state=5)[2]
-    got = summarize(data, trained(data), items=items, options=2)
-    lines = sugarcrepe_recall(items.take(test), data.X[test], data.Y[test], data.N[test], options=2)
-    assert [(row["task"], row["n"], row["binary"]) for row in got["by_task"]["rows"][:-1]] == [
-        (line.task, line.n, pytest.approx(line.binary)) for line in lines
-    ]
-    assert {e["caption"] for e in got["examples"]} <= set(items.captions[test])
-
-
 def test_rows_are_paired_by_id_where_there_are_ids(data):
     ids = [f"r{i}" for i in range(40)]
     tasks = np.array(["even", "odd"] * 20)
@@ -221,8 +210,10 @@ def test_the_interval_is_of_images_not_of_rows(data):
 def test_only_the_test_rows_of_the_training_are_measured_on(data):
     mapping = trained(data)
     test = split_by_group(data.groups, random_state=5)[2]
-    got = summarize(data, mapping, groups=data.groups)
-    alone = summarize_training(heads(), data.X[test], data.Y[test], data.N[test], groups=data.groups[test])
+    items = items_of(data, ["swap_att", "replace_obj"] * 20)
+    got = summarize(data, mapping, items=items, options=2)
+    alone = summarize_training(heads(), data.X[test], data.Y[test], data.N[test], items=items.take(test), options=2)
+    assert {e["caption"] for e in got["examples"]} <= set(items.captions[test])
     assert got["held_out"]
     assert not alone["held_out"]
     assert got["by_task"] == alone["by_task"]
@@ -281,10 +272,8 @@ def test_curves_are_thinned_to_means(summary):
     assert [line["name"] for line in summary["curves"][2]["lines"]] == ["source", "target"]
     assert summary["validation"]["best"] == 0.7
     page = render_training(summary)
-    assert "step 1,000, whose weights" in page
-    sizes = "6.84 M parameters, 13.6 MFLOP", "8.15 M parameters"
-    for words in (*sizes, "16 → 12 → 8", "0 → 1", "spread", "weights of step 1,000"):
-        assert words in page, words
+    for fact in ("6.84 M parameters, 13.6 MFLOP", "16 → 12 → 8", "0 → 1", "weights of step 1,000"):
+        assert fact in page
 
 
 def test_worked_examples_are_the_widest_narrowest_and_worst(data):

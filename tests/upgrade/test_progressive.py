@@ -9,7 +9,7 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive.texts import Scale, read_facts
+from congruence.upgrade.progressive.texts import Scale, TextFacts
 
 WORDS = 40
 
@@ -110,8 +110,8 @@ def test_orders_put_first_what_they_are_named_for():
     rows = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [0.1, 1, 0], [0, 0, 1]]))
     mapped = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [1, 0.1, 0], [0, 0, 1]]))
     flat = Scale(np.zeros(3), 1.0)
-    facts = {"old_facts": read_facts(rows, words, flat, 1), "new_facts": read_facts(mapped, words, flat, 1)}
-    view = View(rows, mapped, np.array([0]), np.array([0.1]), 2, **facts)
+    facts = TextFacts.of(rows, words, flat), TextFacts.of(mapped, words, flat)
+    view = View(rows, mapped, np.array([0]), np.array([0.1]), 2, by_texts=facts)
     assert ORDERS["disagreement"](view).argmax() == 2
     assert ORDERS["margin"](view).argmax() == 1
     assert ORDERS["entropy"](view).argmax() == 1
@@ -220,9 +220,13 @@ def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp
     for key, value in damages.items():
         with pytest.raises(CorruptFileError, match="damaged"):
             again({**arrays, key: value}, facts)
-    for key in facts:
+    wrong = [{k: v for k, v in facts.items() if k != key} for key in facts]
+    parts = (["../../etc/passwd"], ["state"], [], ["vectors-0123456789abcdef"], 7)
+    wrong += [{**facts, "vectors": vectors} for vectors in parts]
+    wrong += [{**facts, "map": other} for other in (None, {**facts["map"], "kind": "another"})]
+    for damaged in wrong:
         with pytest.raises(CorruptFileError):
-            again(arrays, {k: v for k, v in facts.items() if k != key})
+            again(arrays, damaged)
     mapping.save(tmp_path / "map")
     with pytest.raises(CorruptFileError, match="progressive migration"):
         Progressive.load(tmp_path / "map", mapping, problem.source_images, **texts_of(problem))

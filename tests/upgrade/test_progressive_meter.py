@@ -9,7 +9,7 @@ from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive.forecast import make_forecast
-from congruence.upgrade.progressive.meter import reference_rows, rest_interval, support_of
+from congruence.upgrade.progressive.meter import rest_interval, support_of
 from congruence.upgrade.progressive.order import take_in_order
 from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING, RowStates
 
@@ -100,7 +100,7 @@ def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
-        seen.append(reference_rows(plan).tolist())
+        seen.append(plan.reference_rows().tolist())
         assert ("overlap@2" in plan.meter().store) == bool(seen[-1])
     assert seen[0] == []  # 8 rows, and 10 are wanted
     assert len(seen[1]) == 10

@@ -273,27 +273,6 @@ def test_damaged_or_missing_parts_are_refused_in_one_line(problem, mapping, on_d
     Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
 
 
-def test_a_state_that_names_other_parts_is_refused(problem, mapping, on_disk, tmp_path):
-    plan = Progressive(mapping, on_disk, **given(problem))
-    step(plan, problem, 2)
-    plan.save(tmp_path / "plan")
-    arrays, config = persist.read_folder(tmp_path / "plan" / "state")
-    good = config["facts"]
-    for wrong in (
-        {"vectors": ["../../etc/passwd"]},
-        {"vectors": ["state"]},
-        {"vectors": []},
-        {"vectors": ["vectors-0123456789abcdef"]},
-        {"map": {**good["map"], "kind": "another"}},
-        {"map": None},
-        {"vectors": 7},
-    ):
-        result = {"kind": progressive.KIND, "facts": {**good, **wrong}}
-        persist.write_folder(tmp_path / "plan" / "state", arrays, result, "", force=True)
-        with pytest.raises(CorruptFileError):
-            Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
-
-
 def test_nothing_else_is_replaced_and_a_full_disk_leaves_the_last_stage(
     problem, mapping, on_disk, tmp_path, monkeypatch
 ):

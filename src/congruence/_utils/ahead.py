@@ -11,10 +11,7 @@ _Item = TypeVar("_Item")
 
 
 def run_ahead(items: Iterator[_Item], depth: int = 2) -> Iterator[_Item]:
-    """Run an iterator in a thread of its own, at most ``depth`` items ahead.
-
-    Reading, products and writing all release the interpreter's lock, so the stages overlap.
-    """
+    """Run an iterator in a thread of its own, at most ``depth`` items ahead, so that reading and computing overlap."""
 
     def step() -> tuple[_Item] | None:
         for item in items:

@@ -48,11 +48,7 @@ def namespace(*arrays: object) -> ArrayNamespace:
     import array_api_compat
 
     known = [array for array in arrays if array_api_compat.is_array_api_obj(array)]
-    if not known:
-        import array_api_compat.numpy as xp
-
-        return xp
-    return array_api_compat.array_namespace(*known)
+    return array_api_compat.array_namespace(*known or [np.empty(0)])
 
 
 def is_tensor(array: object) -> TypeIs[Tensor]:
@@ -103,10 +99,7 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
 
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
-    """Return whether rows, shape (n, d), have unit norm, judged from at most ``sample`` evenly spaced ones.
-
-    Rows of zeros, which no scaling makes unit rows, do not count unless there are no others.
-    """
+    """Return whether rows (n, d), judged from evenly spaced ones, have unit norm; zero rows do not count."""
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
     with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
         norms = np.linalg.norm(rows, axis=1)

@@ -26,8 +26,7 @@ _WRITE_ERRORS = {
     *(errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE),
 }
 
-#: Longest file name in bytes on common file systems.
-_MAX_NAME_BYTES = 255
+_MAX_NAME_BYTES = 255  # longest file name in bytes on common file systems
 
 #: A list to which ``atomic_path`` appends each path that it published, so that a command that fails can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
@@ -47,14 +46,12 @@ def atomic_path(
 ) -> Iterator[Path]:
     """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
-    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
-    must not be replaced (``why_foreign``); without ``foreign``, only an empty folder is replaced. With
-    ``directory``, the temporary path is a folder; otherwise the block must write a file there. ``part``: the file is
-    one of very many of an output that is not complete: leftovers are not looked for, and it is not reported.
+    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None; without ``foreign``, only an
+    empty folder. With ``directory``, the temporary path is a folder; else the block must write a file there. ``part``:
+    one of very many files of an incomplete output, for which leftovers are not looked for, and nothing is reported.
 
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
-    or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
-    (see ``find_copy``).
+    or new copy exists at all times: at ``path`` or at ``backup_of(path)`` (see ``find_copy``).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -101,15 +98,14 @@ def check_output(
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            size = len(os.fsencode(path.name))
-            name = f"{path.name[:20]}…{path.name[-20:]}"
+            size, name = len(os.fsencode(path.name)), f"{path.name[:20]}…{path.name[-20:]}"
             problem = f"Got an output name of {size} bytes ({name}); expected at most {_MAX_NAME_BYTES}."
             raise FileError(problem, "Pass a shorter path.") from None
         _check_parent(path)
         return
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
-        tests = {"folder": stat.S_ISDIR, "link": stat.S_ISLNK, "file": stat.S_ISREG}
-        kind = next((kind for kind, test in tests.items() if test(mode)), "device, pipe or socket")
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFREG: "file"}
+        kind = kinds.get(stat.S_IFMT(mode), "device, pipe or socket")
         expected = "a free path" if directory else "the path of a file" if kind == "folder" else "a free path or a file"
         raise OutputExistsError(f"Got a {kind} at {path}; expected {expected}.", "Pass another path.")
     why = None
@@ -141,14 +137,11 @@ def _check_parent(path: Path) -> None:
 def why_foreign(
     folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, object]], bool], holds: Callable[[str], bool]
 ) -> str | None:
-    """Return why a folder was not, or not entirely, written by this library, as the end of a clause "which …".
-
-    It should be ``what``: files for which ``holds(name)``, and a JSON file ``marker`` as in ``has_marker``.
+    """Return why a folder is not wholly this library's, as the end of a clause "which …"; ``marks`` is as in
+    ``has_marker``.
     """
-    others = sorted(
-        entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
-    )
-    if others:
+    own = {entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False) and holds(entry.name)}
+    if others := sorted({*os.listdir(folder)} - own):
         return f"contains files that do not belong to {what} ({', '.join(others[:3])})"
     if not has_marker(folder / marker, marks):
         return f"contains no {marker} that identifies it as {what}"
@@ -325,8 +318,7 @@ def _is_running(process: int) -> bool:
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
-#: Flags by platform: (never replace, exchange).
-_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}  # flags by platform: (never replace, exchange)
 _AT_FDCWD = -100
 
 
@@ -408,10 +400,7 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
 
 @contextmanager
 def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
-    """Lock a folder while the block runs or the process lives; FileError if another process holds it.
-
-    Without effect on Windows, and on file systems without locks.
-    """
+    """Lock a folder, where the file system can, while the block runs; FileError if another process holds it."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 
 def to_rows(X: object, name: str) -> np.ndarray:
-    """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
-
-    Accepts arrays, tensors, nested lists, lists or object arrays of vectors; pandas, polars or Arrow columns of lists,
-    and tables of numeric columns or of one column of lists, where a column of ids is left out (``split_ids``). Memory
-    is shared where possible; bfloat16 becomes float32.
+    """Return an array, tensor, column, table or list of vectors as a NumPy array, unchecked, sharing memory if
+    possible.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -61,8 +58,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
     return rows
 
 
-#: Names of columns of ids, in any case; a table with one of them is a table of rows with ids.
-ID_NAMES = ("id", "ids")
+ID_NAMES = ("id", "ids")  # names of columns of ids, in any case; a table with one of them is a table of rows with ids
 
 
 def split_ids(X: Any) -> tuple[Any, Any]:
@@ -114,7 +110,6 @@ def read_once(X: Any) -> Any:
 
 
 def _vector_columns(table: Any) -> list[Any]:
-    """Return the names of the columns of vectors."""
     if not hasattr(table, "iloc"):
         return [field.name for field in table.schema if _is_list(getattr(field.type, "storage_type", field.type))]
     lists = ("list<", "fixed_size_list<", "large_list<")
@@ -201,11 +196,10 @@ def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
     """Return a frame of numeric columns, or of one column of vectors, as an array."""
     other = [label for label, dtype in frame.dtypes.items() if not pandas.api.types.is_numeric_dtype(dtype)]
     if not other:
-        kinds = [getattr(dtype, "numpy_dtype", None) for dtype in frame.dtypes]
-        if all(kind is None for kind in kinds):
+        if not any(hasattr(dtype, "numpy_dtype") for dtype in frame.dtypes):
             return np.asarray(frame)
         # pandas' nullable types: a missing value becomes NaN, which is rejected later.
-        dtype = np.result_type(*(own if kind is None else kind for kind, own in zip(kinds, frame.dtypes, strict=True)))
+        dtype = np.result_type(*(getattr(dtype, "numpy_dtype", dtype) for dtype in frame.dtypes))
         return frame.to_numpy(dtype=dtype if dtype.kind == "f" else np.float64, na_value=np.nan)
     vectors = _vector_columns(frame) if frame.columns.is_unique else []
     if len(vectors) == frame.shape[1] == 1:
@@ -240,7 +234,7 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     index = X.index
     if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1) and not default:
         return None
-    why = ""
+    why = None
     if isinstance(index, pandas.MultiIndex):
         why = f"of {index.nlevels} levels"
     elif index.hasnans:

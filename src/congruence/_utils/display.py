@@ -6,8 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-#: Longest line of a text display.
-WIDTH = 110
+WIDTH = 110  # longest line of a text display
 
 #: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those
 #: that UTF-8 or XML cannot contain.
@@ -18,11 +17,7 @@ _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|~&!$@]|:(?=//)|(?<=\bwww)\.", re.IGNORE
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return a text with its control characters escaped, as ``\x1b`` or ``\u202e``.
-
-    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or
-    hide a line. Characters in ``keep`` are not escaped.
-    """
+    """Return a text with its control characters, which could set a terminal's colors or hide a line, escaped."""
 
     def escaped(match: re.Match[str]) -> str:
         return match[0] if match[0] in keep else match[0].encode("unicode_escape").decode("ascii")
@@ -41,10 +36,7 @@ def visible_json(text: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    r"""Return a text escaped for Markdown, as ``\*`` or ``\<``, so that it is shown literally.
-
-    ``text``: text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
-    """
+    """Return a text within a line escaped for Markdown, so that it is shown literally."""
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", visible(text))
 
 

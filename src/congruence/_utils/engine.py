@@ -27,8 +27,7 @@ Work: TypeAlias = Callable[[Part], Mapping[str, object]]
 Measure: TypeAlias = Callable[[Part], bytes]
 Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
-#: Number of results merged at a time.
-FAN_IN = 16
+FAN_IN = 16  # number of results merged at a time
 
 
 class Engine(ABC):
@@ -38,17 +37,11 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, work: Work, fragments: Sequence[Part]) -> Iterator[dict[str, Any]]:
-        """Yield the function's result, plain data, for each fragment as it is finished.
-
-        The first CongruenceError that the work raises ends the job.
-        """
+        """Yield the work's result for each fragment as it is finished; the first CongruenceError ends the job."""
 
     @abstractmethod
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Part]) -> bytes:
-        """Measure every fragment, and merge the results in a tree whose shape depends on the number of fragments alone.
-
-        ``measure`` returns bytes; ``merge`` takes a list of them, in the order of their fragments.
-        """
+        """Measure every fragment, and merge in their order, in a tree whose shape depends on their number alone."""
 
 
 def _pack(part: Part) -> str:
@@ -107,23 +100,12 @@ class LocalEngine(Engine):
 
 
 class RayEngine(Engine):
-    """Runs one task of Ray Data per fragment.
+    """Runs one task of Ray Data per fragment; a task whose worker dies is run again, ``retries`` times.
 
-    Workers receive only the description of a fragment: rows never pass through the driver or Ray's object store. A task
-    whose worker dies is run again.
-
-    Parameters
-    ----------
-    address : str, optional
-        Address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default that in
-        ``RAY_ADDRESS``, or else a new cluster on this machine, which ends with the process. If the process is already
-        connected to a cluster, that cluster is used.
-    workers : int, optional
-        Maximum number of concurrent tasks; for a cluster that is started here, also its number of cores.
-    gpus : float, default=0
-        Number or share of GPUs that a task requests; Ray hides GPUs that a task has not requested.
-    retries : int, default=10
-        Number of times that a fragment is repeated after its worker died.
+    Workers receive only the description of a fragment: rows never pass through the driver or Ray's object store.
+    ``address`` is that of a running cluster (``auto``, ``host:port`` or ``ray://host:port``), by default
+    ``RAY_ADDRESS``, or else a new cluster on this machine. ``workers`` is the number of concurrent tasks, and of cores
+    of such a cluster; ``gpus``, the number or share of GPUs of a task.
     """
 
     name = "ray"

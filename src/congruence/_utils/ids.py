@@ -36,11 +36,7 @@ _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 
 
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
-    """Return ids as an array of integers or of str, after checking that they are unique.
-
-    UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are integers if there are texts as well. Never
-    fixed-width strings, which would take the length of the longest id for each; no memory is shared with ``ids``.
-    """
+    """Return unique ids as an array of integers or of str objects, which shares no memory with ``ids``."""
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
         raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row.", "Pass as many ids as rows.")
@@ -183,15 +179,11 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
     if not len(rows):
         return
     hint = " (pandas then converts whole numbers to floats)" if floats else ""
-    raise IdError(
-        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} "
-        f"({name_rows(np.asarray(rows))}){hint}; expected an id in each row.",
-        "Fill them in, or drop these rows.",
-    )
+    where = f"{len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}"
+    raise IdError(f"Got {name} missing in {where}; expected an id in each row.", "Fill them in, or drop these rows.")
 
 
 def _plain(value: object, row: int, name: str) -> str | int:
-    """Return an id as text or a whole number."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -200,10 +192,10 @@ def _plain(value: object, row: int, name: str) -> str | int:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise IdError(
-                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8.",
-                "Decode the bytes first.",
-            ) from None
+            problem = (
+                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8."
+            )
+            raise IdError(problem, "Decode the bytes first.") from None
     if isinstance(value, _NAMES):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
     raise _not_an_id(value, row, name)

@@ -12,10 +12,7 @@ def aws_endpoint() -> str | None:
 
 
 def lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
-    """Return the address without its query, and the storage options from the query and the environment.
-
-    For example of ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``.
-    """
+    """Return a URL's address without its query, and the storage options from the query and the environment."""
     parts = urlsplit(uri)
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     options: dict[str, str] = {}

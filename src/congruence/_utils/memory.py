@@ -9,17 +9,13 @@ from pathlib import Path
 
 from congruence.errors import OutOfMemoryError
 
-#: Arrays smaller than this are not checked.
-_SMALL = 64 * 2**20
+_SMALL = 64 * 2**20  # arrays smaller than this are not checked
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def check_memory(size: int, what: str, remedy: str) -> None:
-    """Raise an error if more bytes are needed at once than are free; ``what`` describes the data in the message.
-
-    Linux overcommits memory and kills the process when the memory is used, so no ``MemoryError`` would be raised.
-    """
+    """Raise an error if more bytes are needed than are free: Linux would kill the process instead of refusing them."""
     if size < _SMALL:
         return
     free = free_memory()
@@ -29,11 +25,7 @@ def check_memory(size: int, what: str, remedy: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the number of bytes that this process can still allocate, with swap; None if unknown.
-
-    This is the minimum of the memory available on the machine, the remainder of the limits of the process's control
-    groups (containers), and the remainder of its address space limit (``ulimit -v``).
-    """
+    """Return the bytes that this process can still get: of the machine, its control groups and ``ulimit -v``."""
     free = [*_free_in_groups(), *_free_address_space()]
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(_PROC / "meminfo"), re.MULTILINE))
     if "MemAvailable" in facts:

@@ -17,10 +17,6 @@ class Bar:
     def __init__(self, progress: Progress, task: TaskID):
         self._progress, self._task = progress, task
 
-    def advance(self, count: int) -> None:
-        """Add to the number of completed steps."""
-        self._progress.advance(self._task, count)
-
     def show(self, done: int, note: str = "") -> None:
         """Set the number of completed steps, and the note after the bar."""
         self._progress.update(self._task, completed=done, note=note)
@@ -28,10 +24,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) -> Iterator[Bar | None]:
-    """Show a progress bar while the block runs; yield None if ``quiet`` or if standard error is no terminal.
-
-    ``label`` is shown literally, without markup; ``done`` steps were completed by an earlier run.
-    """
+    """Show a progress bar while the block runs; yield None if ``quiet`` or if standard error is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -17,10 +17,7 @@ _MOST_TIED = 32
 
 
 def top_k(similarity: Array, k: int) -> np.ndarray:
-    """Return the columns of the k largest entries of each row, shape (m, k), largest first; ties by column.
-
-    ``similarity``, shape (m, n), has no NaN; a tensor is searched on its device.
-    """
+    """Return the columns of the k largest entries of each row, shape (m, k), largest first; ties by column; no NaN."""
     if k == 1 and isinstance(similarity, np.ndarray):  # NumPy's argmax returns the first of equal entries
         return np.argmax(similarity, axis=1)[:, None]
     xp = namespace(similarity)
@@ -74,10 +71,9 @@ def share_top_k(
 
 
 def kth_from_below(similarity: Array, k: int) -> Array:
-    """Return a lower bound on the k-th largest entry of each row, usually a tight one, shape (m,).
+    """Return a lower bound on the k-th largest entry of each row, usually a tight one.
 
-    The columns are divided into many groups; at least k entries are at or above the k-th largest of the groups' maxima.
-    Maxima are much faster to find than the k-th largest of all entries.
+    It is the k-th largest of the maxima of groups, which are much faster to find.
     """
     m, n = similarity.shape
     groups = max(256, 16 * k)

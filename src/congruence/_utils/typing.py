@@ -40,8 +40,7 @@ class Tensor(Column, Protocol):
     def __mul__(self, other: Any, /) -> Any: ...
 
 
-#: The same type of array in and out.
-ArrayT = TypeVar("ArrayT", bound=Any)
+ArrayT = TypeVar("ArrayT", bound=Any)  # the same type of array in and out
 TensorT = TypeVar("TensorT", bound=Tensor)
 
 

@@ -37,15 +37,11 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
     """Return a short list of row numbers, shape (k,), or of the ids of these rows: ``"'cat', 'dog' and 3 more"``."""
     rows = np.asarray(rows)
     shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
-    text = ", ".join(shown)
-    return f"{text} and {len(rows) - limit} more" if len(rows) > limit else text
+    return ", ".join(shown) + (f" and {len(rows) - limit} more" if len(rows) > limit else "")
 
 
 class RowNames:
-    """Names of a block's rows for messages, created only when needed: ids, or row numbers in the whole file.
-
-    ``numbers``: number of the first row if the rows are consecutive, or the number of each row.
-    """
+    """Names of a block's rows for messages: ids, or row numbers in the file, from a first one or given for each."""
 
     def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
         self._ids, self._numbers = ids, numbers
@@ -60,23 +56,20 @@ def find_bad_rows(X: np.ndarray, *, allow_zero_rows: bool = False) -> dict[type[
     """Return in one pass the rows, shape (n, d), with NaN or infinity, and those of zeros (unless d is 1), by error."""
     n, d = X.shape
     allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is an ordinary value
-    bad: list[np.ndarray] = []
-    zero: list[np.ndarray] = []
+    bad, zero = [np.empty(0, int)], [np.empty(0, int)]
     for part in blocks(n, d * max(X.dtype.itemsize, 4), budget=4 * 2**20):
         block = X[part]
         if block.dtype == np.float16:
             block = block.astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             squared = np.einsum("ij,ij->i", block, block)
+        # The square of a huge but finite row overflows, and that of a tiny one vanishes: check such rows exactly.
         suspects = np.flatnonzero(~np.isfinite(squared))
-        if suspects.size:  # the square of a huge but finite row overflows: check these rows exactly
-            bad.append(suspects[~np.isfinite(block[suspects]).all(axis=1)] + part.start)
+        bad.append(suspects[~np.isfinite(block[suspects]).all(axis=1)] + part.start)
         if not allow_zero_rows:
             null = np.flatnonzero(squared == 0)
-            if null.size:  # tiny values underflow when squared
-                zero.append(null[~block[null].any(axis=1)] + part.start)
-    none = np.empty(0, int)
-    return {NotFiniteError: np.concatenate([*bad, none]), ZeroRowError: np.concatenate([*zero, none])}
+            zero.append(null[~block[null].any(axis=1)] + part.start)
+    return {NotFiniteError: np.concatenate(bad), ZeroRowError: np.concatenate(zero)}
 
 
 def bad_rows_error(kind: type[InputError], count: int, n: int, name: str, rows: str) -> InputError:
@@ -119,11 +112,9 @@ def as_matrix(
         try:
             A = A.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise DtypeError(
-                f"Got objects that are not numbers in {name}; expected float16, float32 or float64 (an entry "
-                "or argument must be a string or a number that reads as one, here a real number).",
-                "Build one numeric array.",
-            ) from error
+            problem = f"Got objects that are not numbers in {name}; expected float16, float32 or float64 (an entry or "
+            problem += "argument must be a string or a number that reads as one, here a real number)."
+            raise DtypeError(problem, "Build one numeric array.") from error
     if A.dtype.kind == "c":
         problem = f"Got complex numbers for {name}. Complex data not supported; expected real vectors."
         raise DtypeError(problem, "Pass the real part or the modulus.")
@@ -159,10 +150,7 @@ def as_matrix(
 
 
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X``, shape (n, d), checked as in ``as_matrix``, with zero rows allowed.
-
-    A torch tensor is returned as it is, on its device and with its graph; anything else as an array of floats.
-    """
+    """Return ``X``, (n, d), checked as in ``as_matrix``, zero rows allowed; a tensor keeps its device and graph."""
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()
@@ -179,11 +167,7 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
 
 
 def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
-    """Check that sums of a matrix's entries, or of their squares, neither overflow nor underflow in float64.
-
-    ``X`` (n, d): finite numbers. Types narrower than float64 always pass; ``squares``: whether the entries are squared
-    without being scaled first.
-    """
+    """Check that sums of the entries, or of their ``squares``, neither overflow nor underflow in float64."""
     if X.dtype.itemsize < 8:
         return
     X = X.detach() if is_tensor(X) else X
@@ -191,12 +175,9 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     # Up to this limit, products of two sides' squares, or the numbers themselves, can be summed.
     most = 1e70 if squares else 1e300
     if top and not 1 / most <= top <= most:
-        raise NotFiniteError(
-            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and "
-            f"{most:.0e}, since others {'overflow' if top > most else 'vanish'} in "
-            f"sums{' of squares' if squares else ''} of float64.",
-            f"Divide {name} by {top:.0e}.",
-        )
+        what = f"{'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of float64"
+        problem = f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}"
+        raise NotFiniteError(f"{problem}, since others {what}.", f"Divide {name} by {top:.0e}.")
 
 
 def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
@@ -206,11 +187,9 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
         good = xp.isfinite(A[part, :])
         if not bool(good.all()):
             overflowed = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
-            raise NotFiniteError(
-                f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows "
-                f"{name_rows(overflowed)}); expected finite results.",
-                f"Divide {name} by its largest number, or pass it as float64.",
-            )
+            problem = f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows "
+            fix = f"Divide {name} by its largest number, or pass it as float64."
+            raise NotFiniteError(f"{problem}{name_rows(overflowed)}); expected finite results.", fix)
     return Z
 
 

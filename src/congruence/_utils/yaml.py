@@ -12,11 +12,8 @@ from congruence.errors import CorruptFileError, FileError
 if TYPE_CHECKING:
     import yaml
 
-#: Maximum length of a text, in bytes; the longest YAML file of this library has 3,000.
-MAX_BYTES = 256 * 2**10
-
-#: Maximum depth of nested lists and mappings; recipes and experiments need four.
-MAX_DEPTH = 20
+MAX_BYTES = 256 * 2**10  # maximum length of a text, in bytes; the longest YAML file of this library has 3,000
+MAX_DEPTH = 20  # maximum depth of nested lists and mappings; recipes and experiments need four
 
 
 def read_yaml(path: str | Path, what: str) -> str:
@@ -49,10 +46,7 @@ def parse_yaml(text: str, where: str) -> object:
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line number, from 1, of an entry of a YAML document, given by keys and list indices.
-
-    Steps that do not exist are ignored, with all that follow; None if the first one does not exist.
-    """
+    """Return the line, from 1, of an entry given by keys and indices, as far as they exist; None if none does."""
     import yaml
 
     node, line = yaml.compose(text, Loader=yaml.SafeLoader), None

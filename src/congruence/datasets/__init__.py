@@ -1,7 +1,7 @@
 """Bundled samples, texts for anchors, the file format of reports, and SugarCrepe's captions."""
 
 from congruence.datasets.bundle import KINDS, Bundle, read_bundle, write_bundle
-from congruence.datasets.sample import SAMPLES, Sample, load_sample, open_bundle
+from congruence.datasets.sample import SAMPLES, load_sample, open_bundle
 from congruence.datasets.sugarcrepe import CATEGORIES, SugarCrepe, load_sugarcrepe
 from congruence.datasets.texts import TEXTS_PATH, anchor_texts
 
@@ -11,7 +11,6 @@ __all__ = [
     "SAMPLES",
     "TEXTS_PATH",
     "Bundle",
-    "Sample",
     "SugarCrepe",
     "anchor_texts",
     "load_sample",

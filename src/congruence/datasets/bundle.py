@@ -21,8 +21,7 @@ from congruence.io.parquet import ParquetTable, write_parquet
 from congruence.io.reading import reading
 from congruence.io.tables import ARROW_DAMAGE, TableSource
 
-#: Kinds of rows, and the modality of each.
-KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
+KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}  # kinds of rows, and the modality of each
 
 _INFO_KEY = b"congruence_bundle"
 #: Exceptions that Arrow, JSON and NumPy raise for damaged files.
@@ -84,18 +83,7 @@ class Bundle:
 
 
 def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.float16, force: bool = False) -> None:
-    """Write a bundle as one Parquet file, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-        Path that ends in ``.parquet``.
-    bundle : Bundle
-    dtype : numpy dtype, default=float16
-        Type of the stored vectors.
-    force : bool, default=False
-        Replace an existing file.
-    """
+    """Write a bundle as one Parquet file (``.parquet``), atomically, with vectors of this dtype."""
     if Path(path).suffix.lower() != ".parquet":
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
@@ -117,22 +105,16 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         for side, rows in sides.items():
             by_id = {} if rows is None else dict(zip(rows.ids.tolist(), rows.vectors, strict=True))
             vectors[side] += [by_id[i].astype(dtype) if i in by_id else None for i in ids]
-    spaces: dict[str, dict[str, object]] = {
-        side: next((items.space.to_dict() for items in getattr(bundle, side).values()), {})
-        for side in ("source", "target")
+    arrays = {
+        name: pa.array(rows, pa.binary() if name == "thumbnail" else pa.string()) for name, rows in columns.items()
     }
-    for space in spaces.values():
-        space.pop("modality", None)
-    fields: list[tuple[str, pa.DataType]] = [
-        (name, pa.binary() if name == "thumbnail" else pa.string()) for name in columns
-    ]
-    arrays = [pa.array(columns[name], kind) for name, kind in fields]
+    facts: dict[str, object] = {"info": bundle.info}
     for side in vectors:
+        space = next((items.space for items in getattr(bundle, side).values()), Space())
+        facts[side] = replace(space, modality=None).to_dict()
         width = next((len(row) for row in vectors[side] if row is not None), 1)
-        arrays.append(pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(as_dtype(dtype)), width)))
-        fields.append((side, arrays[-1].type))
-    metadata = {_INFO_KEY: json.dumps({**spaces, "info": bundle.info}, ensure_ascii=False)}
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+        arrays[side] = pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(as_dtype(dtype)), width))
+    table = pa.table(arrays).replace_schema_metadata({_INFO_KEY: json.dumps(facts, ensure_ascii=False)})
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         codec = {"compression": "zstd", "compression_level": 9, "use_dictionary": False}
         write_parquet(file, table.schema, table.to_batches(), **codec)

@@ -25,10 +25,8 @@ _FIELDS = ("filename", "caption", "negative_caption")
 class SugarCrepe:
     """Items of SugarCrepe; many share an image.
 
-    - ``ids``, shape (n,): ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
-    - ``categories``, shape (n,): One of ``CATEGORIES``.
-    - ``filenames``, shape (n,): Images of COCO's ``val2017``, which are not part of SugarCrepe.
-    - ``captions``, ``negative_captions``, shape (n,): The correct and the wrong caption.
+    ``ids`` are ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous. ``filenames``
+    are images of COCO's ``val2017``, which are not part of SugarCrepe.
     """
 
     ids: np.ndarray
@@ -50,22 +48,20 @@ class SugarCrepe:
         return SugarCrepe(**{name: column[rows] for name, column in vars(self).items()})
 
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
-        """Return two parts of the items such that no image is in both, the first with the share ``train`` of the
-        images. Splitting by item would put captions of most images in both parts. For the 70–15–15 split of JAM (Yoon,
-        Yue and Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test =
-        rest.split_by_image(0.5, seed)``.
+        """Return two parts of the items such that no image is in both, the first with the share ``train`` of images.
+
+        For JAM's 70–15–15 split (Yoon, Yue and Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7)`` and
+        ``validation, test = rest.split_by_image(0.5)``.
         """
         check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
-            raise ParameterError(
-                argument="train", got=train, expected="a share between 0 and 1", fix="Pass `train=0.8`, for example."
-            )
+            expected, fix = "a share between 0 and 1", "Pass `train=0.8`, for example."
+            raise ParameterError(argument="train", got=train, expected=expected, fix=fix)
         images = self.images
         n_rest = len(images) - round(train * len(images))
         if not 0 < n_rest < len(images):
-            raise ParameterError(
-                f"Got `train={train!r}`, which leaves one part empty.", "Pass `train=…` closer to 0.5."
-            )
+            fix = "Pass `train=…` closer to 0.5."
+            raise ParameterError(f"Got `train={train!r}`, which leaves one part empty.", fix)
         rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])
         return self.take(~held_out), self.take(held_out)
@@ -77,20 +73,14 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:
-        raise ParameterError(
-            argument="categories",
-            got=categories,
-            expected="a list of their names",
-            fix="Pass `categories=['swap_att']`, for example.",
-        )
+        fix = "Pass `categories=['swap_att']`, for example."
+        raise ParameterError(argument="categories", got=categories, expected="a list of their names", fix=fix)
     rows: list[tuple[str, ...]] = []
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"
         if not path.is_file():
-            raise FileError(
-                f"No {path.name} in {folder}, of the annotation files of SugarCrepe.",
-                "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.",
-            )
+            problem = f"No {path.name} in {folder}, of the annotation files of SugarCrepe."
+            raise FileError(problem, "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.")
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
 

@@ -32,19 +32,16 @@ _DOTTED, _DASHED, _FINE = (0, (3, 3)), (0, (4, 4)), (0, (1, 2))
 def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw histograms of the cosines of pairs before and after mapping, with outlines for the controls.
 
-    ``data``: one of ``histograms`` of ``congruence.report.summarize``: ``name``, ``edges``, and shares of pairs
-    ``before``, ``after``, ``constant`` and ``random_rotation``, each of which may be None.
+    ``data``: one of ``histograms`` of ``congruence.report.summarize``.
     """
     with canvas(ax, title=annotate and f"{words(data['name'])} cosines") as ax:
         edges = data["edges"]
         for kind, label, color in (("before", "unmapped", "source"), ("after", "mapped", "after")):
             if data[kind]:
                 ax.stairs(data[kind], edges, fill=True, color=COLOR[color], alpha=0.55, label=label)
-        for kind, label, dashes in (
-            ("constant", "constant", "solid"),
-            ("random_rotation", "random rotation", _DOTTED),
-        ):
+        for kind, dashes in (("constant", "solid"), ("random_rotation", _DOTTED)):
             if data[kind]:
+                label = kind.replace("_", " ")
                 ax.stairs(data[kind], edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=label)
         kinds = ("before", "after", "constant", "random_rotation")
         top = max(max(data[kind]) for kind in kinds if data[kind]) * 1.08 or 1.0
@@ -78,9 +75,8 @@ def draw_clouds(
 ) -> Axes:
     """Draw both models' images (dots) and texts (triangles) in two principal directions, pairs joined by lines.
 
-    ``data``: points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; point
-    i of a modality is the same item on both sides. If the source's points are ``mapped``, they have the color of mapped
-    vectors. ``names`` are labels of clouds in the legend; by default the names above.
+    ``data``: points (n, 2) by name, such as ``source image``; point i of a modality is the same item on both sides.
+    The source's points have the color of mapped vectors if they are ``mapped``; ``names`` are labels for the legend.
     """
     with canvas(ax, title=annotate and words(title)) as ax:
         for modality in ("image", "text"):
@@ -111,8 +107,7 @@ def draw_kernel(
 ) -> Axes:
     """Draw image–text similarities in one model against those in the other.
 
-    ``data``: ``matched`` and ``other``, points of source and target similarity, shape (n, 2). ``color`` is that of
-    matched pairs, which belong to both models.
+    ``data``: ``matched`` and ``other``, points (n, 2) of source and target similarity; ``color`` is that of the former.
     """
     with canvas(ax, title=annotate and words(title)) as ax:
         points = [*data["other"], *data["matched"]]
@@ -136,8 +131,7 @@ def draw_few_anchors(
 ) -> Axes:
     """Draw scores of maps fitted on few anchors, by number of anchors: means and ranges over several draws.
 
-    ``data``: ``few_anchors`` of ``congruence.report.summarize``, of which the curves of the ``measures`` are drawn:
-    ``"classified"``, ``"retrieval"`` or ``"cosine"``.
+    ``data``: ``few_anchors`` of ``congruence.report.summarize``, of which the curves of the ``measures`` are drawn.
     """
     with canvas(ax, title=annotate and "Scores by number of anchors", columns=1) as ax:
         n, low = data["n"], 0.0
@@ -159,9 +153,7 @@ def draw_few_anchors(
 
 
 def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the ``shares`` of the rows' variance in the span of the first anchors, by number of anchors, for each order
-    of the anchors; ``random`` is a control.
-    """
+    """Draw ``shares`` of variance in the span of the first anchors, by order; ``random`` is a control."""
     with canvas(ax, title=annotate and "Variance in the anchors' span") as ax:
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
             is_random = name == "random"
@@ -183,18 +175,15 @@ def draw_singular_values(
     title: str = "Singular values",
     annotate: bool = True,
 ) -> Axes:
-    """Draw singular values on a logarithmic axis; a dashed line marks the tolerance.
+    """Draw singular values, by their number from 1, on a logarithmic axis, with lines at the tolerance and the rank.
 
-    ``values`` are in descending order, by their number from 1; zeros are drawn at the lower end of the axis. ``rank``
-    is the number of those above the ``tolerance``.
+    Zeros are drawn at the lower end of the axis.
     """
     with canvas(ax, title=annotate and title) as ax:
         numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
         top = float(sizes.max()) or 1.0
-        positive = sizes[sizes > 0]
-        floor = min(float(positive.min()) if len(positive) else top, tolerance or top) / 10
-        consecutive = np.array_equal(np.diff(numbers), np.ones(len(numbers) - 1))
-        line = "-" if len(numbers) > 60 else "o-" if consecutive else "o"
+        floor = min([*sizes[sizes > 0], tolerance or top, top]) / 10
+        line = "-" if len(numbers) > 60 else "o-" if (np.diff(numbers) == 1).all() else "o"
         ax.plot(numbers, np.maximum(sizes, floor), line, color=COLOR["after"], label="singular values")
         if tolerance > 0:
             ax.axhline(tolerance, color=COLOR["ink"], linewidth=1.2, linestyle=_DASHED, label="tolerance")
@@ -219,22 +208,17 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
 
 
 def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error.
-
-    ``data``: ``ranks``, for each rank ``sharp``, ``outside``, ``whole`` and ``measured``, and ``best``, the rank with
-    the least bound.
-    """
+    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error."""
     with canvas(ax, title=annotate and "Bound on the text error") as ax:
         ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
-        lines = (
+        for name, color, dashes, label in (
             ("whole", "after", "solid", "bound"),
             ("sharp", "source", "solid", "bound within"),
             ("outside", "target", "solid", "bound outside"),
             ("measured", "ink", _DASHED, "measured within"),
-        )
-        for name, color, dashes, label in lines:
+        ):
             ax.plot(data["ranks"], data[name], color=COLOR[color], linestyle=dashes, label=label)
-        top = max(float(np.max(data[name])) for name, *_ in lines)
+        top = max(float(np.max(data[name])) for name in ("whole", "sharp", "outside", "measured"))
         ax.set(xlim=(1, max(float(data["ranks"][-1]), 2.0)), ylim=(0, 1.05 * top or 1.0))
         ax.set(xlabel=f"leading directions (least bound at {data['best']})", ylabel="text error")
         tidy(ax)
@@ -242,10 +226,7 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the margin of each class against the margin it needs; classes above the line are certified.
-
-    ``data``: for each class, ``margins`` (γ_c), ``needed`` (2(η_c + s_c)), and ``right`` (whether it was retrieved).
-    """
+    """Draw the margin γ_c of each class against the margin it needs; classes above the line are certified."""
     with canvas(ax, title=annotate and "Margins of the classes") as ax:
         margins, needed = np.asarray(data["margins"], dtype=float), np.asarray(data["needed"], dtype=float)
         right = np.asarray(data["right"], dtype=bool)
@@ -261,11 +242,8 @@ def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annot
 
 # ------------------------------------------------------------------ scores on named lines
 
-#: Height in points of a line with its name, and of axis, title and legend.
-_LINE, _AROUND = 36, 96
-
-#: Half width of the central 95 % of a normal distribution, in standard deviations.
-_NORMAL = 1.96
+_LINE, _AROUND = 36, 96  # height in points of a line with its name, and of axis, title and legend
+_NORMAL = 1.96  # half width of the central 95 % of a normal distribution, in standard deviations
 
 #: Label and color of each kind of non-match.
 _OTHERS = {
@@ -277,48 +255,40 @@ _OTHERS = {
 
 
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings.
-
-    ``data``: one entry per metric, from ``congruence.compare.spaces.Similarity.to_dict``.
-    """
+    """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings."""
     with canvas(ax, _size(data), title=annotate and f"Similarity of two spaces, {data[0]['n']:,} rows") as ax:
-        names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _bars(ax, data)
         intervals = [(row["low"], row["high"]) for row in data]
         _marks(ax, [row["value"] for row in data], "score, 95 %", "after", intervals=intervals)
         _marks(ax, [row["held_out"] for row in data], "held out", "target", marker="D")
+        names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _frame(ax, names, "score")
     return ax
 
 
 def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a map's scores before and after mapping, with the target's own scores and those of the controls.
-
-    ``data``: rows from ``congruence.evaluation.Scores.to_dict``; distances, which have another scale, are left out.
-    """
+    """Draw a map's scores, except distances, before and after, with the target's own and those of the controls."""
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows), title=annotate and "Scores of the map") as ax:
-        sides = [f"{row['query']} → {row['against']}".replace("aligned", "mapped") for row in rows]
-        names = [f"{row['metric'].replace('_', ' ')}, {side}" for row, side in zip(rows, sides, strict=True)]
         for row, y in zip(rows, _heights(rows), strict=True):
             if row["before"] is not None:
                 ax.hlines(y, row["before"], row["after"], color=COLOR["faint"], linewidth=1.2, zorder=1)
         chance = [row["chance"] if row["control_constant"] is None else row["control_constant"] for row in rows]
         _marks(ax, chance, "chance, or a constant", "ink", marker="|")
-        _marks(ax, [row["control_random_rotation"] for row in rows], "random rotation", "mid", marker="|")
-        _marks(ax, [row["before"] for row in rows], "unmapped", "source")
-        _marks(ax, [row["target"] for row in rows], "target alone", "target", marker="D")
-        _marks(ax, [row["after"] for row in rows], "mapped", "after")
-        _frame(ax, names, "score")
+        for name, label, color, marker in (
+            ("control_random_rotation", "random rotation", "mid", "|"),
+            ("before", "unmapped", "source", "o"),
+            ("target", "target alone", "target", "D"),
+            ("after", "mapped", "after", "o"),
+        ):
+            _marks(ax, [row[name] for row in rows], label, color, marker=marker)
+        names = [f"{row['metric']}, {row['query']} → {row['against']}" for row in rows]
+        _frame(ax, [name.replace("_", " ").replace("aligned", "mapped") for name in names], "score")
     return ax
 
 
 def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw scores of matching pairs and of non-matches: means and standard deviations over random subsets of the rows.
-
-    ``data``: from ``congruence.compare.matching.Separation.to_dict``; entries of the same metric and formula share
-    a line.
-    """
+    """Draw scores of matches and non-matches: means and standard deviations over random subsets of the rows."""
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in data:
         name = ", ".join(part for part in (row["metric"], row["formula"]) if part)
@@ -337,10 +307,7 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 
 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw distances between two collections with their standard deviations, and the distance of samples of one.
-
-    ``data``: from ``congruence.transport.shift.DistributionShift.to_dict``.
-    """
+    """Draw distances between two collections with their standard deviations, and the distance of samples of one."""
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
         kinds = {"images": data["image"], "texts": data["text"], "total": data["total"]}
@@ -355,10 +322,7 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 
 
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings.
-
-    ``data``: from ``congruence.compare.pairing.PairingReport.to_dict``, with enough pairs for a null distribution.
-    """
+    """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings."""
     with canvas(ax, _size([data]), title=annotate and "Alignment of the anchors") as ax:
         _bars(ax, [data])
         _marks(ax, [data["alignment"]], "as paired", "after")
@@ -386,7 +350,6 @@ def _marks(
     intervals: Sequence[tuple[float, float]] | None = None,
     shift: float = 0.0,
 ) -> None:
-    """Mark the value of each line that has one, with its interval."""
     known = {k: value for k, value in enumerate(values) if value is not None}
     if not known:
         return
@@ -414,7 +377,6 @@ def _bars(ax: Axes, data: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Write the name of each line above it; the first line is at the top."""
     for k, name in enumerate(names):
         ax.text(0, k - 0.2, words(name), transform=ax.get_yaxis_transform(), va="center_baseline", color=COLOR["ink"])
     ax.set(ylim=(len(names) - 0.45, -0.5), xlabel=label)
@@ -438,10 +400,7 @@ _CONTROLS = {"chance": ("a random list", _FINE), "random_rotation": ("random rot
 
 
 def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls.
-
-    ``data``: ``task``; ``strategies``, ``(value, low, high)`` by strategy; ``controls``, score by control.
-    """
+    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls."""
     with canvas(ax, title=annotate and f"{words(data['task'])} of each strategy") as ax:
         shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
         for name, (label, dashes) in _CONTROLS.items():
@@ -461,17 +420,12 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
 
 
 def _beside(ax: Axes, text: str, point: tuple[float, float], gap: int) -> None:
-    """Write a number to the right of a point."""
     place: dict[str, Any] = {"xytext": (gap, 0), "textcoords": "offset points", "va": "center_baseline"}
     ax.annotate(text, point, color=COLOR["soft"], **place)
 
 
 def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score by number of anchors, extrapolated to four times the present number.
-
-    ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``error`` and the power ``law``
-    (``best``, ``drop``, ``exponent``); ``re-embed``, the score of re-embedding, or None.
-    """
+    """Draw the score by number of anchors, extrapolated by its power law to four times the present number."""
     with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
         curve, now, law = data["curve"], data["n_anchors"], data["curve"]["law"]
         sizes: list[float] = list(curve["anchors"])
@@ -493,11 +447,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw quality by share re-embedded: each stage with its interval, the forecast, and the old and the new model.
-
-    ``data``: ``metric``; ``stages`` and ``forecast``, lists of ``share``, ``value``, ``low`` and ``high``; ``lines``,
-    values of ``"new model"`` and ``"old model"``, either of which may be missing.
-    """
+    """Draw quality by share re-embedded: each stage with its interval, the forecast, and the old and the new model."""
     with canvas(ax, title=annotate and f"{words(data['metric'])} while re-embedding") as ax:
         for name, value in data["lines"].items():
             color = COLOR["target" if name == "new model" else "source"]
@@ -520,11 +470,8 @@ def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: 
 
 # ------------------------------------------------------------------ layers of two models
 
-#: Size of a cell, and average width of a letter, in points.
-_CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
-
-#: Maximum length of a layer's name.
-_NAME = 40
+_CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4  # size of a cell, and average width of a letter, in points
+_NAME = 40  # maximum length of a layer's name
 
 #: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least
 #: 4.5 for all strengths.
@@ -546,11 +493,9 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 def draw_layers(
     data: dict[str, Any], ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True
 ) -> Axes:
-    """Draw the scores of all pairs of layers as a heat map.
+    """Draw the scores of all pairs of layers as a heat map, with a frame around the best; color is lead over chance.
 
-    The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
-    ``congruence.compare.layers.LayerComparison.to_dict``, plus ``strength``, the color strength of each cell, 0 to
-    1.
+    ``data``: that of ``congruence.compare.layers.LayerComparison.to_dict``, and ``strength`` of each cell's color.
     """
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
     slope = _LETTER * max(map(len, columns)) * 0.71  # column names are rotated by 45 degrees
@@ -589,14 +534,9 @@ def draw_layers(
 
 # ------------------------------------------------------------------ a training run
 
-#: Largest number of points of a curve.
-MARKS = 300
-
-#: Ratio of largest to smallest value above which a curve is drawn on a logarithmic axis.
-_WIDE = 30
-
-#: Largest number of tasks that are drawn.
-_TASKS = 14
+MARKS = 300  # largest number of points of a curve
+_WIDE = 30  # ratio of largest to smallest value above which a curve is drawn on a logarithmic axis
+_TASKS = 14  # largest number of tasks that are drawn
 
 #: Labels of terms of losses; by default the name of the term.
 _TERMS = {
@@ -614,12 +554,7 @@ _SIDES = {"": "after", "source": "source", "target": "target"}
 
 
 def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the terms of the loss by step, ready for ``draw_loss``; terms of both sides share a plot.
-
-    ``record`` is a training's history, with ``losses``, ``best_step`` and ``steps``. An entry has ``term``, ``name``,
-    ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``, each with ``name``, ``step``
-    and ``value``.
-    """
+    """Return the terms of a history's losses by step, ready for ``draw_loss``; terms of both sides share a plot."""
     losses = record.get("losses", {})
     steps = losses.get("step", [])
     lines_of: dict[str, list[dict[str, Any]]] = {}
@@ -639,11 +574,7 @@ def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
-    """Return the validation score by step, ready for ``draw_validation``; None if there was no validation.
-
-    ``record`` is a training's history, with ``validation``, ``best_step`` and ``steps``; ``teacher``, the score of a
-    linear teacher on the same rows.
-    """
+    """Return a history's validation score by step for ``draw_validation``; None if there is none."""
     scores = record.get("validation", [])
     if not scores:
         return None
@@ -665,10 +596,7 @@ def thin(*columns: Sequence[float]) -> list[list[float]]:
 
 
 def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step that was kept.
-
-    ``data``: one entry of ``loss_curves``.
-    """
+    """Draw a term of ``loss_curves`` by step, for both sides if it has two; a dashed line marks the kept step."""
     with canvas(ax, title=annotate and words(data["name"])) as ax:
         lines = [(line, _SIDES[line["name"]], line["name"] or data["name"]) for line in data["lines"]]
         _draw_curves(ax, data, words(data["name"]), lines, log=data["log"])
@@ -716,26 +644,19 @@ def _draw_curves(
 
 
 def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw both recalls of each task as horizontal bars, with chance as dashed lines; of many tasks the first ones, and
-    the last, that of all items.
-
-    ``data``: ``by_task`` of ``congruence.report.summarize_training``.
-    """
+    """Draw both recalls of each task as bars, with chance as dashed lines; of many tasks, the first and the last."""
     rows, chances = data["rows"], data["chance"]
     rows = rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
     height = 24 + 16 * (1 + (data["options"] is not None))  # of a task: its name, and one or two bars
     size = WIDTH, 10 + height * len(rows) + (50 if annotate else 0)
     with canvas(ax, size, title=annotate and "Recall at 1 by task") as ax:
-        kinds = (
-            ("binary", "after", f"of {1 + data['wrong']} captions"),
-            ("choice", "source", f"of {data['options']}"),
-        )
-        for j, (kind, color, label) in enumerate(kinds):
+        labels = {"binary": f"of {1 + data['wrong']} captions", "choice": f"of {data['options']}"}
+        for j, (kind, color) in enumerate((("binary", "after"), ("choice", "source"))):
             shown = [(height * i + 25.5 + 16 * j, row[kind]) for i, row in enumerate(rows) if row[kind] is not None]
             if not shown or chances[kind] is None:
                 continue
             middle, shares = zip(*shown, strict=True)
-            ax.barh(middle, shares, 11, color=COLOR[color], label=label)
+            ax.barh(middle, shares, 11, color=COLOR[color], label=labels[kind])
             for y, share in shown:
                 _beside(ax, f"{share:.3f}", (share, y), 5)
             ends = [y - 7.5 for y in middle], [y + 7.5 for y in middle]
@@ -748,11 +669,7 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 
 
 def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line is the mean.
-
-    ``data``: one of ``margins`` of ``congruence.report.summarize_training``: ``name``, ``edges`` (symmetric about
-    zero), ``counts``, ``mean``.
-    """
+    """Draw a histogram of the caption's cosine minus that of the nearest wrong caption; a dashed line is the mean."""
     with canvas(ax, (WIDTH, HEIGHT), title=annotate and words(data["name"])) as ax:
         edges, counts = data["edges"], data["counts"]
         half = len(counts) // 2

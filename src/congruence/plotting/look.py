@@ -15,8 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from congruence._utils.display import short, visible
 
-#: Size of a plot in points, which are pixels on a page: small enough that text is readable on a phone.
-WIDTH = 360
+WIDTH = 360  # size of a plot in points, which are pixels on a page: small enough that text is readable on a phone
 HEIGHT = 250
 
 #: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which
@@ -53,8 +52,7 @@ COLORS = {
     "oracle": ("#1b2430", "#f4f5f7"),
 }
 
-#: The colors in which plots are drawn.
-COLOR = {name: light for name, (light, _) in COLORS.items()}
+COLOR = {name: light for name, (light, _) in COLORS.items()}  # the colors in which plots are drawn
 
 _STYLE: dict[Any, Any] = {
     "figure.facecolor": COLOR["paper"],
@@ -121,12 +119,6 @@ class _NotebookAxes(Axes):
         return file.getvalue()
 
 
-def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
-    """Return axes of a new figure of ``size`` points. Call it within ``style``."""
-    figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
-    return figure.add_subplot(axes_class=_NotebookAxes)
-
-
 @contextmanager
 def canvas(
     ax: Axes | None,
@@ -134,18 +126,16 @@ def canvas(
     *,
     title: str | bool = False,
     columns: int = 2,
-    reverse: bool = False,
 ) -> Iterator[Axes]:
-    """Yield the axes to draw on: the user's, in the user's style, or new ones in the style of the reports.
-
-    With a ``title``, the finished plot gets it and a legend; see ``explain``.
-    """
+    """Yield the axes to draw on: the user's, in the user's style, or new ones in ours; a title brings a legend."""
     # Of the user's settings, only one is overridden: a name with two dollar signs is not a formula.
     with style() if ax is None else matplotlib.rc_context({"text.parse_math": False}):
-        ax = new_axes(size) if ax is None else ax
+        if ax is None:
+            figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
+            ax = figure.add_subplot(axes_class=_NotebookAxes)
         yield ax
         if isinstance(title, str):
-            explain(ax, title, columns=columns, reverse=reverse)
+            explain(ax, title, columns=columns)
 
 
 def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:
@@ -177,14 +167,12 @@ def words(text: object, most: int = 80) -> str:
     return short(visible(str(text)), most)
 
 
-def explain(ax: Axes, title: str, *, columns: int = 2, reverse: bool = False) -> None:
+def explain(ax: Axes, title: str, *, columns: int = 2) -> None:
     """Write a title above the axes and, if there are several labels, a legend below the title."""
     handles, labels = ax.get_legend_handles_labels()
     if len(handles) < 2:
         ax.set_title(title, loc="left")
         return
-    if reverse:
-        handles, labels = handles[::-1], labels[::-1]
     ax.legend(
         handles,
         labels,

@@ -14,15 +14,8 @@ from congruence.upgrade.certify import ACTIONS, Certificate
 from congruence.upgrade.migrate.journal import SEEN, Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
 
-_NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
-
-#: Names of the strategies in the table of costs.
-_STRATEGIES = {
-    "keep": "keep the old model",
-    "map": "map the store",
-    "progressive": "map, re-embed {}",
-    "re-embed": "re-embed everything",
-}
+_NAMES = {**ACTIONS, "stored": ACTIONS["map"]}  # names of the strategies, in the table of scores and in that of costs
+_COSTS = {**ACTIONS, "progressive": "map, re-embed {}"}
 
 #: The level of each verdict, and the next step.
 _NEXT = {
@@ -57,7 +50,7 @@ def render_certificate(certificate: Certificate) -> str:
         next=following.format(fit=certificate.how_to_fit, share=verdict.share),
         actions=ACTIONS,
         names=_NAMES,
-        costs=_STRATEGIES,
+        costs=_COSTS,
         plots={
             "strategies": {
                 name: svg(certificate.plot, task=name, title=f"{name} of each strategy")
@@ -72,9 +65,8 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     """Return the summary of a migration, as ``congruence.Migration.summary``, from its journal's folder."""
     journal = Journal.read(Path(folder))
     if journal is None:
-        raise MigrationError(
-            f"{folder} has no journal of a migration.", "Pass the folder that congruence migrate created."
-        )
+        problem = f"{folder} has no journal of a migration."
+        raise MigrationError(problem, "Pass the folder that congruence migrate created.")
     return summarize(journal)
 
 
@@ -92,16 +84,10 @@ def render_migration(
 ) -> str:
     """Return a migration as one page.
 
-    Parameters
-    ----------
-    summary, reembedding : mapping
-        From ``congruence.Migration.summary`` or ``read_migration``, and from ``read_reembedding``.
-    searches : mapping, optional
-        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each its ``name``, ``note``
-        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows
-        (``text``, ``picture`` as data URI or None, ``wanted``).
-    licenses : sequence of str
-        Sentences for the page's footer.
+    ``summary`` is from ``congruence.Migration.summary`` or ``read_migration``, ``reembedding`` from
+    ``read_reembedding``. ``searches`` has ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``
+    (for each its ``name``, ``note`` and ``scores`` by measure) and ``examples``: ``text`` of a query, and for each step
+    its ``found`` rows (``text``, ``picture`` as data URI or None, ``wanted``). ``licenses`` are for the page's footer.
     """
     picture = reembedding and reembedding["picture"]
     return fill(

@@ -23,9 +23,8 @@ from congruence.plotting.look import COLOR, COLORS, style, words
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Return a figure in the palette's colors as an SVG element whose colors are CSS variables of the page.
-
-    A page can contain any number of figures, since ids differ; equal figures give equal text.
+    """Return a figure as an SVG element whose colors are CSS variables; equal figures give equal text, and share no
+    ids.
     """
     size, shapes = _shapes(figure)
     for name, color in COLOR.items():
@@ -38,11 +37,7 @@ def to_svg(figure: Figure, title: str) -> str:
 def to_document(
     figure: Figure, title: str, *, description: str = "", tips: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return a figure in the palette's colors as a complete SVG file for light and dark mode.
-
-    ``title`` and ``description`` are for screen readers. ``tips`` has the tooltips of the shapes of an artist, by its
-    ``gid``. Elements have the light colors, for programs that ignore style sheets; in a browser, rules override them.
-    """
+    """Return a figure as an SVG file for light and dark mode, with the ``tips`` of shapes by their artist's ``gid``."""
     size, shapes = _shapes(figure)
     for gid, notes in (tips or {}).items():
         start = shapes.index(f'<g id="{gid}">')
@@ -88,9 +83,8 @@ def _shapes(figure: Figure) -> tuple[str, str]:
     if re.search(r"<(text|use)(?![^>]*\bfill: )", shapes):  # matplotlib leaves out black
         painted.add("black")
     if foreign := sorted(painted - {*COLOR.values()}):
-        raise ParameterError(
-            f"Got the color {foreign[0]}; expected one of the palette.", "Use congruence.plotting.look.COLOR."
-        )
+        problem = f"Got the color {foreign[0]}; expected one of the palette."
+        raise ParameterError(problem, "Use congruence.plotting.look.COLOR.")
     return head.partition('viewBox="')[2].partition('"')[0], f'<g stroke-linejoin="round">{shapes}</g>'
 
 
@@ -105,10 +99,8 @@ def check_suffix(path: str | Path) -> str:
     """Return the suffix of a figure's path, ``.svg`` by default, ``.png`` or ``.pdf``, in lower case; refuse others."""
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
-        raise ParameterError(
-            f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf.",
-            "Choose one of these suffixes.",
-        )
+        problem = f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf."
+        raise ParameterError(problem, "Choose one of these suffixes.")
     return suffix
 
 
@@ -121,9 +113,7 @@ def write_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a figure, or that of axes, atomically, in the format of the suffix; the words are those of ``to_document``,
-    for SVG only.
-    """
+    """Write a figure, or that of axes, atomically, in the format of the suffix; the words are for SVG only."""
     suffix = check_suffix(path)
     figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
     assert figure is not None

@@ -6,7 +6,7 @@ import base64
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, dra
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 
+#: The images and texts of one model.
+Side: TypeAlias = Mapping[str, Embeddings]
+
 #: Smallest share of the model's own score that mapped vectors must reach for the levels "passes" and "partial".
 PASSES, PARTLY_PASSES = 0.8, 0.4
 
@@ -43,25 +46,15 @@ def summarize(
 ) -> dict[str, Any]:
     """Score a map, and return everything that a report shows, as plain data: numbers, text, lists, data URIs.
 
-    Parameters
-    ----------
-    mapping, bundle
-        A fitted map, and embeddings of both models. Parts of the report whose data are missing are left out.
-    held_out : bool, optional
-        Measure only on items that the map was not fitted on. By default, if the map records them.
-    scores, comparison : optional
-        From ``congruence.evaluate``, if they have already been computed, and from ``congruence.compare_maps``.
-    random_state : int, default=0
-        Determines the examples and the anchors that are drawn.
-    examples, repeats : int
-        Number of examples of the commuting diagram, and of draws of anchors for each point of the few-anchor curve.
+    Parts of the report whose data are missing are left out. ``held_out``: measure only on items that the map was not
+    fitted on; by default, if the map records them. ``scores`` and ``comparison``, if they have already been computed,
+    are from ``congruence.evaluate`` and ``congruence.compare_maps``. ``examples`` are those of the commuting diagram;
+    ``repeats``, the draws of anchors for each point of the few-anchor curve.
     """
     check_seed(random_state)
     if isinstance(mapping, HeadsMap):
-        raise ParameterError(
-            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space.",
-            "Use summarize_training.",
-        )
+        problem = f"Got a joint-space map ({mapping.kind}); expected a map into the target's space."
+        raise ParameterError(problem, "Use summarize_training.")
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
         raise InputError("No held-out pairs: the map was fitted on all pairs.", "Fit with `holdout=0.2`, for example.")
@@ -77,6 +70,10 @@ def summarize(
             labels = {i: unseen.classes["image"].get(i, i) for i in ids}
         scores = evaluate(mapping, source, target, labels=labels, prompt_labels=None)
     aligned = {m: map_rows(mapping, m, rows) for m, rows in source.items()}
+    spectrum = None
+    if isinstance(mapping, OrthogonalMap):
+        values = {"singular_values": mapping.singular_values_.tolist(), "gains": mapping.gains_.tolist()}
+        spectrum = {**values, "rank": int(mapping.rank_)}
     return {
         "version": __version__,
         "title": f"{mapping.source_space_.model or 'source model'} → {mapping.target_space_.model or 'target model'}",
@@ -88,7 +85,7 @@ def summarize(
         "comparison": None if comparison is None else comparison.to_dict(),
         "covered": dict(scores.covered_share),
         "histograms": _histograms(mapping, source, target, aligned, rng),
-        "spectrum": _spectrum(mapping),
+        "spectrum": spectrum,
         "clouds": _clouds(source, target, aligned, rng),
         "kernel": _kernel(unseen, source, target, rng),
         "few_anchors": _few_anchors(mapping, bundle, rule, rng, repeats),
@@ -128,21 +125,19 @@ _WORDS = {
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     """Return the level, what to do, and a sentence with retrieval scores; cosines say little without controls."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
-    main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
-        ("zero_shot", "target image", "aligned text")
-    )  # the score that the verdict is based on, if both modalities are given
-    own = None if main is None else (main.target or main.source)
+    ways = ("aligned image", "target text"), ("target image", "aligned text")
+    main = next((by_key["zero_shot", *way] for way in ways if ("zero_shot", *way) in by_key), None)
+    own = main and (main.target or main.source)
+    retrieval = [row for row in scores.rows if row.metric == "retrieval"]
     parts, reached, rule = [], None, ""
-    if main is not None and own:
-        reached = main.after / own
-        model = "target" if main.target else "source"
+    if main is not None and own:  # both modalities are given
+        reached, model = main.after / own, "target" if main.target else "source"
         rule = f"accuracy of mapped vectors relative to the {model} model's own"
         kind = "a mapped image finds its text" if main.query == "aligned image" else "an image finds its mapped text"
         parts.append(
             f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_in_parentheses(main)}"
         )
-    retrieval = [row for row in scores.rows if row.metric == "retrieval"]
-    if reached is None and retrieval:
+    elif retrieval:
         reached, rule = retrieval[0].after, "retrieval of each item's own counterpart"
         parts = [
             f"a mapped {row.query.split(' ')[1]} finds its own counterpart first {row.after:.1%} of the time"
@@ -160,15 +155,12 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
 
 
 def _in_parentheses(row: Score) -> str:
-    references = [
-        f"{value:.1%} {name}"
-        for value, name in ((row.before, "without the map"), (row.chance, "by chance"))
-        if value is not None
-    ]
-    return f" ({', '.join(references)})" if references else ""
+    references = (row.before, "without the map"), (row.chance, "by chance")
+    said = ", ".join(f"{value:.1%} {name}" for value, name in references if value is not None)
+    return f" ({said})" if said else ""
 
 
-def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]) -> list[list[str]]:
+def _facts(mapping: Map, source: Side, target: Side) -> list[list[str]]:
     facts = []
     for name, side, space in (("Source", source, mapping.source_space_), ("Target", target, mapping.target_space_)):
         dim = next((rows.dim for rows in side.values()), space.dim)
@@ -184,13 +176,6 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
         modalities = ", ".join(mapping.modality_means_) or fitted or "as fitted"
         facts += [["Means known for", modalities], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
     return facts
-
-
-def _spectrum(mapping: Map) -> dict[str, object] | None:
-    if not isinstance(mapping, OrthogonalMap):
-        return None
-    values = {"singular_values": mapping.singular_values_.tolist(), "gains": mapping.gains_.tolist()}
-    return {**values, "rank": int(mapping.rank_)}
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -217,11 +202,11 @@ def render(summary: dict[str, Any]) -> str:
     return fill("report.html", s=summary, plots=plots)
 
 
-#: Largest number of rows in a histogram, and of points in a scatter plot.
-_ROWS, _MARKS = 5_000, 400
+_ROWS, _MARKS = 5_000, 400  # largest number of rows in a histogram, and of points in a scatter plot
+_GALLERY = 2_000  # largest number of rows that a fit of the few-anchor curve is scored on
 
-#: Largest number of rows that a fit of the few-anchor curve is scored on.
-_GALLERY = 2_000
+#: Measure, items, and "mapped" or the name of a control.
+_Key: TypeAlias = tuple[str, str, str]
 
 #: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a
 #: control.
@@ -236,11 +221,7 @@ _NAMES = {
 
 
 def _histograms(
-    mapping: Map,
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
-    aligned: Mapping[str, Embeddings],
-    rng: np.random.Generator,
+    mapping: Map, source: Side, target: Side, aligned: Side, rng: np.random.Generator
 ) -> list[dict[str, object]]:
     """Return histograms of the cosines of pairs, by modality: before and after mapping, and of the controls."""
     out = []
@@ -276,23 +257,17 @@ def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
     }
 
 
-def _clouds(
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
-    aligned: Mapping[str, Embeddings],
-    rng: np.random.Generator,
-) -> dict[str, object] | None:
+def _clouds(source: Side, target: Side, aligned: Side, rng: np.random.Generator) -> dict[str, object] | None:
     """Project both models' rows onto two principal directions, before and after mapping (figures 1, 2 and 9)."""
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
         return None
     drawn_ids: dict[str, np.ndarray] = {}
     for m in shared:
-        ids = id_texts(source[m].ids)
-        ids = ids[is_in(ids, target[m].ids)]
+        ids = Pairs.join(source[m], target[m]).ids
         drawn_ids[m] = ids[some_rows(len(ids), 60, rng)]
 
-    def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
+    def project(side: Side) -> dict[str, object]:
         clouds = {
             f"{name} {m}": normalize_rows(own[m].take(drawn_ids[m]).vectors, dtype=np.float32)
             for name, own in (("source", side), ("target", target))
@@ -317,16 +292,14 @@ def _clouds(
     }
 
 
-def _gap(side: Mapping[str, Embeddings]) -> float | None:
+def _gap(side: Side) -> float | None:
     """Return the modality gap, the distance between the mean image and the mean text (Liang et al. 2022)."""
     if not {"image", "text"} <= {*side}:
         return None
     return float(np.linalg.norm(side["image"].mean - side["text"].mean))
 
 
-def _kernel(
-    bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
-) -> dict[str, object] | None:
+def _kernel(bundle: Bundle, source: Side, target: Side, rng: np.random.Generator) -> dict[str, object] | None:
     """Compare the similarities ⟨f(x), g(y)⟩ of the source with those of the target (figures 3 and 10)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
@@ -372,14 +345,13 @@ def _few_anchors(
     if len(pool) < 10 or not heldout.any():
         return None
     sizes = [n for n in (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if n < len(pool)] + [min(len(pool), 10_000)]
-    source, target = unseen.side("source"), unseen.side("target")
-    draws: dict[tuple[str, str, str], list[list[float]]] = {}
+    draws: dict[_Key, list[list[float]]] = {}
     for n in sizes:
-        drawn: dict[tuple[str, str, str], list[float]] = {}
+        drawn: dict[_Key, list[float]] = {}
         for k in range(repeats):
             anchors = pool.take(rng.choice(len(pool), n, replace=False))
             # Controls depend on the anchors only through their means, so the controls of one draw are enough.
-            for key, value in _small_fit(mapping, anchors, fitted, unseen, source, target, controls=k == 0).items():
+            for key, value in _small_fit(mapping, anchors, fitted, unseen, controls=k == 0).items():
                 drawn.setdefault(key, []).append(value)
         for key, values in drawn.items():
             draws.setdefault(key, []).append(values)
@@ -401,14 +373,8 @@ def _few_anchors(
 
 
 def _small_fit(
-    mapping: OrthogonalMap,
-    anchors: Pairs,
-    fitted: str,
-    unseen: Bundle,
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
-    controls: bool,
-) -> dict[tuple[str, str, str], float]:
+    mapping: OrthogonalMap, anchors: Pairs, fitted: str, unseen: Bundle, controls: bool
+) -> dict[_Key, float]:
     """Fit a map on few anchors, and return its scores by measure, items, and "mapped" or the name of a control."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
@@ -418,7 +384,8 @@ def _small_fit(
             if modality != fitted:
                 small = small.recenter(source_mean, target_mean, modality=modality)
     small.readout_, small.role_ = mapping.readout_, mapping.role_
-    out: dict[tuple[str, str, str], float] = {}
+    source, target = unseen.side("source"), unseen.side("target")
+    out: dict[_Key, float] = {}
     for modality in source:
         if modality in target and modality in small.modality_means_:
             raw = Pairs.join(source[modality], target[modality])
@@ -448,17 +415,11 @@ _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "i
 
 
 def _nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return row numbers of the ``k`` largest cosines of unit rows, best first."""
     return nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
 def commuting(
-    bundle: Bundle,
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
-    aligned: Mapping[str, Embeddings],
-    rng: np.random.Generator,
-    examples: int,
+    bundle: Bundle, source: Side, target: Side, aligned: Side, rng: np.random.Generator, examples: int
 ) -> dict[str, Any] | None:
     """Compare images retrieved by mapped images with those retrieved through texts (E.12, figures 53 and 54)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
@@ -477,9 +438,7 @@ def commuting(
     target_captions = _nearest(mapped_captions, target_texts, 1)[:, 0]
     mediated = _nearest(target_texts[target_captions], pictures, 5)
     found = {"direct": direct, "mediated": mediated}
-    own_row = id_rows(
-        id_texts(target["image"].ids), id_texts(source["image"].ids[queries])
-    )  # of the same picture, or −1
+    own_row = id_rows(target["image"].ids, source["image"].ids[queries])  # of the same picture, or −1
     own, hits = np.flatnonzero(own_row >= 0), {name: rows == own_row[:, None] for name, rows in found.items()}
     overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
     image_ids, text_ids = source["image"].ids[queries], source["text"].ids
@@ -545,17 +504,15 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
             }
         )
 
-    def hit_rate(found: np.ndarray) -> float:
-        return float((classes[found] == wanted[:, None]).any(axis=1).mean())
-
-    oracle = None
+    found_by = {"top5": found}
     if "edit" in bundle.target:
         own = normalize_rows(bundle.target["edit"].take(edited.ids).vectors, dtype=np.float32)
-        oracle = hit_rate(_nearest(own, gallery, 5))
+        found_by["oracle_top5"] = _nearest(own, gallery, 5)
+    rates = {name: float((classes[at] == wanted[:, None]).any(axis=1).mean()) for name, at in found_by.items()}
     return {
         "rows": rows,
-        "top5": hit_rate(found),
-        "oracle_top5": oracle,
+        "oracle_top5": None,
+        **rates,
         "chance": chance_at_k([int((classes == name).sum()) for name in wanted], len(classes), found.shape[1]),
         "n": len(rows),
         "gallery": len(gallery),
@@ -563,12 +520,10 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
 
 
 def _first(hits: np.ndarray) -> int | None:
-    """Return the rank, from 1, of the first hit; None if there is none."""
     return int(hits.argmax()) + 1 if hits.any() else None
 
 
 def _text(bundle: Bundle, kind: str, i: str) -> str:
-    """Return the text of an item, or its id if there is none."""
     return bundle.texts.get(kind, {}).get(i, i)
 
 
@@ -592,8 +547,7 @@ def data_uri(picture: bytes | None) -> str | None:
 def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
     """Return the ids of the items that a map was not fitted on, by modality, for ``Bundle.take``.
 
-    If the bundle has no classes of images, ids may name classes, so that classes held out in the fitted modality are
-    held out in the other one, too. Otherwise only the fitted modality is restricted.
+    Ids of a bundle without classes of images may name classes, which are then held out in both modalities.
     """
     held_out = {}
     for modality in ("image", "text"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import io
 from collections.abc import Mapping
@@ -28,16 +27,20 @@ from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation, loss_curves, validation_curve
 from congruence.report.rendering import fill, svg
+from congruence.report.summary import data_uri
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
+from congruence.upgrade.certify.estimates import rate_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from congruence._utils.typing import Labels, RowsLike
-    from congruence.maps import Map
+
+
+_WAYS = ("source_to_target", "target_to_source")  # directions of retrieval
 
 
 def summarize_training(
@@ -61,8 +64,6 @@ def summarize_training(
 
     Parameters
     ----------
-    mapping : HeadsMap
-        A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
         As in ``congruence.train.JAM.fit``: rows of the source, rows of the target, wrong rows of the target, and
         the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
@@ -79,17 +80,15 @@ def summarize_training(
     note : str, optional
         A sentence to show below the title.
     options : int, default=5
-        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
-        other images, which ``random_state`` determines.
+        Captions to choose among in the second recall by task: the right one, a wrong one, and those of other images.
     examples : int, default=3
         Number of examples of each kind.
     """
     check_seed(random_state)
     if not isinstance(mapping, HeadsMap):
-        raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
-        )
-    _check_options(negatives, groups, tasks, texts, items, pictures)
+        problem = f"Got a map into the target's space ({mapping.kind}); expected a joint-space map."
+        raise ParameterError(problem, "Use summarize.")
+    _check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
     check_positive(options, "options", integer=True)
     check_positive(examples, "examples", zero=True, integer=True)
     for rows, side in ((images, "source"), (captions, "target")):
@@ -111,10 +110,8 @@ def summarize_training(
     image_names = names if groups is None else _column(groups, (n,), "groups")
     data = replace(data, groups=_same_rows(mapping, data) if groups is None else image_names[order])
     if held_out and not records_split(mapping):
-        raise InputError(
-            "This map does not record how its rows were split.",
-            "Leave out `held_out=True`, and pass rows that the map was not trained on.",
-        )
+        problem = "This map does not record how its rows were split."
+        raise InputError(problem, "Leave out `held_out=True`, and pass rows that the map was not trained on.")
     heldout = records_split(mapping) and held_out is not False
     if heldout:
         rows = unseen_rows(mapping, data, ids[order])
@@ -174,23 +171,19 @@ def _same_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
 
 
 def _check_options(
-    negatives: object,
-    groups: object,
-    tasks: object,
-    texts: object,
-    items: object,
-    pictures: str | Path | Mapping[str, Any] | None,
+    negatives: object, described: Mapping[str, object], items: object, pictures: str | Path | Mapping[str, Any] | None
 ) -> None:
-    if items is not None:
-        for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
-            if value is not None:
-                raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
+    """Refuse descriptions of the rows that contradict each other; ``described``: groups, tasks and texts."""
+    given = {name for name, value in described.items() if value is not None}
+    if items is not None and given:
+        name = min(given)
+        raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
     if negatives is None:
-        for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
-            if value is not None:
-                raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
+        needing = {**described, "groups": None, "items": items, "pictures": pictures}
+        for name in (name for name, value in needing.items() if value is not None):
+            raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
-        if groups is None and items is None:
+        if "groups" not in given and items is None:
             raise ParameterError("Got pictures without the names of the images.", "Pass them as `groups=…`.")
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
             raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
@@ -199,9 +192,8 @@ def _check_options(
 def _column(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != shape:
-        raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected {shape}.", f"Pass {name} with one entry per caption."
-        )
+        problem = f"Got {name} of shape {column.shape}; expected {shape}."
+        raise ShapeError(problem, f"Pass {name} with one entry per caption.")
     return column.astype(str)
 
 
@@ -214,7 +206,6 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
 
 
 def _nouns(mapping: HeadsMap) -> dict[str, str]:
-    """Return a noun for a row of each side, such as image and text."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:
         return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
@@ -222,21 +213,16 @@ def _nouns(mapping: HeadsMap) -> dict[str, str]:
 
 
 def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall at k in both directions.
-
-    Identical rows of a side count once, since they would fill several of the k places.
-    """
-    sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
-    source, target = (data.groups[rows] for rows in sides)
-    scores = recalls(V[sides[0]], T[sides[1]], source, target)
+    """Measure recall at k in both directions; identical rows of a side, which would fill several places, count once."""
+    first = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
+    source, target = (data.groups[rows] for rows in first)
+    scores = recalls(V[first[0]], T[first[1]], source, target)
     rows = []
-    for k in (1, 5, 10):
-        if f"mean@{k}" in scores:
-            row: dict[str, object] = {"k": k}
-            for way, queries, gallery in (("source_to_target", source, target), ("target_to_source", target, source)):
-                row[way] = scores[f"{way}@{k}"]
-                row[f"{way}_chance"] = chance_recall(queries, gallery, k)
-            rows.append(row)
+    for k in (k for k in (1, 5, 10) if f"mean@{k}" in scores):
+        row: dict[str, object] = {"k": k}
+        for way, queries, gallery in zip(_WAYS, (source, target), (target, source), strict=True):
+            row |= {way: scores[f"{way}@{k}"], f"{way}_chance": chance_recall(queries, gallery, k)}
+        rows.append(row)
     return {"rows": rows, "source": len(source), "target": len(target), "groups": len(np.unique(data.groups))}
 
 
@@ -247,10 +233,7 @@ def _verdict(
     unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]
     if by_task is None:
-        forth, back = (
-            f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})"
-            for way in ("source_to_target", "target_to_source")
-        )
+        forth, back = (f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})" for way in _WAYS)
         sentence = (
             f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of "
             f"{between['target']:,} in {forth} of cases, and {_with_article(nouns['target'])} its own "
@@ -260,13 +243,11 @@ def _verdict(
     total = [row for row in by_task["rows"] if not row["part"]][-1]
     chance, k = by_task["chance"], by_task["wrong"]
     low, high = by_task["low"], by_task["high"]
-    level, interval = "", ""
+    level, interval, among = "", "", ""
     if low is not None:
         level = "passes" if low > chance["binary"] else "fails" if high < chance["binary"] else "partial"
-        interval = f"; 95 % interval {low:.1%} to {high:.1%}"
-    if level == "partial":
-        interval += ", which includes chance"
-    among = ""
+        includes = ", which includes chance" if level == "partial" else ""
+        interval = f"; 95 % interval {low:.1%} to {high:.1%}{includes}"
     if total["choice"] is not None:
         among = f", and {total['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
     sentence = (
@@ -310,7 +291,6 @@ _SOURCES = {
 
 
 def _facts(mapping: HeadsMap) -> list[list[str]]:
-    """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
     parameters, size, error = (recorded.get(name, {}) for name in ("training", "size", "reconstruction_error"))
     method = str(recorded.get("method", mapping.kind))
@@ -318,7 +298,7 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
     out = [
         ["Source", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
         ["Target", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
-        ["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method],
+        ["Method", method + (f", loss {parameters['loss']}" if "loss" in parameters else "")],
         ["Widths, to the joint space", " → ".join(widths)],
     ]
     for side in ("source", "target"):
@@ -348,13 +328,11 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
 
 
 def _teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
-    """Return the recalls of the linear teacher on the training's test rows, by k; empty if there was none."""
-    scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
-    return {
-        k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
-        for k in (1, 5, 10)
-        if all(f"teacher_test_{way}@{k}" in scores for way in ways)
-    }
+    """Return the recalls of the linear teacher on the training's test rows, by k."""
+    scores = mapping.scores_
+    names = {k: {way: f"teacher_test_{way}@{k}" for way in _WAYS} for k in (1, 5, 10)}
+    known = {k: named for k, named in names.items() if all(name in scores for name in named.values())}
+    return {k: {way: float(scores[name]) for way, name in named.items()} for k, named in known.items()}
 
 
 def _list(value: object) -> list[object]:
@@ -377,10 +355,7 @@ def records_split(mapping: HeadsMap) -> bool:
 
 
 def unseen_rows(mapping: HeadsMap, data: Captions, names: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows that a map's own training held out for testing; refuse rows split differently.
-
-    ``data`` has all n rows, including those that the map was trained on, and ``names`` (n,) their ids.
-    """
+    """Return the numbers of the rows that the map's own training held out for testing; refuse other rows."""
     if "holdout" not in mapping.scores_:
         return _group_test_rows(mapping, data)
     rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
@@ -411,12 +386,9 @@ def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
         squared = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
-        relative_error = squared / spread if spread else 0.0
-        recorded = facts["reconstruction_error"][side]
-        if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
-            _refuse(
-                f"the {side} vectors are reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
-            )
+        error, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
+        if abs(error - recorded) > _TOLERANCE * max(error, recorded):
+            _refuse(f"the {side} vectors are reconstructed with an error of {error:.4f} instead of {recorded:.4f}")
     return parts[2]
 
 
@@ -453,21 +425,15 @@ def render_training(summary: dict[str, Any]) -> str:
 
 # ------------------------------------------------------------------ the choice between correct and wrong captions
 
-#: Longer side of a thumbnail, in pixels.
-THUMBNAIL = 128
-
-#: Largest number of tasks for which each has its own histogram.
-_HISTOGRAMS = 6
+THUMBNAIL = 128  # longer side of a thumbnail, in pixels
+_HISTOGRAMS = 6  # largest number of tasks for which each has its own histogram
 
 
 @dataclass(frozen=True)
 class CaptionChoices:
-    """Images with their captions and wrong captions, mapped to the joint space.
+    """Images with their captions and wrong captions, as unit rows of the joint space; k wrong captions of each.
 
-    ``images`` and ``captions`` (n, d) and ``wrong`` (n, k, d) are unit rows in float64. ``names`` (n,) are the rows'
-    names, ``groups`` (n,) their images, ``tasks`` (n,) the kinds of wrong captions. ``texts`` are those of captions
-    (n,) and wrong captions (n, k), and ``text_numbers`` (n, 1 + k) their numbers; equal texts have equal numbers.
-    ``items`` are SugarCrepe's, if the rows belong to it.
+    Equal ``text_numbers`` mean equal texts; ``items`` are SugarCrepe's, if the rows belong to it.
     """
 
     images: np.ndarray
@@ -488,12 +454,7 @@ class CaptionChoices:
 
 
 def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
-    """Measure recall between a caption and its wrong captions (``binary``), and with others too (``choice``).
-
-    ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
-    wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
-    images, as ``note`` says; ``low`` and ``high``, a 95 % interval of ``binary`` over all images, None for one.
-    """
+    """Measure recall by task between a caption and its wrong captions, ``binary``, and with others, ``choice``."""
     right, wrong = choices.cosines
     k, binary = wrong.shape[1], chosen(right, wrong)
     if choices.items is not None:
@@ -503,15 +464,15 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
         drawn: dict[str, Any] = {"texts": choices.text_numbers, "options": options, "random_state": random_state}
         lines, note = recall_by_task(*sides, **drawn)
         rows = [{**row, "part": False} for row in lines]
-    groups = np.unique(choices.groups, return_inverse=True)[1]
-    low, high = _interval(binary, groups)
+    share, images = float(binary.mean()), len(np.unique(choices.groups))
+    low, high = rate_interval(share, binary - share, groups=choices.groups) if images > 1 else (None, None)
     return {
         "rows": rows,
         "wrong": k,
         "options": None if note else options + k - 1,
         "note": note,
         "chance": {"binary": 1 / (1 + k), "choice": None if note else 1 / (options + k - 1)},
-        "images": int(groups.max()) + 1,
+        "images": images,
         "low": low,
         "high": high,
     }
@@ -519,7 +480,7 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
 
 def _sugarcrepe_rows(
     choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
-) -> tuple[list[dict[str, object]], str | None]:
+) -> tuple[list[dict[str, Any]], str | None]:
     """Return SugarCrepe's tasks, with a last row for all items, and a note if captions for ``choice`` are too few."""
     sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
     try:
@@ -527,32 +488,18 @@ def _sugarcrepe_rows(
     except TooFewAnchorsError:
         recalls = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    lines: list[dict[str, Any]] = [
-        {"task": line.task, "n": line.n, "binary": line.binary, "choice": None if note else line.choice}
-        | {"ties": line.ties, "part": ", " in line.task}
-        for line in recalls
-    ]
+    lines: list[dict[str, Any]] = []
+    for line in recalls:
+        values = {name: getattr(line, name) for name in ("task", "n", "binary", "choice", "ties")}
+        lines.append({**values, "part": ", " in line.task} | ({"choice": None} if note else {}))
     tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
     if len(tasks) > 1:
         n = sum(line["n"] for line in tasks)
-        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "part": False}
-        for name in ("binary", "choice"):
-            unknown = note and name == "choice"
-            total[name] = None if unknown else sum(line["n"] * line[name] for line in tasks) / n
+        total = {"task": "all", "n": n, "ties": sum(line["ties"] for line in tasks), "choice": None, "part": False}
+        for name in ("binary",) if note else ("binary", "choice"):
+            total[name] = sum(line["n"] * line[name] for line in tasks) / n
         lines.append(total)
     return lines, note
-
-
-def _interval(scores: np.ndarray, codes: np.ndarray) -> tuple[float | None, float | None]:
-    """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
-    share, n = float(scores.mean()), int(codes.max()) + 1
-    if n < 2:
-        return None, None
-    variance = float(np.sum(np.bincount(codes, scores - share) ** 2)) * n / (n - 1) / len(scores) ** 2
-    trials = min(share * (1 - share) / variance, len(scores)) if variance else n
-    middle = (share + 1.96**2 / (2 * trials)) / (1 + 1.96**2 / trials)
-    half = 1.96 * np.sqrt(share * (1 - share) / trials + (1.96 / (2 * trials)) ** 2) / (1 + 1.96**2 / trials)
-    return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
 
 
 def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
@@ -592,38 +539,26 @@ def examples_of(
     used: set[str] = set()
     out: list[dict[str, object]] = []
     for kind, rows in ranked.items():
-        shown = 0
+        before = len(used)
         for row in rows.tolist():
             image = str(choices.groups[row])
-            if shown == count or image in used:
+            if len(used) == before + count or image in used:
                 continue
             used.add(image)
-            shown += 1
-            caption = other = None
+            example: dict[str, object] = {"kind": kind, "name": str(choices.names[row]), "image": image}
+            example["task"] = None if choices.tasks is None else str(choices.tasks[row])
+            example["picture"] = None if pictures is None else thumbnail(pictures, image)
+            example |= {"cosine": float(right[row]), "cosine_wrong": float(wrong[row, nearest[row]])}
+            example |= {"caption": None, "wrong": None}
             if choices.texts is not None:
                 caption, other = str(choices.texts[0][row]), str(choices.texts[1][row, nearest[row]])
-            out.append(
-                {
-                    "kind": kind,
-                    "name": str(choices.names[row]),
-                    "image": image,
-                    "task": None if choices.tasks is None else str(choices.tasks[row]),
-                    "picture": None if pictures is None else thumbnail(pictures, image),
-                    "caption": caption,
-                    "wrong": None if caption is None or other is None else changed(caption, other),
-                    "cosine": float(right[row]),
-                    "cosine_wrong": float(wrong[row, nearest[row]]),
-                }
-            )
+                example |= {"caption": caption, "wrong": changed(caption, other)}
+            out.append(example)
     return out
 
 
 def changed(caption: str, other: str) -> list[list[Any]]:
-    """Split a changed caption into pieces, each with whether it differs from the original.
-
-    >>> changed("a red cat sits", "a blue cat sits")
-    [['a', False], ['blue', True], ['cat sits', False]]
-    """
+    """Split a changed caption into pieces, each with whether it differs from the original."""
     before, after = caption.split(), other.split()
     opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     new = np.array([kind != "equal" for kind, _, _, a, b in opcodes for _ in range(a, b)], dtype=bool)
@@ -634,11 +569,8 @@ def changed(caption: str, other: str) -> list[list[Any]]:
     return [[" ".join(word for word, _ in words), is_new] for is_new, words in marked]
 
 
-def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata.
-
-    EXIF rotation is not applied, as for the encoders.
-    """
+def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str | None:
+    """Return a picture of a folder or mapping, scaled down to 128 pixels, as a data URI of a JPEG without metadata."""
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
@@ -648,9 +580,8 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
         path = Path(name)
         # Names may come from a file of others, and must not put files from outside of the folder on a page.
         if path.is_absolute() or ".." in path.parts:
-            raise ParameterError(
-                f"The image {name!r} is outside of the folder of pictures.", "Leave folders out of names."
-            )
+            problem = f"The image {name!r} is outside of the folder of pictures."
+            raise ParameterError(problem, "Leave folders out of names.")
         item = Path(pictures).expanduser() / path
     image = open_image(item)
     image.thumbnail((THUMBNAIL, THUMBNAIL))
@@ -658,4 +589,4 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     without_metadata.paste(image)
     file = io.BytesIO()
     without_metadata.save(file, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri(file.getvalue())

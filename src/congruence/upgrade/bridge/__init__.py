@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from congruence.upgrade.bridge.bridge import Bridge, load
-from congruence.upgrade.bridge.search import MixedResult, search_mixed
+from congruence.upgrade.bridge.mixed import MixedResult, search_mixed
 
 __all__ = ["Bridge", "MixedResult", "load", "search_mixed"]

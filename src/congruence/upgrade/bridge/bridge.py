@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence import persist
 from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, to_numpy, widen
@@ -16,7 +15,7 @@ from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
 from congruence._utils.plain import PlainData
-from congruence._utils.typing import Array, ArrowStream, Labels, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, Labels, RowsLike, Tensor
 from congruence._utils.validation import (
     as_matrix,
     as_native,
@@ -147,25 +146,12 @@ class Bridge:
         """Space of the index and of bridged queries."""
         return replace(self.map.target_space_, dim=self.map.d_out)
 
-    @overload
-    def transform(self, queries: Embeddings, modality: str | None = None, role: str = "query") -> Embeddings: ...
-    @overload
-    def transform(self, queries: TensorT, modality: str | None = None, role: str = "query") -> TensorT: ...
-    @overload
-    def transform(
-        self, queries: ArrayLike | ArrowStream, modality: str | None = None, role: str = "query"
-    ) -> np.ndarray: ...
-    def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array | Embeddings:
+    def transform(self, queries: RowsLike, modality: str | None = None, role: str = "query") -> Array:
         """Map queries (m, d_source) or (d_source,) of the new model into the index's space.
 
-        Parameters
-        ----------
-        queries : Embeddings, array_like or tensor
-            Embeddings keep their ids; a tensor stays on its device and in its autograd graph; float16 gives float32.
-        modality : str, optional
-            Modality whose means are used; by default that of the embeddings, else the bridge's ``modality``.
-        role : {"query", "store", "plain"}, default="query"
-            As for ``congruence.maps.Map.transform``; "store" for new items that are added to the index.
+        Embeddings keep their ids; a tensor stays on its device and in its autograd graph; float16 gives float32.
+        ``modality`` is by default that of the embeddings, else the bridge's; ``role`` is as for
+        ``congruence.maps.Map.transform``: "query", "plain", or "store" for new items that are added to the index.
 
         Raises
         ------
@@ -179,9 +165,8 @@ class Bridge:
             return out[0] if single else out
         declared = queries.space.modality
         if None not in (modality, declared) and modality != declared:
-            raise ModalityError(
-                f"Got {declared} queries with `modality={modality!r}`; expected them to agree.", "Leave modality out."
-            )
+            problem = f"Got {declared} queries with `modality={modality!r}`; expected them to agree."
+            raise ModalityError(problem, "Leave modality out.")
         wanted = modality or declared or self.modality
         try:
             # Norms are compared row by row below, and each modality has means of its own.
@@ -209,35 +194,32 @@ class Bridge:
         if not isinstance(out, Embeddings):
             return out
         if self._unit and not out.vectors.any(axis=1).all():
-            raise ZeroRowError(
-                "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
-            )
+            fix = "Pass `normalize=False`, or fit with more anchors."
+            raise ZeroRowError("The map maps some queries to zero.", fix)
         return out.vectors
 
     def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return matrix and offset for a modality, converted once for each dtype of queries."""
-        solved, matrix, offset = self._converted.get((modality, dtype), (None, None, None))
-        if matrix is None or offset is None or solved is not mapping.matrix:  # a refitted map has a new matrix
+        found = self._converted.get((modality, dtype))
+        if found is None or found[0] is not mapping.matrix:  # a refitted map has a new matrix
             mapped = cast("AffineMap", self.for_modality(modality))
             matrix, offset = (np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset))
-            self._converted[modality, dtype] = mapping.matrix, matrix, offset
-        return matrix, offset
+            found = self._converted[modality, dtype] = mapping.matrix, matrix, offset
+        return found[1:]
 
     def for_modality(self, modality: str | None = None, role: str = "query") -> Map:
         """Return the map of queries of a modality, by default the bridge's, which exports write."""
         modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
-            raise ModalityError(
-                f"The map has means of {', '.join(known)}, and the queries declare no modality.",
-                f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge.",
-            )
+            problem = f"The map has means of {', '.join(known)}, and the queries declare no modality."
+            fix = f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge."
+            raise ModalityError(problem, fix)
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
-            raise ModalityError(
-                f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map.",
-                f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
-            )
+            problem = f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map."
+            fix = f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`."
+            raise ModalityError(problem, fix)
         return self.map.for_modality(modality).for_role(role)
 
     def to_torch(
@@ -245,6 +227,14 @@ class Bridge:
     ) -> TorchMap:
         """Return a module for queries of one modality, without checks; ``congruence.maps.Map.to_torch``."""
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
+
+    def prepare(self, queries: RowsLike, modality: str | None) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return queries as rows (m, d_source), bridged, (m, d_target), and whether a single vector was passed."""
+        if isinstance(queries, Embeddings):
+            return queries.vectors, self.transform(queries, modality).vectors, False
+        matrix, single = as_rows(queries)
+        rows = to_rows(matrix, "queries")
+        return rows, np.asarray(self.transform(rows, modality)), single
 
     def search(
         self,
@@ -270,31 +260,20 @@ class Bridge:
         candidates : int, optional
             With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
-            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by
-            id, or as a function of an array of ids. Items without a vector (a row of NaN, None from the function, or an
-            id that embeddings do not have) follow those that have one, in the order of the first stage.
-        metric : {"cosine", "inner", "euclidean"}, default="cosine"
-            Metric of the first stage. An index that searches by itself has its own.
-        hubness, bank
-            As for ``congruence.metrics.class_retrieval``, in the first stage, for an index given as vectors;
-            ``bank`` holds queries of the new model.
+            Vectors of the index's items in the new model, by which candidates are ranked again: by row, by id, or as a
+            function of an array of ids. Items without a vector (a row of NaN, None, or no such id) come last.
+        metric, hubness, bank
+            Of the first stage, as for ``congruence.metrics.class_retrieval``, for an index given as vectors; ``metric``
+            may be "inner" or "euclidean", and ``bank`` holds queries of the new model.
         """
         check_positive(k, "k", integer=True)
         if candidates is not None:
             check_positive(candidates, "candidates", integer=True)
             if rerank is None or candidates < k:
-                raise ParameterError(
-                    f"Got `candidates={candidates}` {'without rerank' if rerank is None else f'for k={k}'}; "
-                    "expected k or more.",
-                    "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
-                )
-        if isinstance(queries, Embeddings):
-            rows, single, modality = queries.vectors, False, modality or queries.space.modality
-            vectors = self.transform(queries, modality).vectors
-        else:
-            matrix, single = as_rows(queries)
-            rows = to_rows(matrix, "queries")
-            vectors = self.transform(rows, modality)
+                why = "without rerank" if rerank is None else f"for k={k}"
+                fix = "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out."
+                raise ParameterError(f"Got `candidates={candidates}` {why}; expected k or more.", fix)
+        rows, vectors, single = self.prepare(queries, modality)
         scores, ids = find(
             vectors,
             index,
@@ -304,9 +283,8 @@ class Bridge:
             bank=None if bank is None else np.asarray(self.transform(bank, modality)),
             source_dim=self.map.n_features_in_,
         )
-        if rerank is None:
-            result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
-        else:
+        result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
+        if rerank is not None:
             result = rerank_rows(rows, scores, ids, rerank, k)
         return result.one() if single else result
 
@@ -335,19 +313,16 @@ class Bridge:
         queries_old : Embeddings or array_like, shape (m, d_target), optional
             The same queries in the old model, for the old model's line; paired by id, or by position.
         index_new : Embeddings or array_like, shape (n, d_source), optional
-            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The
-            second stage skips items whose ids are missing here.
-        qrels : mapping of str to mapping of str to float, optional
-            Relevance grade by query id and document id (``congruence.evaluation.judgments.read_qrels``).
-        labels : (sequence of length m, sequence of length n), optional
-            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
-            query's id is relevant.
+            The index's items in the new model, for two-stage search, which may lack some, and the re-embedded index.
+        qrels, labels : optional
+            Relevance grade by query id and document id (``congruence.evaluation.judgments.read_qrels``), or classes of
+            the queries and of the rows of the index. Without either, the row with the query's id is relevant.
         at, mode
             Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
             "share" the share of relevant rows found.
         modality, candidates, hubness, bank
-            As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
-            applies the correction in the first stage only, and the old model's line uses its own queries as ``bank``.
+            As for ``search``. Each line is corrected with its own queries and rows, the old model's with its own
+            queries as ``bank``, and two-stage search in the first stage only.
         """
         check_positive(candidates, "candidates", integer=True)
         for k in at:
@@ -366,9 +341,8 @@ class Bridge:
                 notes.append(f"{missing} queries are not among those of the old model; they were left out.")
                 kept = kept[matched[kept]]
             if not len(kept):
-                raise InputError(
-                    "No query of queries_old has a relevant row.", "Pass `queries_old=…` with queries that are judged."
-                )
+                fix = "Pass `queries_old=…` with queries that are judged."
+                raise InputError("No query of queries_old has a relevant row.", fix)
         judgments = judgments.take(kept)
         if index_new is not None:
             new, matched = _matched_rows(rows, index_new, "index_new")
@@ -391,8 +365,7 @@ class Bridge:
         own: dict[str, Any] = {"hubness": correction}
         theirs = {**own, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
         ours = {**own, "bank": bank, "modality": modality or asked.space.modality}
-        unnamed = rows.vectors  # without ids, so that results are row numbers
-        systems = []
+        unnamed, systems = rows.vectors, []  # without ids, so that results are row numbers
         if old is not None:
             systems.append(scored("old model", find(old[kept], unnamed, depth, **own)[1]))
         systems.append(scored("bridge", self.search(vectors, unnamed, depth, **ours).ids))
@@ -412,8 +385,9 @@ class Bridge:
         elif correction and old is not None:
             notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
         n_candidates = min(first_stage, len(rows)) if new is not None else None
-        name = None if correction is None else correction.name
-        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, name)
+        return BridgeScores(
+            systems, len(kept), len(rows), n_candidates, mode, notes, correction.name if correction else None
+        )
 
     def fit_thresholds(
         self,
@@ -430,8 +404,8 @@ class Bridge:
         """Learn how to translate score thresholds of the old model into thresholds for bridged queries.
 
         Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
-        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
-        shrink toward the mean and change the rate (docs/bridge.md).
+        irrelevant pairs is the same. A regression of one score on the other would shrink toward the mean and change
+        this false-positive rate (docs/bridge.md).
 
         Parameters
         ----------
@@ -440,46 +414,36 @@ class Bridge:
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
-            Which rows are relevant, as for ``evaluate``; by default the row with the query's id, and none if there
-            are no ids.
-        folds : int, default=5
-            Number of cross-validation folds, over queries.
-        random_state : int, default=0
-            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
-            million pairs.
+            As for ``evaluate``; by default the row with the query's id is relevant, and none if there are no ids.
+        folds, random_state
+            Cross-validation folds, over queries; the seed also draws the sample of more than 2,000 queries or 4 million
+            pairs.
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
-        if not (ours.has_ids and theirs.has_ids):
+        named = ours.has_ids and theirs.has_ids
+        if not named:
             check_same_rows(len(ours), len(theirs), "queries", "queries_old")
         rows = as_embeddings(index, "index")
         for side, name in ((theirs, "queries_old"), (rows, "index")):
             check_width(side.dim, self.map.d_out, f"the map's output, as compared with {name},")
-        if labels is not None and ours.has_ids and theirs.has_ids:
-            both = is_in(ours.ids, theirs.ids)
-            labels = np.asarray(labels[0])[both], labels[1]
+        if labels is not None and named:
+            labels = np.asarray(labels[0])[is_in(ours.ids, theirs.ids)], labels[1]
         pairs = Pairs.join(ours, theirs)
+        asked, old = pairs.source, pairs.target
+        by_id = asked.has_ids and rows.has_ids and bool(is_in(asked.ids, rows.ids).any())
         judgments = None
-        by_id = pairs.source.has_ids and rows.has_ids and bool(is_in(pairs.source.ids, rows.ids).any())
         if qrels is not None or labels is not None or by_id:
-            judgments = judge(pairs.source, rows, qrels=qrels, labels=labels)
-        bridged = self.transform(pairs.source.vectors, modality or ours.space.modality)
-        self.thresholds = fit_thresholds(
-            (bridged, rows.vectors),
-            (pairs.target.vectors, rows.vectors),
-            judgments,
-            folds=folds,
-            random_state=random_state,
-        )
+            judgments = judge(asked, rows, qrels=qrels, labels=labels)
+        bridged = (self.transform(asked.vectors, modality or ours.space.modality), rows.vectors)
+        before = (old.vectors, rows.vectors)
+        self.thresholds = fit_thresholds(bridged, before, judgments, folds=folds, random_state=random_state)
         return self
 
     def translate(self, threshold: float) -> Translation:
-        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model, as
-        ``value``, with the false-positive rate and recall before and after.
-        """
+        """Return the old model's cosine threshold as one for bridged queries, with the rates before and after."""
         if self.thresholds is None:
-            raise ParameterError(
-                "This bridge has no thresholds.", "Call bridge.fit_thresholds(queries, queries_old, index) first."
-            )
+            fix = "Call bridge.fit_thresholds(queries, queries_old, index) first."
+            raise ParameterError("This bridge has no thresholds.", fix)
         return self.thresholds.translate(threshold)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -494,39 +458,10 @@ class Bridge:
         return persist.write_folder(path, arrays, saved, self._card(), force=force)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> Bridge:
         """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed."""
-        arrays, config = persist.read_folder(path)
-        if config.get("kind") != KIND:
-            return cls(restore_map(arrays, config, path))
-        return cls._restore(arrays, config, path)
-
-    @classmethod
-    def _restore(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Self:
-        """Return the bridge that was read from a folder, after checking its content."""
-        try:
-            parameters, facts = config["parameters"], config["facts"]
-            normalize, modality = parameters["normalize"], parameters["modality"]
-            if (
-                set(parameters) != {"normalize", "modality"}
-                or not {"map"} <= set(facts) <= {"map", "thresholds"}
-                or set(facts["map"]) != set(_OF_MAP)
-            ):
-                raise ValueError("unknown or missing entries")
-            if not (isinstance(normalize, bool) or normalize == "auto") or modality not in (None, *MODALITIES):
-                raise ValueError("invalid normalize or modality")
-            arrays = dict(arrays)
-            thresholds = Thresholds.restore(arrays.pop(TABLE), facts["thresholds"]) if "thresholds" in facts else None
-            mapping = restore_map(arrays, {**config, **facts["map"]}, path)
-            bridge = cls(mapping, normalize=normalize, modality=modality)
-            bridge.thresholds = thresholds
-            return bridge
-        except CorruptFileError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
-            raise CorruptFileError(
-                f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
-            ) from error
+        found = load(path)
+        return cls(found) if isinstance(found, Map) else found
 
     def _card(self) -> str:
         new, old = (as_markdown(str(space)) for space in (self.source, self.target))
@@ -579,11 +514,25 @@ def load(path: str | Path) -> Map | Bridge:
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
         return restore_map(arrays, config, path)
-    return Bridge._restore(arrays, config, path)
+    try:
+        facts, thresholds = dict(config["facts"]), None
+        saved = facts.pop("map")
+        if "thresholds" in facts:
+            thresholds = Thresholds.restore(arrays.pop(TABLE), facts.pop("thresholds"))
+        if facts or set(saved) != set(_OF_MAP):
+            raise ValueError("unknown or missing entries")
+        bridge = Bridge(restore_map(arrays, {**config, **saved}, path), **config["parameters"])
+    except CorruptFileError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
+        problem = f"The bridge in {path} is damaged ({error!r})."
+        raise CorruptFileError(problem, "Create it again from its map.") from error
+    bridge.thresholds = thresholds
+    return bridge
 
 
 def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
-    """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
+    """Return the squared norms of rows, (m,), or that of one row, and the smallest and the largest."""
     if len(rows) == 1:  # without the microseconds that reductions take
         square = rows[0].dot(rows[0])
         return square, square, square
@@ -609,29 +558,22 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     if A.shape[1] != width:
         if A.shape[1] == mapping.d_target:
             raise wrong_direction(f"{A.shape[1]}-d queries, the width of the index's model ({target})", mapping)
-        raise ShapeError(
-            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.", "Encode the queries with that model."
-        )
+        problem = f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}."
+        raise ShapeError(problem, "Encode the queries with that model.")
     if isinstance(A, np.ndarray):
         with np.errstate(over="ignore"):
             norms = np.linalg.norm(A.astype(np.float64, copy=False), axis=1)
     else:
         norms = to_numpy(namespace(A).linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
-    if len(zero := np.flatnonzero(norms == 0)):
-        raise ZeroRowError(
-            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).", "Encode them again."
-        )
-    odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
+    n, zero, odd = len(norms), np.flatnonzero(norms == 0), np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
+    if len(zero):
+        raise ZeroRowError(f"{len(zero)} of {n} queries are all zeros (rows {name_rows(zero)}).", "Encode them again.")
     if source.normalized and len(odd):
-        raise SpaceMismatchError(
-            f"{len(odd)} of {len(norms)} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}).",
-            "Divide each query by its norm first: the map was fitted on unit rows.",
-        )
+        problem = f"{len(odd)} of {n} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g})."
+        raise SpaceMismatchError(problem, "Divide each query by its norm first: the map was fitted on unit rows.")
     if source.normalized is False and not len(odd):
-        raise SpaceMismatchError(
-            f"All {len(norms)} queries are unit rows; the map was fitted on raw rows of {source}.",
-            "Pass them before normalization.",
-        )
+        problem = f"All {n} queries are unit rows; the map was fitted on raw rows of {source}."
+        raise SpaceMismatchError(problem, "Pass them before normalization.")
     return A
 
 
@@ -647,13 +589,14 @@ def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.nda
     """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
     known = "queries" if name == "queries_old" else "index"
     ours, theirs = as_pair(items, other, (known, name))
+    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), known, name)
-        return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
+        out[:] = theirs.vectors
+        return out, np.ones(len(ours), bool)
     place = id_rows(theirs.ids, ours.ids)
     matched = place >= 0
     if not matched.any():
         raise IdError(f"No item of {name} is in the {known}.", f"Pass `{name}=…` of it.")
-    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]
     return out, matched

@@ -26,7 +26,7 @@ from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import FEWEST, Known, Refit
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
+from congruence.upgrade.progressive.texts import Gate, Texts
 
 _MOST = 500  # most items that a refit is made on here: its time grows with their cube
 
@@ -224,11 +224,8 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
     """Return a plan's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
-    facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
-    name = "random"
+    facts, name = None, "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:
-        name = "entropy"
-        scale = Scale.of(mapped, texts.new)
-        facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
-    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, facts[0], facts[1])
+        facts, name = texts.facts(old, mapped), "entropy"
+    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, facts)
     return name, ORDERS[name](view)

@@ -62,12 +62,7 @@ def make_forecast(
     better: tuple[float, float] | None = None,
 ) -> Forecast:
     """Forecast from the quality (m,) of the meter's rows and the share of rows that the order takes before each."""
-    values, ahead, rest, done = (
-        np.asarray(values, float),
-        np.asarray(ahead, float),
-        n_rows - n_embedded,
-        n_embedded / n_rows,
-    )
+    rest, done = n_rows - n_embedded, n_embedded / n_rows
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
@@ -78,12 +73,10 @@ def make_forecast(
         # The last few rows represent all that the order takes after them; otherwise a single row could decide.
         return values[ahead >= min(cut, last)], rest - rows
 
-    def at(more: float) -> tuple[float, float, float]:
+    def at(more: float) -> list[float]:
         sample, left = kept(more)
-        if left < 1:
-            return 1.0, 1.0, 1.0
-        value, low, high = ((n_rows - left + left * end) / n_rows for end in rest_interval(sample, int(left), support))
-        return value, low, high
+        interval = rest_interval(sample, int(left), support) if left >= 1 else (1.0, 1.0, 1.0)
+        return [(n_rows - left + left * end) / n_rows for end in interval]
 
     def reached(ordered: bool) -> float | None:
         for more in np.linspace(0.0, rest / n_rows, 201):
@@ -102,22 +95,18 @@ def make_forecast(
         reason = f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, by the random rows"
     elif len(values) < FEWEST and done < 1:
         verdict, more = UNMEASURED, min(rest, ceil((FEWEST - len(values)) / meter_share))
-        reason = (
-            f"{len(values)} of the re-embedded rows were drawn at random, and {FEWEST} are needed; re-embed about "
-            f"{more:,} more rows"
-        )
+        reason = f"{len(values)} of the re-embedded rows were drawn at random, and {FEWEST} are needed; "
+        reason += f"re-embed about {more:,} more rows"
     elif value[0] >= target:
         verdict, reason = "done", f"{metric} is {value[0]:.3f}, the target {target:.3f}"
     elif needed is None or needed > MOST:
         verdict = "re-embed everything"
-        reason = (
-            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
-            "store, so the old vectors contain too little of what the new model distinguishes"
-        )
+        reason = f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
+        reason += "store, so the old vectors contain too little of what the new model distinguishes"
     else:
         verdict = "re-embed progressively"
         reason = f"{metric} reaches {target:.3f} {when} of the store, in random order {other}"
     shares = [(n_embedded + row) / n_rows for row in rows]
-    minutes = [None if rate is None else row / rate for row in rows]
-    prices = [None if price is None else row * price for row in rows]
+    minutes = [rate and row / rate for row in rows]
+    prices = [price and row * price for row in rows]
     return Forecast(metric, shares, value, low, high, rows, minutes, prices, target, needed, at_random, verdict, reason)

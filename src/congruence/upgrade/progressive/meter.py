@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows
 from congruence.errors import InputError, ShapeError
-from congruence.upgrade.progressive.state import LEARN
-from congruence.upgrade.progressive.texts import overlap
-
-if TYPE_CHECKING:
-    from congruence.upgrade.progressive.progressive import Progressive
-
-
-#: Function from row numbers to their unit vectors.
-Take: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -65,17 +57,14 @@ def rest_interval(
     ``support``: minimum and maximum value of a row, which are the interval of fewer than two rows; with ``weights`` of
     the sample and of the rest, the mean is weighted.
 
-    For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact. For
-    others, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row with the
-    minimum value, where E are independent gamma variables, and the upper end likewise: Gaffke's bound (2005, "Three
-    test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable"; Learned-Miller and
-    Thomas 2019, "A new confidence interval for the mean of a bounded random variable"). For values 0 and 1 it is the
-    bound of Clopper and Pearson; that it holds for any distribution is a conjecture, confirmed in all simulations so
-    far. The shape of the gamma variables, (R − 1)/(R + m + 1) for R rows in the rest, gives the variance of the mean of
-    R rows drawn from Pólya's urn, i.e. without replacement (Ghosh and Meeden 1997, "Bayesian methods for finite
-    population sampling"). The quantile is found by the saddlepoint approximation, or by draws from the urn if the rest
-    is small. With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in
-    proportion to their weights, as by searches.
+    For values 0 and 1 without weights, the interval is hypergeometric, and exact. For others, the lower end is the
+    2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one more row with the minimum value, where E are
+    independent gamma variables, and the upper end likewise: Gaffke's bound (2005; Learned-Miller and Thomas 2019, "A
+    new confidence interval for the mean of a bounded random variable"), which for values 0 and 1 is that of Clopper and
+    Pearson, and for others a conjecture, confirmed in all simulations so far. The shape of E, (R − 1)/(R + m + 1) for R
+    rows in the rest, gives the variance of the mean of R rows drawn from Pólya's urn, i.e. without replacement (Ghosh
+    and Meeden 1997, "Bayesian methods for finite population sampling"). The additional row has weight Σ w²/Σ w: the
+    mean weight of the rest if rows are drawn in proportion to their weights, as by searches.
     """
     w = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     extra = 1.0
@@ -121,11 +110,7 @@ def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, ext
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
-    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0.
-
-    Lugannani and Rice (1980), "Saddle point approximation for the distribution of the sum of independent random
-    variables".
-    """
+    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0 (Lugannani and Rice 1980, saddlepoint)."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
@@ -149,18 +134,10 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
     """Return the interval of the rate of hits in the rest, by inverting the hypergeometric test."""
     from scipy.stats import hypergeom
 
-    n = m + rest
-
-    def first(holds: Callable[[int], bool], low: int, high: int) -> int:
-        """Return the first number from ``low`` for which ``holds`` is true; it must be true for ``high``."""
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds(middle) else (middle + 1, high)
-        return low
-
-    least = first(lambda total: bool(hypergeom.sf(hits - 1, n, total, m) > TAIL), hits, hits + rest)
-    beyond = first(lambda total: bool(hypergeom.cdf(hits, n, total, m) <= TAIL), hits, hits + rest + 1)
-    return (least - hits) / max(rest, 1), (max(beyond - 1, hits) - hits) / max(rest, 1)
+    n, totals = m + rest, range(hits, hits + rest + 1)
+    least = bisect_left(totals, True, hi=rest, key=lambda total: bool(hypergeom.sf(hits - 1, n, total, m) > TAIL))
+    beyond = bisect_left(totals, True, key=lambda total: bool(hypergeom.cdf(hits, n, total, m) <= TAIL))
+    return least / max(rest, 1), max(beyond - 1, 0) / max(rest, 1)
 
 
 @dataclass(frozen=True)
@@ -196,9 +173,8 @@ class Reading(PlainData):
             known = {name: math.nan if end is None else float(end) for name, end in ends.items()}
             return Estimate(n=int(part["n"]), **known)
 
-        parts = (
-            {key: estimate(part) for key, part in facts[name].items()} for name in ("store", "mapped", "old", "new")
-        )
+        names = ("store", "mapped", "old", "new")
+        parts = ({key: estimate(part) for key, part in facts[name].items()} for name in names)
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], *parts)
 
     def __str__(self) -> str:
@@ -206,7 +182,7 @@ class Reading(PlainData):
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
-def _combine(
+def combine(
     known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int
 ) -> tuple[Estimate, Estimate]:
     """Return the means of all rows and of the rest, from the sum of the known rows and the interval of the rest."""
@@ -217,34 +193,9 @@ def _combine(
     return Estimate(value, low, high, m), Estimate(*interval, m)
 
 
-#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages
-#: are comparable.
-REFERENCES = 5
-
 #: Minimum number of recent re-embedded rows, without the meter's, from which the lowest possible cosine of a mapped row
-#: is estimated.
+#: is estimated; and of random rows for a factor between scores.
 FEWEST = 20
-
-
-def kept_by_mapping(plan: Progressive) -> dict[str, np.ndarray]:
-    """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
-    rows = plan.states.measured
-    theirs, ours = plan.new_vectors.take(rows), plan.mapped_rows(rows)
-    out, k = {}, plan.n_neighbors
-    if plan.texts is not None:
-        out["agreement"] = overlap(theirs, ours, plan.texts.new, 1)
-        out[f"overlap@{k}"] = overlap(theirs, ours, plan.texts.new, k)
-    elif len(references := reference_rows(plan)):
-        out[f"overlap@{k}"] = overlap(theirs, ours, plan.new_vectors.take(references), k)
-    return {**out, "cosine": np.einsum("ij,ij->i", theirs, ours).astype(float)}
-
-
-def reference_rows(plan: Progressive) -> np.ndarray:
-    """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
-    states, wanted = plan.states, REFERENCES * plan.n_neighbors
-    drawn = states.permutation[: states.place]
-    random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
-    return random[:wanted] if len(random) >= wanted else random[:0]
 
 
 def support_of(name: str, kept: np.ndarray, surprise: np.ndarray) -> tuple[float, float]:
@@ -262,110 +213,21 @@ def support_of(name: str, kept: np.ndarray, surprise: np.ndarray) -> tuple[float
     return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
 
 
-def _hits(
-    plan: Progressive, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray
-) -> np.ndarray:
-    """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
-    assert plan.labels is not None
-    label = plan.labels[rows]
-    out = np.full((len(rows), 2), np.nan, np.float32)
-    for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
-        scores = take(rows[part]) @ texts.T
-        own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
-        before = np.count_nonzero(scores > own, axis=1)
-        out[part] = np.stack([before < 1, before < plan.n_neighbors], axis=1)
-    out[label < 0] = np.nan
-    return out
-
-
-def read(plan: Progressive) -> Reading:
-    """Return the quality of the store at this stage."""
-    states, weights, surprise = plan.states, plan.weights, plan.new_vectors.surprise[plan.shown()]
-    n, rest, sample = len(plan), plan.states.rest, plan.states.measured
-    reading = Reading(n, n - rest, len(sample))
-    waits = ~states.embedded
-    for name, kept in kept_by_mapping(plan).items():  # rows that are not mapped have the value 1
-        support = support_of(name, kept, surprise)
-        sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
-        if weights is not None:
-            left = weights[waits]
-            given = {"weights": weights[sample], "rest_weights": left}
-            sides[f"weighted {name}"] = (float(weights[~waits].sum()), float(left.sum()), given)
-        for key, (known, remaining, given) in sides.items():
-            interval = rest_interval(kept, rest, support, **given) if remaining else None
-            m = len(kept) if remaining else n
-            reading.store[key], reading.mapped[key] = _combine(known, known, remaining, interval, m)
-    if plan.labels is None or plan.texts is None:
-        return reading
-    # Accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new one.
-    done, every = np.flatnonzero(states.embedded), np.arange(n)
-    if "old" not in plan.hits:
-        plan.hits["old"] = _hits(plan, every, plan.unit_rows, plan.texts.old)
-    if "mapped" not in plan.hits:
-        plan.hits["mapped"] = _hits(plan, every, plan.mapped_rows, plan.texts.new)
-    by_old, by_map = plan.hits["old"], plan.hits["mapped"][waits]
-    by_new = _hits(plan, done, plan.new_vectors.take, plan.texts.new)
-    random = np.isin(done, sample) & np.isfinite(by_new[:, 0])
-    n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
-    for column, name in enumerate(("accuracy", f"recall@{plan.n_neighbors}")):
-        old, map_, new = (float(np.nansum(side[:, column], dtype=float)) for side in (by_old, by_map, by_new))
-        m = n_done + n_waits
-        for part, value, count in (
-            (reading.old, old / m, m),
-            (reading.store, (new + map_) / m, m),
-            (reading.mapped, map_ / max(n_waits, 1), n_waits),
-        ):
-            part[name] = Estimate(value, value, value, count)
-        values = by_new[random, column]
-        interval = rest_interval(values, n_waits) if n_waits else None
-        reading.new[name] = _combine(new, n_done, n_waits, interval, len(values) if n_waits else m)[0]
-    return reading
-
-
-def losses(
-    plan: Progressive,
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
-    """Return by metric what mapping loses of each of the meter's rows, its support, and the models' accuracies."""
-    kept, rows, better = kept_by_mapping(plan), plan.states.measured, None
-    surprise = plan.new_vectors.surprise[plan.shown()]
-    out = {name: 1 - values for name, values in kept.items()}
-    support = {name: support_of(name, values, surprise) for name, values in kept.items()}
-    if plan.labels is not None and plan.texts is not None:
-        reading = read(plan)
-        level = reading.new["accuracy"].value
-        if level > 0:
-            sides = plan.new_vectors.take, plan.mapped_rows
-            theirs, ours = (_hits(plan, rows, side, plan.texts.new)[:, 0] for side in sides)
-            out["accuracy"] = (theirs - ours) / level
-            support["accuracy"] = 1 - 1 / level, 1 + 1 / level
-            better = reading.old["accuracy"].value, reading.new["accuracy"].high
-    return out, support, better
-
-
 def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike) -> float:
     """Return the factor by which scores of mapped rows are multiplied to compare with those of native rows.
 
-    The mean of the highest hundredth of the scores, which a search compares, is then that of native rows.
-
-    Parameters
-    ----------
-    queries : array_like, shape (m, d)
-        Queries in the new model.
-    mapped, native : array_like, shape (n, d)
-        The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
+    It gives the highest hundredth of the scores by queries (m, d) of the new model the mean of native rows. ``mapped``
+    and ``native`` (n, d) are the same random rows, mapped from old vectors that the map was not fitted on, and encoded
+    by the new model.
     """
     sides = {"queries": queries, "mapped": mapped, "native": native}
     Q, Z, Y = (normalize_rows(as_matrix(rows, name), dtype=np.float64) for name, rows in sides.items())
     check_same_rows(len(Z), len(Y), "mapped", "native")
     if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
-        raise ShapeError(
-            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows.",
-            "Pass queries and rows of the new model.",
-        )
+        problem = f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows."
+        raise ShapeError(problem, "Pass queries and rows of the new model.")
     if len(Z) < FEWEST:
-        raise InputError(
-            f"Got {len(Z)} measured random rows; {FEWEST} are needed.",
-            "Update more rows, or pass a larger `meter_share=…`.",
-        )
+        problem = f"Got {len(Z)} measured random rows; {FEWEST} are needed."
+        raise InputError(problem, "Update more rows, or pass a larger `meter_share=…`.")
     ours, theirs = (side[side >= np.quantile(side, 0.99)].mean() for side in (Q @ Z.T, Q @ Y.T))
     return float(theirs / ours)

@@ -25,17 +25,15 @@ class View:
     surprise: np.ndarray  # (e,), 1 − cosine between each of them and its mapped vector before
     size: int  # rows wanted
     random_state: int = 0
-    old_facts: TextFacts | None = None  # about the old rows; None without texts, or for an order that needs none
-    new_facts: TextFacts | None = None  # about the mapped ones
+    by_texts: tuple[TextFacts, TextFacts] | None = None  # of old and mapped rows; None if the order needs no texts
     rows: np.ndarray | None = None  # (n,), their numbers in the store, of which large ones are shown in part
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""
-        if self.old_facts is None or self.new_facts is None:
-            raise ParameterError(
-                "This order needs texts; there are none.", "Pass `texts=…` and `new_texts=…`, or `order='residual'`."
-            )
-        return self.old_facts, self.new_facts
+        if self.by_texts is None:
+            problem = "This order needs texts; there are none."
+            raise ParameterError(problem, "Pass `texts=…` and `new_texts=…`, or `order='residual'`.")
+        return self.by_texts
 
 
 #: Function of a ``View`` that returns one score per row; rows with the highest scores come first.
@@ -43,7 +41,6 @@ Order = Callable[[View], np.ndarray]
 
 
 def _by_random(view: View) -> np.ndarray:
-    """Random scores."""
     return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
 
 
@@ -56,7 +53,7 @@ def _by_entropy(view: View) -> np.ndarray:
 def _by_disagreement(view: View) -> np.ndarray:
     """Rows whose nearest text differs between the old model and the map come first, then those with a small margin."""
     old, new = view.facts()
-    return np.asarray((old.near[:, 0] != new.near[:, 0]) * (1 + new.margin.max()) - new.margin)
+    return np.asarray((old.nearest != new.nearest) * (1 + new.margin.max()) - new.margin)
 
 
 def _by_margin(view: View) -> np.ndarray:
@@ -102,9 +99,8 @@ BY_TEXTS = tuple(name for name, entry in _TABLE.items() if entry.needs_texts)
 
 
 def take_in_order(scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int) -> np.ndarray:
-    """Return the first ``n`` eligible rows in order; ``free`` rows among them, the meter's, do not count.
-
-    The new vectors of the meter's rows are requested anyway.
+    """Return the first ``n`` eligible rows in order; ``free`` ones, the meter's, which are encoded anyway, do not
+    count.
     """
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,7 @@ from congruence.errors import CorruptFileError, IdError, InputError, ParameterEr
 from congruence.io import ArraySource, RowsByNumber, Source
 from congruence.maps import HeadsMap, Map
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
-from congruence.upgrade.progressive.meter import Estimate, Reading, fit_origin_scale, losses, read
+from congruence.upgrade.progressive.meter import Estimate, Reading, combine, fit_origin_scale, rest_interval, support_of
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, View, take_in_order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Known, Refit
 from congruence.upgrade.progressive.state import (
@@ -47,7 +47,7 @@ from congruence.upgrade.progressive.state import (
     sweep,
     why_no_plan,
 )
-from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts
+from congruence.upgrade.progressive.texts import Gate, TextFacts, Texts, overlap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 #: written again then.
 GROWTH = 1.25
 
-#: Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
-CLIP = 3.0
+CLIP = 3.0  # largest weight, in the fit, of random rows, which represent all rows that the order did not choose
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
+
+REFERENCES = 5  # without texts, neighbors are searched among this many times k random rows, the same at every stage
 
 #: Largest number of rows from which an order chooses a batch, of re-embedded rows that it knows, and of rows on which
 #: the distance between two maps is measured; of larger stores, random ones.
@@ -67,7 +68,8 @@ POOL, SEEN, MOVED = 16_384, 4096, 4096
 
 KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
-#: Parameters that are part of the state.
+#: Arrays of ``RowStates``, and parameters of the plan, that are part of the saved state.
+_STATES = ("role", "due", "embedded")
 PARAMETERS = ("meter_share", "tolerance", "n_neighbors", "random_state")
 
 
@@ -104,24 +106,15 @@ class Progressive:
         A refitted map that moves no mapped row by more than this (1 − cosine) does not replace the present one.
     n_neighbors : int, default=10
         k of ``overlap@k`` and ``recall@k``.
-    modality : str, optional
-        Modality of the store, for maps that have means by modality.
-    random_state : int, default=0
-
-    Attributes
-    ----------
-    history_ : list of Reading
-        Readings of the meter, one per stage; ``order_`` is the order of the batches, ``correction_`` the map.
 
     Notes
     -----
-    Rows are read and mapped when they are needed. Memory holds 12 bytes per row besides the ids, two sets of sums of d²
-    numbers during a refit, at most 20,480 rows while a batch is chosen, and new vectors until ``save`` has written
-    them. Rows are compared by cosine: mapped rows and the rows that ``store`` returns have unit norm.
+    ``history_`` has the meter's readings, one per stage; ``order_`` is the order of the batches, ``correction_`` the
+    map. Memory holds 12 bytes per row besides the ids, two sets of sums of d² numbers during a refit, at most 20,480
+    rows while a batch is chosen, and new vectors until ``save`` has written them. Mapped rows have unit norm.
 
     Examples
     --------
-    >>> import numpy as np
     >>> from congruence import fit
     >>> from congruence.synthetic import upgrade_problem
     >>> from congruence.upgrade.progressive import Progressive
@@ -191,7 +184,6 @@ class Progressive:
         self.history_: list[Reading] = []
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the store, shape (b, d_old), float32."""
         return np.asarray(self._old.take(rows)[1], np.float32)
 
     def unit_rows(self, rows: np.ndarray) -> np.ndarray:
@@ -222,20 +214,14 @@ class Progressive:
 
         Pass the vectors of each batch to ``update`` before the next. Each id is requested once; omitted rows are
         requested again only by a loaded plan's first batch. ``budget`` and ``share`` of the store include rows that
-        were re-embedded earlier.
-
-        Parameters
-        ----------
-        until : float, optional
-            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
-            the estimate) reaches this value.
-        metric : str, default="agreement"
-            A key of ``Reading.store``; without texts, ``"cosine"`` replaces the default.
+        were re-embedded earlier. ``until``: stop when the lower end of the interval for the store's ``metric``, a key
+        of ``Reading.store`` (not the estimate) reaches this value; without texts, ``"cosine"`` replaces the default
+        metric.
         """
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
             raise ParameterError(f"Got `budget={budget}` and `share={share}`.", "Leave out `budget=…` or `share=…`.")
-        for value, name in ((budget, "budget"), (share, "share"), (until, "until")):
+        for name, value in {"budget": budget, "share": share, "until": until}.items():
             if value is not None:
                 check_positive(value, name, integer=name == "budget")
         limit = min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
@@ -269,10 +255,7 @@ class Progressive:
         return np.concatenate([random, selected])
 
     def _pool(self, least: int) -> np.ndarray:
-        """Return the rows from which the order chooses: all that it may take or, of many, random ones.
-
-        It does not depend on which rows are the meter's. With weights, half of it are the rows of the most weight.
-        """
+        """Return the rows from which the order chooses: all that it may take or, of many, random and heavy ones."""
         rows, most = np.flatnonzero(self.states.eligible), max(POOL, least)
         if len(rows) <= most:
             return rows
@@ -292,25 +275,19 @@ class Progressive:
         rows = np.arange(len(self)) if len(self) <= POOL else np.unique(np.concatenate([native, *parts]))
         given = self._rows(rows)
         old, mapped = _unit(given), self.refit.transform(given, self.correction_)
-        facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
+        facts: tuple[TextFacts, TextFacts] | None = None
         if self.texts is not None and (self.order_ in BY_TEXTS or self.order_ == "given"):
-            scale = Scale.of(mapped, self.texts.new)
-            facts = (
-                read_facts(old, self.texts.old, self.texts.scale, self.n_neighbors),
-                read_facts(mapped, self.texts.new, scale, self.n_neighbors),
-            )
+            facts = self.texts.facts(old, mapped)
         surprise, state = self.new_vectors.surprise[positions], self.random_state + self._views
-        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts[0], facts[1], rows), rows
+        return View(old, mapped, np.searchsorted(rows, native), surprise, size, state, facts, rows), rows
 
     def _score(self, view: View, rows: np.ndarray) -> np.ndarray:
         """Return the scores of a view's rows by the order, weighted."""
         order = self.order if callable(self.order) else ORDERS[self.order_]
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(rows),) or not np.isfinite(scores).all():
-            raise ShapeError(
-                f"The order returned {scores.shape} scores, or not finite ones.",
-                "Return one score per row of `view.old`.",
-            )
+            problem = f"The order returned {scores.shape} scores, or not finite ones."
+            raise ShapeError(problem, "Return one score per row of `view.old`.")
         if self.weights is None:
             return scores
         from scipy.stats import rankdata
@@ -332,10 +309,8 @@ class Progressive:
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
         if Y.shape[1] != self.new_vectors.width:
-            raise ShapeError(
-                f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d.",
-                "Pass `vectors=…` of the new model.",
-            )
+            problem = f"Got {Y.shape[1]}-d vectors; expected {self.new_vectors.width}-d."
+            raise ShapeError(problem, "Pass `vectors=…` of the new model.")
         Y, states = _unit(Y), self.states
         self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self.mapped_rows(rows), dtype=np.float64))
         unrequested = rows[states.role[rows] == WAITING]
@@ -344,7 +319,7 @@ class Progressive:
             self._fitted_at = 0
         states.embedded[rows] = True
         remap = np.flatnonzero(~states.embedded) if self._fit() else np.empty(0, np.intp)
-        reading = read(self)
+        reading = self._read()
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
@@ -393,16 +368,13 @@ class Progressive:
         return out
 
     def _blocks(self, n: int) -> Iterator[slice]:
-        """Divide this many rows into blocks of which a few copies in float64 fit into memory."""
         return blocks(n, 8 * 4 * max(self._old.dim, self.new_vectors.width))
 
     def _find(self, names: np.ndarray) -> np.ndarray:
-        """Return the row of each id."""
         rows = id_rows(self.ids, names)
         if len(unknown := np.flatnonzero(rows < 0)):
-            raise IdError(
-                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of its rows."
-            )
+            problem = f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)})."
+            raise IdError(problem, "Pass `ids=…` of its rows.")
         return rows
 
     def store(self) -> np.ndarray:
@@ -439,7 +411,83 @@ class Progressive:
 
     def meter(self) -> Reading:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
-        return self.history_[-1] if self.history_ else read(self)
+        return self.history_[-1] if self.history_ else self._read()
+
+    def _kept(self) -> dict[str, tuple[np.ndarray, tuple[float, float]]]:
+        """Return by metric how much of each of the meter's rows mapping preserves, (m,), at most 1, and its support."""
+        rows, k = self.states.measured, self.n_neighbors
+        theirs, ours, surprise = self.new_vectors.take(rows), self.mapped_rows(rows), self.new_vectors.surprise
+        kept = {}
+        if self.texts is not None:
+            kept = {
+                name: overlap(theirs, ours, self.texts.new, n) for name, n in (("agreement", 1), (f"overlap@{k}", k))
+            }
+        elif len(references := self.reference_rows()):
+            kept = {f"overlap@{k}": overlap(theirs, ours, self.new_vectors.take(references), k)}
+        kept["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
+        return {name: (values, support_of(name, values, surprise[self.shown()])) for name, values in kept.items()}
+
+    def reference_rows(self) -> np.ndarray:
+        """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
+        states, wanted = self.states, REFERENCES * self.n_neighbors
+        drawn = states.permutation[: states.place]
+        random = drawn[(states.role[drawn] == LEARN) & states.embedded[drawn]]
+        return random[:wanted] if len(random) >= wanted else random[:0]
+
+    def _hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
+        """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
+        label = np.full(len(rows), -1) if self.labels is None else self.labels[rows]
+        out = np.full((len(rows), 2), np.nan, np.float32)
+        for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
+            scores = take(rows[part]) @ texts.T
+            own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
+            before = np.count_nonzero(scores > own, axis=1)
+            out[part] = np.stack([before < 1, before < self.n_neighbors], axis=1)
+        out[label < 0] = np.nan
+        return out
+
+    def _read(self) -> Reading:
+        """Return the quality of the store at this stage."""
+        states, weights, n = self.states, self.weights, len(self)
+        rest, sample, waits = states.rest, states.measured, ~states.embedded
+        reading = Reading(n, n - rest, len(sample))
+        for name, (kept, support) in self._kept().items():  # rows that are not mapped have the value 1
+            sides: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {name: (n - rest, rest, {})}
+            if weights is not None:
+                left = weights[waits]
+                given = {"weights": weights[sample], "rest_weights": left}
+                sides[f"weighted {name}"] = (float(weights[~waits].sum()), float(left.sum()), given)
+            for key, (known, remaining, given) in sides.items():
+                interval = rest_interval(kept, rest, support, **given) if remaining else None
+                m = len(kept) if remaining else n
+                reading.store[key], reading.mapped[key] = combine(known, known, remaining, interval, m)
+        if self.labels is not None and self.texts is not None:
+            self._read_accuracies(reading, self.texts)
+        return reading
+
+    def _read_accuracies(self, reading: Reading, texts: Texts) -> None:
+        """Add accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new."""
+        done, every, waits = np.flatnonzero(self.states.embedded), np.arange(len(self)), ~self.states.embedded
+        if "old" not in self.hits:
+            self.hits["old"] = self._hits(every, self.unit_rows, texts.old)
+        if "mapped" not in self.hits:
+            self.hits["mapped"] = self._hits(every, self.mapped_rows, texts.new)
+        by_old, by_map = self.hits["old"], self.hits["mapped"][waits]
+        by_new = self._hits(done, self.new_vectors.take, texts.new)
+        random = np.isin(done, self.states.measured) & np.isfinite(by_new[:, 0])
+        n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
+        m = n_done + n_waits
+        for column, name in enumerate(("accuracy", f"recall@{self.n_neighbors}")):
+            old, mapped, new = (float(np.nansum(side[:, column], dtype=float)) for side in (by_old, by_map, by_new))
+            for part, value, count in (
+                (reading.old, old / m, m),
+                (reading.store, (new + mapped) / m, m),
+                (reading.mapped, mapped / max(n_waits, 1), n_waits),
+            ):
+                part[name] = Estimate(value, value, value, count)
+            values = by_new[random, column]
+            interval = rest_interval(values, n_waits) if n_waits else None
+            reading.new[name] = combine(new, n_done, n_waits, interval, len(values) if n_waits else m)[0]
 
     def forecast(
         self,
@@ -450,26 +498,28 @@ class Progressive:
         rate: float | None = None,
         price: float | None = None,
     ) -> Forecast:
-        """Forecast what further re-embedding gains and costs, and whether it can reach a target.
+        """Forecast what ``further`` shares of the store re-embedded gain and cost, and whether a target is reached.
 
-        Parameters
-        ----------
-        target : float, default=0.99
-            Target value of ``metric``; with labels, as a share of the new model's accuracy.
-        metric : str, optional
-            "accuracy" (the default with labels), "agreement" (the default with texts), or "overlap@k".
-        further : sequence of float
-            Shares of the store for which to forecast.
-        rate, price : float, optional
-            Rows encoded per minute, and price per row.
+        ``target`` is that of ``metric``: "accuracy" (the default with labels), as a share of the new model's,
+        "agreement" (the default with texts), or "overlap@k". ``rate``: rows encoded per minute; ``price``: price per
+        row.
         """
-        for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
+        for name, value in {"target": target, "rate": rate, "price": price}.items():
             if value is not None:
                 check_positive(value, name)
         states, measured = self.states, self.states.measured
-        values, supports, old_new = losses(self)
-        metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
-        check_choice(metric, values, "metric")
+        kept = self._kept()
+        losses = {name: (1 - values, support) for name, (values, support) in kept.items()}
+        better = None
+        if self.labels is not None and self.texts is not None:
+            reading = self._read()
+            if (level := reading.new["accuracy"].value) > 0:
+                sides = self.new_vectors.take, self.mapped_rows
+                theirs, ours = (self._hits(measured, side, self.texts.new)[:, 0] for side in sides)
+                losses["accuracy"] = (theirs - ours) / level, (1 - 1 / level, 1 + 1 / level)
+                better = reading.old["accuracy"].value, reading.new["accuracy"].high
+        metric = metric or ("accuracy" if "accuracy" in losses else next(iter(losses)))
+        loss, support = losses[check_choice(metric, losses, "metric")]
         waits = np.flatnonzero(~states.due & (states.role != LEARN))
         if len(waits) > POOL:
             waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
@@ -477,9 +527,9 @@ class Progressive:
         scores = self._score(view, rows)
         ordered, own = np.sort(scores[np.searchsorted(rows, waits)]), scores[np.searchsorted(rows, measured)]
         ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2
-        known = np.isfinite(values[metric])
+        known = np.isfinite(loss)
         return make_forecast(
-            1 - values[metric][known],
+            1 - loss[known],
             1 - ranks[known] / len(waits),
             len(self),
             len(self) - states.rest,
@@ -487,18 +537,17 @@ class Progressive:
             meter_share=self.meter_share,
             target=target,
             further=further,
-            support=supports[metric],
+            support=support,
             rate=rate,
             price=price,
-            better=old_new if metric == "accuracy" else None,
+            better=better if metric == "accuracy" else None,
         )
 
     def origin_scale(self) -> float:
         """Return the factor that brings scores of mapped rows to the scale of native rows (``fit_origin_scale``)."""
         if self.texts is None:
-            raise InputError(
-                "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
-            )
+            problem = "There are no texts to score with."
+            raise InputError(problem, "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale.")
         rows = self.states.measured
         return fit_origin_scale(self.texts.new, self.mapped_rows(rows), self.new_vectors.take(rows))
 
@@ -540,26 +589,21 @@ class Progressive:
         folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan from the arrays and the facts of a state that ``write`` wrote to a folder; see ``load``.
-
-        Raises CorruptFileError if the state is damaged, or of another store, map or texts.
-        """
+        """Resume a plan from arrays and facts that ``write`` wrote to a folder; CorruptFileError if they do not fit."""
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
-            raise ParameterError(
-                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets.", f"Leave out `{saved[0]}=…`."
-            )
+            problem = f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets."
+            raise ParameterError(problem, f"Leave out `{saved[0]}=…`.")
         try:
             inputs["order"] = facts["order"] or inputs.get("order", "auto")
             plan = cls(mapping, old, **inputs, **{name: facts[name] for name in PARAMETERS})
             if plan.inputs != facts["inputs"]:
-                raise CorruptFileError(
-                    "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
-                )
+                problem = "The state is of a plan for another store, map or texts."
+                raise CorruptFileError(problem, "Pass those of the saved plan.")
             plan.new_vectors.load(folder, facts["vectors"])
             plan.correction_ = Correction.restore(arrays, facts["map"])
             states, n = plan.states, len(plan)
-            for name in ("role", "due", "embedded"):
+            for name in _STATES:
                 getattr(states, name)[:] = arrays[name].reshape(n)
             if not np.array_equal(np.sort(plan.new_vectors.rows), np.flatnonzero(states.embedded)):
                 raise ValueError("vectors are not those of the re-embedded rows")
@@ -599,7 +643,7 @@ class Progressive:
             "vectors": self.new_vectors.save(folder),
             **{name: getattr(self, name) for name in PARAMETERS},
         }
-        own = {name: getattr(states, name).astype(np.uint8) for name in ("role", "due", "embedded")}
+        own = {name: getattr(states, name).astype(np.uint8) for name in _STATES}
         card = f"# A progressive migration\n\n{self.meter()}\n\nContinue it with `congruence.Progressive.load`.\n"
         kept = {**own, **self.correction_.arrays(), **(arrays or {})}
         persist.write_folder(folder / STATE, kept, {**config, "facts": facts}, card, force=True)
@@ -617,9 +661,8 @@ class Progressive:
             raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")
         arrays, config = persist.read_folder(path / STATE)
         if config.get("kind") != KIND:
-            raise CorruptFileError(
-                f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a progressive migration."
-            )
+            problem = f"{path} is a folder of kind {config.get('kind')!r}."
+            raise CorruptFileError(problem, "Pass that of a progressive migration.")
         return cls.from_state((arrays, config.get("facts") or {}), mapping, old, folder=path, **inputs)
 
     def _digest(self, digest: Any) -> str:
@@ -680,9 +723,8 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: n
     check_same_rows(len(ours), len(theirs), "texts", "new_texts")
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
-        raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.", "Pass `new_texts=…` of that model."
-        )
+        problem = f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d."
+        raise ShapeError(problem, "Pass `new_texts=…` of that model.")
     return Texts.of(ours, theirs, rows)
 
 
@@ -690,10 +732,8 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray | None:
     """Check labels, and return the index of each row's own text among m texts, −1 if unknown; None without any."""
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu" or out.min() < -1 or out.max() >= m:
-        raise ParameterError(
-            f"Got labels of shape {out.shape} and type {out.dtype}; expected {n} integers from −1 to {m - 1}.",
-            "Pass as `labels=…` the number of each row's own text, −1 if unknown.",
-        )
+        problem = f"Got labels of shape {out.shape} and type {out.dtype}; expected {n} integers from −1 to {m - 1}."
+        raise ParameterError(problem, "Pass as `labels=…` the number of each row's own text, −1 if unknown.")
     return out.astype(np.int64) if (out >= 0).any() else None
 
 
@@ -701,7 +741,6 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     """Check weights, and return them as float64."""
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
-        raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.", "Pass `weights=…` by row."
-        )
+        problem = f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0."
+        raise ParameterError(problem, "Pass `weights=…` by row.")
     return out

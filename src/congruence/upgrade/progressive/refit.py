@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,9 +117,6 @@ class Known(NamedTuple):
     mapped: np.ndarray | None = None  # (b, d_new), by the first map, if they are known
 
 
-#: Function of a kind of regression and penalties; returns the regression for each penalty.
-Solver: TypeAlias = Callable[[str, list[float]], list[Solved]]
-
 #: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too
 #: few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
@@ -128,8 +124,7 @@ RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 #: Minimum number of re-embedded rows to fit a correction, and of random rows to choose its kind and penalty.
 FEWEST, FEWEST_CHOOSING = 4, 12
 
-#: Minimum share of rows whose own text is known, for an order by texts to be the default.
-FEWEST_KNOWN = 0.8
+FEWEST_KNOWN = 0.8  # minimum share of rows whose own text is known, for an order by texts to be the default
 
 FOLDS = 4  # folds of the cross-validation that chooses kind and penalty
 COMPARED = 4096  # most random rows by which they are chosen
@@ -172,7 +167,7 @@ class Refit:
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
         """Map old rows to unit rows of the new model, by block; ``mapped`` (n, d_new) replaces the first map."""
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
-        width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
+        width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + 2 * len(self.texts or ()))
         kind, solved = correction.kind, correction.solved()
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
@@ -180,11 +175,7 @@ class Refit:
         return out
 
     def fit(self, rows: Iterable[Known], n: int, last: Correction, *, choose: bool) -> Correction:
-        """Fit the correction on ``n`` re-embedded rows, given in blocks.
-
-        The kind of map and its penalty are chosen if ``choose`` is set and there are enough random rows; otherwise
-        those of ``last`` are kept, which is returned if there are too few rows.
-        """
+        """Fit on ``n`` re-embedded rows, in blocks; with ``choose`` and enough random rows, choose kind and penalty."""
         if n < FEWEST:
             return last
         training, drawn = Training(n, self.kinds[-2:][0]), 0
@@ -198,7 +189,8 @@ class Refit:
             tests += [(k, terms.take(fold == k), Y[fold == k]) for k in np.unique(fold[some]).tolist()]
         chosen = last
         if drawn >= FEWEST_CHOOSING:
-            by_fold = [self._candidates(partial(training.ridge, without=k)) for k in range(FOLDS)]
+            kinds, ridges = self.kinds[-2:], [ridge * self.size for ridge in RIDGES]
+            by_fold = [{kind: training.ridge(kind, ridges, without=k) for kind in kinds} for k in range(FOLDS)]
             scores = [self._compare(terms, Y, by_fold[k]) for k, terms, Y in tests]
             chosen = self.decide(np.concatenate(scores, axis=2))
         ridges = [chosen.ridge * self.size]
@@ -216,18 +208,12 @@ class Refit:
         known = gate(scores) if kind == GATED and gate is not None else None
         return MapTerms(rows, self.texts.mix(scores), known, start)
 
-    def _candidates(self, solve: Solver) -> list[dict[str, Solved]]:
-        """Return the regressions by kind that are compared, for each penalty."""
-        kinds = self.kinds[-2:]
-        by_kind = [solve(kind, [ridge * self.size for ridge in RIDGES]) for kind in kinds]
-        return [dict(zip(kinds, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
-
-    def _compare(self, terms: MapTerms, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
+    def _compare(self, terms: MapTerms, Y: np.ndarray, solved: Mapping[str, list[Solved]]) -> np.ndarray:
         """Return overlap of nearest texts and cosine, shape (kinds, penalties, rows, 2)."""
-        out = np.empty((len(self.kinds), len(solved), len(Y), 2))
+        out = np.empty((len(self.kinds), len(RIDGES), len(Y), 2))
         for a, kind in enumerate(self.kinds):
-            for r, regressions in enumerate(solved):
-                mapped = terms.mapped(kind, regressions)
+            for r in range(len(RIDGES)):
+                mapped = terms.mapped(kind, {name: regressions[r] for name, regressions in solved.items()})
                 out[a, r, :, :] = np.einsum("ij,ij->i", mapped, Y)[:, None]
                 if self.texts is not None:
                     out[a, r, :, 0] = overlap(mapped, Y, self.texts.new, NEIGHBORS)

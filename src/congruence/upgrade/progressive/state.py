@@ -52,8 +52,6 @@ def sweep(folder: Path, kept: Collection[str]) -> None:
 
 @dataclass(eq=False)
 class _Part:
-    """Rows that arrived together."""
-
     rows: np.ndarray  # (b,)
     surprise: np.ndarray  # (b,)
     vectors: Source  # (b, width)
@@ -134,9 +132,8 @@ def read_part(folder: Path) -> dict[str, np.ndarray]:
             return persist.read_folder(folder)[0]
     except CorruptFileError:
         pass
-    raise CorruptFileError(
-        f"{folder} is missing, truncated or was edited.", "Restore the folder of the plan from a backup."
-    )
+    problem = f"{folder} is missing, truncated or was edited."
+    raise CorruptFileError(problem, "Restore the folder of the plan from a backup.")
 
 
 #: Roles of a row: not requested; chosen by the order; random, for the fit; random, for the meter.
@@ -146,10 +143,9 @@ WAITING, SELECTED, LEARN, METER = range(4)
 class RowStates:
     """State of each row of the store.
 
-    Random rows come from the front of one permutation of the store. Every second one is the meter's: neither the fit
-    nor the order uses its new vector until the order reaches it. It is then *due* and counts as a chosen row. Chosen
-    rows therefore do not depend on which rows the meter has, and its rows that are not due are a simple random sample
-    of all rows that are neither due nor LEARN.
+    Random rows come from the front of one permutation. Every second one is the meter's: neither the fit nor the order
+    uses its new vector until the order reaches it, when it is *due* and counts as a chosen row. So chosen rows do not
+    depend on which rows the meter has, and its rows that are not due are a simple random sample of the mapped rows.
     """
 
     def __init__(self, n: int, random_state: int) -> None:

@@ -88,6 +88,29 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class TextFacts:
+    """Facts computed from the scores of one model."""
+
+    nearest: np.ndarray  # (n,), number of the nearest text
+    margin: np.ndarray  # (n,), lead of the nearest text over the second
+    entropy: np.ndarray  # (n,), of the softmax over texts, in nats
+
+    @classmethod
+    def of(cls, rows: np.ndarray, texts: np.ndarray, scale: Scale) -> TextFacts:
+        """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
+        n, m = len(rows), len(texts)
+        nearest, margin, entropy = np.empty(n, np.int32), np.zeros(n, np.float32), np.empty(n, np.float32)
+        for part in blocks(n, 8 * (3 * m + 4 * rows.shape[1])):
+            scores = scale.scores(rows[part], texts)
+            nearest[part] = scores.argmax(axis=1)
+            if m > 1:
+                margin[part] = np.ptp(np.partition(scores, m - 2, axis=1)[:, m - 2 :], axis=1)
+            share = softmax(SHARPNESS * scores, axis=1)
+            entropy[part] = -np.einsum("ij,ij->i", share, np.log(np.maximum(share, 1e-300)))
+        return cls(nearest, margin, entropy)
+
+
+@dataclass(frozen=True)
 class Texts:
     """The same texts in both models, unit rows."""
 
@@ -112,44 +135,19 @@ class Texts:
         """Return mixtures of the new model's texts, (n, d_new), from standardized scores, (n, m)."""
         return np.asarray(softmax(SHARPNESS * scores, axis=1) @ (self.new - self.new.mean(axis=0)))
 
-
-@dataclass(frozen=True)
-class TextFacts:
-    """Facts computed from the scores of one model."""
-
-    near: np.ndarray  # (n, k), nearest texts
-    margin: np.ndarray  # (n,), lead of the nearest text over the second
-    entropy: np.ndarray  # (n,), of the softmax over texts, in nats
-
-
-def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
-    """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
-    n, m = len(rows), len(texts)
-    near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
-    margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
-    for part in blocks(n, 8 * (3 * m + 4 * rows.shape[1])):
-        scores = scale.scores(rows[part], texts)
-        near[part] = top_k(scores, k)
-        if m > 1:
-            margin[part] = np.ptp(np.partition(scores, m - 2, axis=1)[:, m - 2 :], axis=1)
-        share = softmax(SHARPNESS * scores, axis=1)
-        entropy[part] = -np.einsum("ij,ij->i", share, np.log(np.maximum(share, 1e-300)))
-    return TextFacts(near, margin, entropy)
+    def facts(self, old: np.ndarray, mapped: np.ndarray) -> tuple[TextFacts, TextFacts]:
+        """Return the facts about unit rows of the old model, (n, d_old), and about mapped ones, (n, d_new)."""
+        return TextFacts.of(old, self.old, self.scale), TextFacts.of(mapped, self.new, Scale.of(mapped, self.new))
 
 
 def overlap(ours: np.ndarray, theirs: np.ndarray, texts: np.ndarray, k: int) -> np.ndarray:
     """Return the share of each row's ``k`` nearest texts (m, d) that are the same in two tables of rows (n, d)."""
-    return shared(*(top_k(side @ texts.T, min(k, len(texts))) for side in (ours, theirs)))
-
-
-def shared(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the share of each row's columns in ``a`` that are in ``b``, shapes (n, k)."""
+    a, b = (top_k(side @ texts.T, min(k, len(texts))) for side in (ours, theirs))
     out = np.empty(len(a))
-    for part in blocks(len(a), a.shape[1] * b.shape[1]):
+    for part in blocks(len(a), a.shape[1] ** 2):
         out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
     return out
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
-    """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
