@@ -16,8 +16,8 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
-from congruence.io.columns import list_array
 from congruence.io.dataset import DataSet, Fragment
+from congruence.io.tables import list_array
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000

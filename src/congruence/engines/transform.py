@@ -13,8 +13,7 @@ import pyarrow as pa
 from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
 from congruence.io import store_as
-from congruence.io.columns import list_array
-from congruence.io.tables import Batches, TableLayout, TableSource
+from congruence.io.tables import MemoryTable, TableLayout, TableSource, list_array
 from congruence.maps import Map, load
 from congruence.upgrade.transform import BlockMap
 
@@ -66,7 +65,8 @@ class MapBatch:
     ) -> None:
         fitted = mapping if isinstance(mapping, Map) else load(mapping)
         width = dim or (fitted.d_target if options.get("side") == "target" else fitted.n_features_in_)
-        self._source = TableSource("batch", column, ids, table=Batches(schema, "batch"), dim=width)
+        none = MemoryTable("batch", pa.RecordBatch.from_pylist([], schema))
+        self._source = TableSource("batch", column, ids, table=none, dim=width)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
         self.function = BlockMap(fitted, replace(known, dim=self._source.dim), self._source.dtype, **options)
         self.layout = TableLayout(
