@@ -71,21 +71,15 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Parameters
     ----------
     spec : str or path-like
-        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
-        ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``,
-        ``.lance:column``, or a folder of parts, ``folder[:img_emb]``. See ``FORMATS``.
+        ``path`` or ``path:key``, where the key is that of an array, or a column; or a folder of parts,
+        ``folder[:img_emb]``. See ``FORMATS``.
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or the spec of another file. By default the file's own ids
         (columns ``id`` or ``ids`` in tables, the array ``ids`` in archives); ``False`` for none.
     space : Space, optional
         What is known about the origin of the vectors; completes and overrides what the file declares.
 
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError, InputError
-        If the spec is invalid, or the vectors or ids it names cannot be used.
+    Raises FileError, CorruptFileError, ParameterError or InputError.
     """
     path, key = parse_spec(spec)
     kind = find_format(path)
@@ -141,37 +135,21 @@ def open_sink(
     ----------
     path : path-like
         The suffix determines the format; without a suffix, a folder of parts is written.
-    n, dim : int
-        Number of rows and columns that will be written.
-    dtype : dtype, default=float32
-        float16, float32 or float64.
-    has_ids : bool, default=False
-        Whether ids will be written. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
-    id_type : pyarrow.DataType, optional
-        Type in which ids are written, if the format has types: int64, uint64 or, by default, string.
-    space : Space, optional
-        Stored with the vectors.
-    force : bool, default=False
-        Replace existing output.
-    parts : list of (str, int), optional
+    n, dim, dtype
+        Number of rows and columns that will be written; float16, float32 or float64.
+    has_ids, id_type
+        Whether ids will be written, and their Arrow type, if the format has types: int64, uint64 or, by default,
+        string. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
+    parts, like
         For a folder: names and row counts of the parts; by default those of ``like``, a source, or about a million
         rows each.
-    columns : list of Columns, optional
-        The columns of the source's table other than its vectors (``Source.columns``). Each block is then written
-        with its rows, as ``Source.scan_table`` yields them. Columns that the format cannot hold are listed in the
-        sink's ``left_out``.
-    column_out : str, optional
-        Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by
-        default it is replaced.
+    columns, column_out
+        The columns of the source's table other than its vectors (``Source.columns``), whose rows are then written with
+        each block, as ``Source.scan_table`` yields them; and the name of the column of vectors, if that of the source
+        is kept too. Columns that the format cannot hold are listed in the sink's ``left_out``.
 
-    Raises
-    ------
-    ParameterError, DtypeError
-        Immediately, if an argument is invalid.
-    OutputExistsError
-        On entering the context, if the output exists and ``force`` is False.
-    StorageError
-        While writing, or at the end if rows are missing. No partial output is left.
+    Raises ParameterError or DtypeError immediately, OutputExistsError on entering the context, and StorageError while
+    writing or if rows are missing at the end. No partial output is left.
     """
     kind = find_sink(path)
     check_positive(n, "n", integer=True)
@@ -208,24 +186,16 @@ def read_embeddings(
     space: Space | None = None,
     allow_zero_rows: bool = False,
 ) -> Embeddings:
-    """Read a whole matrix of vectors with its ids; see ``open_source`` for the arguments.
-
-    Raises the errors of ``open_source`` and ``Embeddings``.
-    """
+    """Read a whole matrix of vectors with its ids; see ``open_source`` for arguments and errors."""
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
 
 
 def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory: int = 2**30) -> Rows:
     """Open a store for training, whatever its size: ``congruence.train.ArrayRows`` or ``StreamedRows``.
 
-    Parameters
-    ----------
-    spec, ids
-        As for ``congruence.io.open_source``; ids are used only to identify rows in messages.
-    memory : int, default=2**30
-        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
-        if it is a ``.npy`` file of C-ordered floats, whose rows are then drawn at random from the whole file with one
-        short read each, and streamed otherwise, with two chunks of rows within this limit.
+    ``spec`` and ``ids`` are those of ``open_source``; ids only identify rows in messages. A matrix of up to ``memory``
+    bytes is read. A larger one is memory-mapped if it is a ``.npy`` of C-ordered floats, whose rows are then drawn from
+    the whole file with one short read each, and streamed otherwise, with two chunks of rows within this limit.
     """
     from congruence.io.npy import NpySource
     from congruence.train.rows import ArrayRows
