@@ -79,9 +79,6 @@ def embed(
 
     Parameters
     ----------
-    encoder : Encoder
-    items : Items
-        See ``congruence.embed.open_items``.
     output : path-like
         The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder of parts.
         An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot store
@@ -93,8 +90,6 @@ def embed(
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
         Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
-    callback : callable, optional
-        Called with the number of items done.
 
     Raises
     ------

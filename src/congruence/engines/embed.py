@@ -57,29 +57,18 @@ def embed_dataset(
 
     Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The
     calling process needs neither the model nor its library: one worker reports what the encoder is, and all others must
-    have the same one.
+    have the same one, or SpaceMismatchError is raised.
 
     Parameters
     ----------
-    data : ItemSet
-        See ``congruence.engines.open_itemset``.
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
-    batch_size : int, default=64
-        Number of items per batch.
     bad_rows : str, optional
         Parquet file for rows that cannot be encoded; without it, the first such row stops the job.
     force : bool, default=False
         Replace an output that an engine wrote, and discard the journal of another job.
     callback : callable, optional
         Called with the number of rows of each finished fragment.
-
-    Raises
-    ------
-    FileError, CorruptFileError, InputError
-        If an item cannot be used, or ids are repeated in a fragment, which the message names.
-    SpaceMismatchError
-        If a worker has another model, or another precision, under the same name.
     """
     check_positive(batch_size, "batch_size", integer=True)
     if encoder.layer == "all":

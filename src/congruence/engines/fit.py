@@ -100,15 +100,7 @@ def open_pairs(
 ) -> PairedData:
     """Open two columns of one data set, or two data sets whose files have the same numbers of rows.
 
-    Parameters
-    ----------
-    source, target : str
-        ``path:column``; see ``open_dataset``.
-    ids, target_ids : str or False, optional
-        Columns of ids. If both sides have ids, they are compared row by row.
-    spaces : (Space, Space), optional
-        Known facts about both spaces; they override those in the files.
-    allow_zero_rows : bool, default=False
+    The arguments are those of ``open_dataset``, for both sides. If both have ids, they are compared row by row.
     """
     together = split_spec(source)[0] == split_spec(target)[0]
     # Whole files, since row groups of two data sets may differ.
@@ -147,18 +139,13 @@ def fit_dataset(
 
     Parameters
     ----------
-    pairs : PairedData
-        See ``congruence.engines.open_pairs``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         "auto" fits a rotation about the means, since the choice that ``congruence.fit`` makes needs the rows.
-    modality : str, optional
-        Modality of the anchors, by which a rotation stores their means.
-    queries : str or sequence of str, optional
+    modality, queries
         As for ``congruence.fit``; the read-out is measured on pairs of the first fragment.
-    check : bool, default=True
-        Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
-    strict : bool, default=False
-        If the check fails, raise UnpairedError instead of a PairingWarning.
+    check, strict : bool
+        Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing; if it is no better,
+        warn with a PairingWarning, or raise UnpairedError.
     **parameters
         Parameters of the map.
     """

@@ -35,10 +35,9 @@ class MapBatch:
     schema : pyarrow.Schema
         Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The
         schema of the output is ``schema``.
-    column : str, optional
-        Column of the vectors; may be left out if there is only one column of lists.
-    ids : str or False, optional
-        Column of the ids, for messages; by default ``id`` or ``ids``, if there is one.
+    column, ids : str, optional
+        Columns of the vectors, and of the ids, for messages; by default the only column of lists, and ``id`` or
+        ``ids``, if there is one.
     dim : int, optional
         Width of the vectors, if the column has lists of variable length; by default the width that the map expects.
     space : Space, optional
@@ -46,9 +45,8 @@ class MapBatch:
     column_out : str, optional
         Name of a new column for the mapped vectors; by default they replace the source vectors.
     **options
-        ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
-        ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on that
-        device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
+        As for ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on
+        that device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
     """
 
     def __init__(
