@@ -137,7 +137,7 @@ def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
         write(tmp_path / "o", X, parts=[("a", 30), ("b", 9)])
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "img_emb_0.npy", X)
-    write(tmp_path / "out", X, like=open_source(tmp_path / "in"))
+    write(tmp_path / "out", X, parts=open_source(tmp_path / "in").parts)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["img_emb_0.npy", "space.json"]
     write(tmp_path / "cut", X, like=open_source(tmp_path / "in" / "img_emb_0.npy"))
     assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["part_0.npy", "space.json"]

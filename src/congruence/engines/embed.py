@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def embed_dataset(
         problem = "Got `layer='all'` for a data set; expected one layer."
         raise ParameterError(problem, "Pass `layer=…` with its number, or embed local files.")
     job = Job("embed", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
-    found = next(iter(engine.run(_DescribeWork(encoder), data.fragments[:1])))
+    found = next(iter(engine.run(partial(_describe, encoder), data.fragments[:1])))
     space, fingerprint = Space.from_dict(found["space"]), str(found["fingerprint"])
     if space.modality != data.modality:
         problem = f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s."
@@ -100,15 +100,10 @@ def embed_dataset(
     return EmbedDataSetReport(**facts, fingerprint=fingerprint, space=space.to_dict())
 
 
-@dataclass(frozen=True)
-class _DescribeWork:
-    """Reports the encoder that a worker opens; the fragment is not read."""
-
-    encoder: EncoderOptions
-
-    def __call__(self, fragment: Fragment) -> dict[str, object]:
-        encoder = _open(self.encoder)
-        return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
+def _describe(options: EncoderOptions, fragment: Fragment) -> dict[str, object]:
+    """Return what encoder a worker opens; the fragment is not read."""
+    encoder = _open(options)
+    return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
 
 
 @dataclass(frozen=True)

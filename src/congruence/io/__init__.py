@@ -16,8 +16,17 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
-from congruence.io.arrays import ArraySource, RowsByNumber
+from congruence.io._base import (
+    BATCH,
+    SPACE_KEY,
+    ArraySource,
+    RowsByNumber,
+    Sink,
+    Source,
+    check_output_place,
+    read_space,
+    store_as,
+)
 from congruence.io.formats import (
     FORMATS,
     find_column_format,
@@ -125,7 +134,6 @@ def open_sink(
     space: Space | None = None,
     force: bool = False,
     parts: list[tuple[str, int]] | None = None,
-    like: Source | None = None,
     columns: list[Columns] | None = None,
     column_out: str | None = None,
 ) -> Sink:
@@ -140,8 +148,8 @@ def open_sink(
     has_ids, id_type
         Whether ids will be written, and their Arrow type, if the format has types: int64, uint64 or, by default,
         string. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
-    parts, like
-        For a folder: names and row counts of the parts; by default those of ``like``, a source, or about a million
+    parts
+        For a folder: names and row counts of the parts, those of a ``Source`` for example; by default about a million
         rows each.
     columns, column_out
         The columns of the source's table other than its vectors (``Source.columns``), whose rows are then written with
@@ -154,8 +162,6 @@ def open_sink(
     kind = find_sink(path)
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
-    if parts is None and like is not None:
-        parts = like.parts
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")

@@ -19,8 +19,7 @@ import numpy as np
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.io._base import RawSource, Sink, Source, read_sidecar
-from congruence.io.arrays import NamedArrays
+from congruence.io._base import NamedArrays, RawSource, Sink, Source, read_sidecar
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,

@@ -17,8 +17,7 @@ import numpy as np
 
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.io._base import SPACE_KEY, RawSource, Sink, read_space, space_json
-from congruence.io.arrays import NamedArrays
+from congruence.io._base import SPACE_KEY, NamedArrays, RawSource, Sink, read_space, space_json
 from congruence.io.reading import as_column, read_exactly, reading, write_all
 
 if TYPE_CHECKING:
