@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import make_tokenizer
+from tiny_models import word_tokenizer
 
 TABLE = np.random.default_rng(0).normal(size=(30, 7)).astype(np.float32)
 
@@ -24,7 +24,7 @@ def value(name, shape, kind=TensorProto.FLOAT):
 
 def text_graph(path):
     """A table of token vectors, as exported transformers have, and a tokenizer beside it."""
-    make_tokenizer().backend_tokenizer.save(str(path.parent / "tokenizer.json"))
+    word_tokenizer().save(str(path.parent / "tokenizer.json"))
     nodes = [helper.make_node("Gather", ["t", "input_ids"], ["last_hidden_state"])]
     ids, out = value("input_ids", ["n", "s"], TensorProto.INT64), value("last_hidden_state", ["n", "s", 7])
     return save(path, nodes, [ids], [out], t=TABLE)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
 from congruence.encoders import load_encoder
-from congruence.errors import CorruptFileError, DtypeError, FileError, MissingExtraError, NotFiniteError, ParameterError
+from congruence.errors import CorruptFileError, DtypeError, FileError, NotFiniteError, ParameterError
 
 pytestmark = pytest.mark.heavy
 assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
@@ -353,9 +352,3 @@ def test_code_that_comes_with_a_model_is_never_run(bert, tmp_path):
     with pytest.raises(FileError, match="error while loading"):
         load_encoder(f"hf:{folder}")
     assert not (tmp_path / "ran").exists()
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[hf\]"):
-        load_encoder("hf:bert-base-uncased")

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, measure_rates, plan_rows
+from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, plan_rows
 from congruence.io import jobs as journals
 from congruence.io.dataset import Fragment
 from congruence.io.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Receipt
@@ -174,10 +174,3 @@ def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_
     refused = here("lab plan", "1e9", "64", "--set", "lost=1")
     assert refused.code == 2
     assert "lost" in refused.err
-
-
-def test_rates_are_of_what_a_task_does(tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.engines.planning._MEASURED_BYTES", 2**20)
-    rates = measure_rates(32, 512, where=str(tmp_path), repeats=1)
-    assert min(rates.read, rates.product, rates.write) > 0
-    assert rates.write < rates.read  # sixteen times as many bytes
