@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import word_tokenizer
 
 TABLE = np.random.default_rng(0).normal(size=(30, 7)).astype(np.float32)
+WEIGHTS = np.random.default_rng(0).normal(size=(3 * 6 * 6, 5)).astype(np.float32)
 
 
 def save(path, nodes, inputs, outputs, **constants):
@@ -28,3 +29,10 @@ def text_graph(path):
     nodes = [helper.make_node("Gather", ["t", "input_ids"], ["last_hidden_state"])]
     ids, out = value("input_ids", ["n", "s"], TensorProto.INT64), value("last_hidden_state", ["n", "s", 7])
     return save(path, nodes, [ids], [out], t=TABLE)
+
+
+def image_graph(path, batch="n", layout="NCHW"):
+    """A linear layer on the pixels."""
+    nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
+    shape = [batch, 3, 6, 6] if layout == "NCHW" else [batch, 6, 6, 3]
+    return save(path, nodes, [value("pixels", shape)], [value("vector", [batch, 5])], w=WEIGHTS)

@@ -13,7 +13,7 @@ from tiny_models import TEXTS, make_tokenizer
 from congruence.encoders import load_encoder
 from congruence.errors import CorruptFileError, DtypeError, FileError, NotFiniteError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 

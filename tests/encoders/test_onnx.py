@@ -5,7 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from graphs import TABLE, save, text_graph, value
+from graphs import TABLE, WEIGHTS, image_graph, save, text_graph, value
 from onnx import helper
 from PIL import Image
 from tiny_models import TEXTS, word_tokenizer
@@ -14,13 +14,6 @@ from congruence.encoders import load_encoder
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 RNG = np.random.default_rng(0)
-WEIGHTS = RNG.normal(size=(3 * 6 * 6, 5)).astype(np.float32)
-
-
-def image_graph(path, batch="n", layout="NCHW"):
-    nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
-    shape = [batch, 3, 6, 6] if layout == "NCHW" else [batch, 6, 6, 3]
-    return save(path, nodes, [value("pixels", shape)], [value("vector", [batch, 5])], w=WEIGHTS)
 
 
 def describe(path, **facts):

@@ -7,7 +7,7 @@ from tiny_models import TEXTS
 from congruence.encoders import load_encoder
 from congruence.errors import FileError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

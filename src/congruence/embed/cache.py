@@ -40,7 +40,7 @@ class VectorCache:
             with cache._open() as connection:
                 if connection.execute("PRAGMA quick_check").fetchone() == ("ok",):
                     return cache
-        except CorruptFileError:
+        except (CorruptFileError, StorageError):
             pass
         (folder / f"{fingerprint}.sqlite").unlink(missing_ok=True)
         return cls(folder, fingerprint, dim, locks=False)
