@@ -81,28 +81,16 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end. Only
     facts known for both spaces are compared. Revisions are compared only when the model names are equal.
     """
-    if data.model and expected.model and data.model != expected.model:
-        if data.model == other.model:
-            raise DirectionError(
-                f"Got vectors of {data.model!r}, this map's target, not {expected.model!r}.", "Use the inverse map."
-            )
-        raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
-        )
+    for fact, shown in (("model", "vectors of {!r}"), ("dim", "{}-d vectors")):
+        known, wanted, at_other_end = (getattr(space, fact) for space in (data, expected, other))
+        if known and wanted and known != wanted:
+            got, want = shown.format(known), shown.format(wanted)
+            if known == at_other_end:
+                raise DirectionError(f"Got {got}, as of this map's target; expected {want}.", "Use the inverse map.")
+            raise SpaceMismatchError(f"Got {got}; expected {want}.", "Use a map fitted on this model.")
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
-        raise SpaceMismatchError(
-            f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}.",
-            "Fit a map for this revision.",
-        )
-    if data.dim and expected.dim and data.dim != expected.dim:
-        if data.dim == other.dim:
-            raise DirectionError(
-                f"Got {data.dim}-d vectors, the width of this map's output, not {expected.dim}-d.",
-                "Use the inverse map.",
-            )
-        raise SpaceMismatchError(
-            f"Got {data.dim}-d vectors; expected {expected.dim}-d.", "Use a map fitted on this model."
-        )
+        problem = f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}."
+        raise SpaceMismatchError(problem, "Fit a map for this revision.")
     if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
         got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
         raise SpaceMismatchError(

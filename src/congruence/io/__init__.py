@@ -171,7 +171,7 @@ def open_sink(
         problem = f"Got `column_out={column_out!r}` for {path}; expected an output with named columns."
         raise ParameterError(problem, f"Choose {', '.join(named[:-1])} or {named[-1]}.")
     return kind(
-        path,
+        path=Path(path),
         n=n,
         dim=dim,
         dtype=dtype,
@@ -180,7 +180,7 @@ def open_sink(
         force=force,
         id_type=id_type,
         parts=parts,
-        columns=columns,
+        columns=columns or [],
         column_out=column_out,
     )
 

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -325,6 +326,7 @@ def _packed(shapes: Mapping[str, tuple[int, ...]], key: str) -> int | None:
     return offsets[0] - 1 if len(data) == len(offsets) == 1 else None
 
 
+@dataclass(kw_only=True, eq=False)
 class Sink(ABC):
     """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
@@ -340,32 +342,22 @@ class Sink(ABC):
     keeps_ids: ClassVar[bool] = True
     keeps_columns: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        n: int,
-        dim: int,
-        dtype: np.dtype,
-        has_ids: bool,
-        space: Space,
-        force: bool,
-        id_type: pa.DataType | None = None,
-        parts: list[tuple[str, int]] | None = None,
-        atomic: bool = True,
-        columns: list[Columns] | None = None,
-        column_out: str | None = None,
-    ) -> None:
-        import pyarrow as pa
+    path: Path
+    n: int
+    dim: int
+    dtype: np.dtype
+    has_ids: bool = False
+    space: Space = Space()  # noqa: RUF009 - frozen
+    force: bool = False
+    id_type: pa.DataType | None = None
+    parts: list[tuple[str, int]] | None = None
+    columns: list[Columns] = field(default_factory=list)
+    column_out: str | None = None
+    atomic: bool = True
+    rows: int = field(default=0, init=False)
 
-        self.path = Path(path)
-        self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
-        self.has_ids, self.space, self.force = has_ids, space, force
-        self.id_type = id_type or pa.string()
-        self.source_parts, self.atomic = parts, atomic
-        self.columns, self.column_out = columns or [], column_out
-        self.rows = 0
-        ids = {one.id for one in self.columns} if has_ids and self.keeps_ids and not self.keeps_columns else set()
+    def __post_init__(self) -> None:
+        ids = {one.id for one in self.columns} if self.has_ids and self.keeps_ids and not self.keeps_columns else set()
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         self.left_out = [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
 
@@ -439,7 +431,7 @@ class Sink(ABC):
 
         names = clean_ids(ids, str(self.path), self.rows)
         try:
-            return names.cast(self.id_type)
+            return names.cast(self.id_type or pa.string())
         except pa.ArrowInvalid:
             problem = f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced."
             raise IdError(problem, "Pass the right `id_type=…` to open_sink.") from None

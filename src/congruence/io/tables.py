@@ -423,7 +423,7 @@ class TableSink(Sink):
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
-            id_type=self.id_type,
+            id_type=self.id_type or pa.string(),
             space=self.space,
             column_out=self.column_out,
             path=self.path,
