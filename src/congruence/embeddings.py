@@ -167,10 +167,8 @@ class Embeddings:
                 f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}).", "Leave out `dim=…`."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
-        object.__setattr__(self, "vectors", X)
-        object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "has_ids", has_ids)
-        object.__setattr__(self, "space", replace(space, dim=X.shape[1], normalized=normalized))
+        space = replace(space, dim=X.shape[1], normalized=normalized)
+        vars(self).update(vectors=X, ids=ids, has_ids=has_ids, space=space)
 
     # ------------------------------------------------------------------ as an array
 
@@ -287,9 +285,8 @@ class Embeddings:
 
     def normalize(self) -> Embeddings:
         """Return the same items with rows scaled to unit norm (a new array)."""
-        out = self._with(normalize_rows(self.vectors), self.ids)
-        object.__setattr__(out, "space", replace(self.space, normalized=True))
-        return out
+        space = replace(self.space, normalized=True)
+        return Embeddings._trusted(normalize_rows(self.vectors), self.ids, space, self.has_ids)
 
     def by_text(self) -> Embeddings:
         """Return the same rows with their ids as strings, for lookups in tables whose keys are strings."""
@@ -301,15 +298,8 @@ class Embeddings:
     @classmethod
     def _trusted(cls, vectors: np.ndarray, ids: np.ndarray, space: Space, has_ids: bool) -> Embeddings:
         """Build from values that were already checked, without checking them again."""
-        new = object.__new__(cls)
-        for key, value in {
-            "vectors": vectors,
-            "ids": ids,
-            "space": replace(space, dim=vectors.shape[1]),
-            "allow_zero_rows": True,
-            "has_ids": has_ids,
-        }.items():
-            object.__setattr__(new, key, value)
+        new, space = object.__new__(cls), replace(space, dim=vectors.shape[1])
+        vars(new).update(vectors=vectors, ids=ids, space=space, allow_zero_rows=True, has_ids=has_ids)
         return new
 
 
@@ -374,20 +364,11 @@ class Pairs:
                 "both sides.",
                 'Pass `missing="drop"` to leave them out.',
             )
-        return cls(
-            source._with(source.vectors[rows_s], source.ids[rows_s]),
-            target._with(target.vectors[rows_t], target.ids[rows_t]),
-            only_source,
-            only_target,
-        )
+        return cls(source[rows_s], target[rows_t], only_source, only_target)
 
     def take(self, which: np.ndarray) -> Pairs:
         """Return the pairs selected by a boolean mask or row numbers."""
-        which = np.asarray(which)
-        return Pairs(
-            self.source._with(self.source.vectors[which], self.source.ids[which]),
-            self.target._with(self.target.vectors[which], self.target.ids[which]),
-        )
+        return Pairs(self.source.take(np.asarray(which)), self.target.take(np.asarray(which)))
 
 
 # ------------------------------------------------------------------ what callers pass
@@ -397,21 +378,20 @@ class Pairs:
 UNNAMED = "other"
 
 
-def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
+def as_embeddings(
+    data: RowsLike, name: str, *, allow_zero_rows: bool = False, labels: np.ndarray | None = None
+) -> Embeddings:
     """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them. The ids are a table's column of
-    them, else the index of a pandas object, unless it is the default one. Without ids rows are paired by position.
+    them, else ``labels``, by default the index of a pandas object, unless it is the default one. Without ids rows are
+    paired by position.
     """
-    return _with_ids(data, name, index_ids(data), allow_zero_rows)
-
-
-def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_rows: bool) -> Embeddings:
-    """Return the data as embeddings, with the labels of its index as ids if there are any."""
     if isinstance(data, Embeddings):
         return data
     if isinstance(data, Mapping):
         raise InputError(f"Got {name} by modality ({', '.join(map(str, data))}).", "Pass one of its values.")
     rows, column = split_ids(data)
-    names, called = (index, "ids") if column is None else (column, f"ids of {name}")
+    labels = index_ids(data) if labels is None else labels
+    names, called = (labels, "ids") if column is None else (column, f"ids of {name}")
     ids = None if names is None else as_ids(names, name=called)
     X = as_matrix(rows, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
@@ -430,7 +410,9 @@ def as_pair(
         labels = index_ids(source, default=True), index_ids(target, default=True)
         if labels[0] is not None and labels[1] is not None:
             first, second = labels
-    return (_with_ids(source, names[0], first, allow_zero_rows), _with_ids(target, names[1], second, allow_zero_rows))
+    sides = (source, names[0], first), (target, names[1], second)
+    old, new = (as_embeddings(one, name, allow_zero_rows=allow_zero_rows, labels=labels) for one, name, labels in sides)
+    return old, new
 
 
 def by_modality(

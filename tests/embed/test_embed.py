@@ -468,21 +468,6 @@ def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out.failures.csv"}
 
 
-def test_a_flipped_bit_in_the_cache_is_found_and_the_item_encoded_again(tmp_path):
-    (tmp_path / "t.txt").write_text("cat\ndog\nowl")
-    embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "a.npz", cache=tmp_path / "c")
-    (file,) = (tmp_path / "c").iterdir()
-    raw = file.read_bytes()
-    place = raw.index(np.array([ord(letter) for letter in "dog"], "<f4").tobytes())
-    file.write_bytes(raw[: place + 1] + bytes([raw[place + 1] ^ 1]) + raw[place + 2 :])
-    report = embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "b.npz", cache=tmp_path / "c")
-    assert (report.encoded, report.cached) == (1, 2)
-    want = read_embeddings(tmp_path / "a.npz").vectors
-    np.testing.assert_array_equal(read_embeddings(tmp_path / "b.npz").vectors, want)
-    again = embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "d.npz", cache=tmp_path / "c")
-    assert (again.encoded, again.cached) == (0, 3)
-
-
 def test_vectors_from_the_cache_are_finite_and_of_their_item(tmp_path):
     cache = VectorCache(tmp_path, "encoder", 3)
     cache.put({"nan": np.array([1, np.nan, 1]), "inf": np.array([1, 1, np.inf]), "a": np.ones(3), "b": np.zeros(3)})
