@@ -81,28 +81,16 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end. Only
     facts known for both spaces are compared. Revisions are compared only when the model names are equal.
     """
-    if data.model and expected.model and data.model != expected.model:
-        if data.model == other.model:
-            raise DirectionError(
-                f"Got vectors of {data.model!r}, this map's new model, not {expected.model!r}.", "Use the inverse map."
-            )
-        raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
-        )
+    for fact, shown in (("model", "vectors of {!r}"), ("dim", "{}-d vectors")):
+        known, wanted, at_other_end = (getattr(space, fact) for space in (data, expected, other))
+        if known and wanted and known != wanted:
+            got, want = shown.format(known), shown.format(wanted)
+            if known == at_other_end:
+                raise DirectionError(f"Got {got}, as of this map's new model; expected {want}.", "Use the inverse map.")
+            raise SpaceMismatchError(f"Got {got}; expected {want}.", "Use a map fitted on this model.")
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
-        raise SpaceMismatchError(
-            f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}.",
-            "Fit a map for this revision.",
-        )
-    if data.dim and expected.dim and data.dim != expected.dim:
-        if data.dim == other.dim:
-            raise DirectionError(
-                f"Got {data.dim}-d vectors, the width of this map's output, not {expected.dim}-d.",
-                "Use the inverse map.",
-            )
-        raise SpaceMismatchError(
-            f"Got {data.dim}-d vectors; expected {expected.dim}-d.", "Use a map fitted on this model."
-        )
+        problem = f"Got {data.model!r} at revision {data.revision!r}, not {expected.revision!r}."
+        raise SpaceMismatchError(problem, "Fit a map for this revision.")
     if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
         got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
         raise SpaceMismatchError(
@@ -179,10 +167,8 @@ class Embeddings:
                 f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}).", "Leave out `dim=…`."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
-        object.__setattr__(self, "vectors", X)
-        object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "has_ids", has_ids)
-        object.__setattr__(self, "space", replace(space, dim=X.shape[1], normalized=normalized))
+        space = replace(space, dim=X.shape[1], normalized=normalized)
+        vars(self).update(vectors=X, ids=ids, has_ids=has_ids, space=space)
 
     # ------------------------------------------------------------------ as an array
 
@@ -299,9 +285,8 @@ class Embeddings:
 
     def normalize(self) -> Embeddings:
         """Return the same items with rows scaled to unit norm (a new array)."""
-        out = self._with(normalize_rows(self.vectors), self.ids)
-        object.__setattr__(out, "space", replace(self.space, normalized=True))
-        return out
+        space = replace(self.space, normalized=True)
+        return Embeddings._trusted(normalize_rows(self.vectors), self.ids, space, self.has_ids)
 
     def by_text(self) -> Embeddings:
         """Return the same rows with their ids as strings, for lookups in tables whose keys are strings."""
@@ -313,15 +298,8 @@ class Embeddings:
     @classmethod
     def _trusted(cls, vectors: np.ndarray, ids: np.ndarray, space: Space, has_ids: bool) -> Embeddings:
         """Build from values that were already checked, without checking them again."""
-        new = object.__new__(cls)
-        for key, value in {
-            "vectors": vectors,
-            "ids": ids,
-            "space": replace(space, dim=vectors.shape[1]),
-            "allow_zero_rows": True,
-            "has_ids": has_ids,
-        }.items():
-            object.__setattr__(new, key, value)
+        new, space = object.__new__(cls), replace(space, dim=vectors.shape[1])
+        vars(new).update(vectors=vectors, ids=ids, space=space, allow_zero_rows=True, has_ids=has_ids)
         return new
 
 
@@ -386,20 +364,11 @@ class Pairs:
                 "both sides.",
                 'Pass `missing="drop"` to leave them out.',
             )
-        return cls(
-            source._with(source.vectors[rows_s], source.ids[rows_s]),
-            target._with(target.vectors[rows_t], target.ids[rows_t]),
-            only_source,
-            only_target,
-        )
+        return cls(source[rows_s], target[rows_t], only_source, only_target)
 
     def take(self, which: np.ndarray) -> Pairs:
         """Return the pairs selected by a boolean mask or row numbers."""
-        which = np.asarray(which)
-        return Pairs(
-            self.source._with(self.source.vectors[which], self.source.ids[which]),
-            self.target._with(self.target.vectors[which], self.target.ids[which]),
-        )
+        return Pairs(self.source.take(np.asarray(which)), self.target.take(np.asarray(which)))
 
 
 # ------------------------------------------------------------------ what callers pass
@@ -409,21 +378,20 @@ class Pairs:
 UNNAMED = "other"
 
 
-def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
+def as_embeddings(
+    data: RowsLike, name: str, *, allow_zero_rows: bool = False, labels: np.ndarray | None = None
+) -> Embeddings:
     """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them. The ids are a table's column of
-    them, else the index of a pandas object, unless it is the default one. Without ids rows are paired by position.
+    them, else ``labels``, by default the index of a pandas object, unless it is the default one. Without ids rows are
+    paired by position.
     """
-    return _with_ids(data, name, index_ids(data), allow_zero_rows)
-
-
-def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_rows: bool) -> Embeddings:
-    """Return the data as embeddings, with the labels of its index as ids if there are any."""
     if isinstance(data, Embeddings):
         return data
     if isinstance(data, Mapping):
         raise InputError(f"Got {name} by modality ({', '.join(map(str, data))}).", "Pass one of its values.")
     rows, column = split_ids(data)
-    names, called = (index, "ids") if column is None else (column, f"ids of {name}")
+    labels = index_ids(data) if labels is None else labels
+    names, called = (labels, "ids") if column is None else (column, f"ids of {name}")
     ids = None if names is None else as_ids(names, name=called)
     X = as_matrix(rows, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
@@ -442,7 +410,9 @@ def as_pair(
         labels = index_ids(source, default=True), index_ids(target, default=True)
         if labels[0] is not None and labels[1] is not None:
             first, second = labels
-    return (_with_ids(source, names[0], first, allow_zero_rows), _with_ids(target, names[1], second, allow_zero_rows))
+    sides = (source, names[0], first), (target, names[1], second)
+    old, new = (as_embeddings(one, name, allow_zero_rows=allow_zero_rows, labels=labels) for one, name, labels in sides)
+    return old, new
 
 
 def by_modality(

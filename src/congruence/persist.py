@@ -123,42 +123,32 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if len(raw) > MAX_CONFIG_BYTES:
             raise ValueError(f"more than {MAX_CONFIG_BYTES // 2**20} MiB")
         config = json.loads(raw.decode("utf-8"))
-        json.dumps(config, ensure_ascii=False).encode(
-            "utf-8"
-        )  # a lone surrogate could be neither printed nor saved again
+        # A lone surrogate could be neither printed nor saved again.
+        json.dumps(config, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON.", "Copy or fit the map again."
-        ) from None
+        raise _corrupt(folder, CONFIG, f"is no readable JSON ({error})") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that does not describe a congruence map.", "Check the path."
-        )
+        raise _corrupt(folder, CONFIG, "does not describe a congruence map", "Check the path.")
     version = config.get("format_version")
     if type(version) is not int or version < 1:
-        raise CorruptFileError(
-            f"Got format_version {version!r} in {folder}; expected a positive integer.", "Fit the map again."
-        )
+        raise _corrupt(folder, CONFIG, f"has the format_version {version!r}, which is no positive integer")
     if version > FORMAT_VERSION:
-        raise VersionError(
-            f"Got a map of format version {version} in {folder}, above {FORMAT_VERSION}.", "Upgrade congruence."
-        )
+        problem = f"Got a map of format version {version} in {folder}, above {FORMAT_VERSION}."
+        raise VersionError(problem, "Upgrade congruence.")
     if config.pop("numbers_sha256", None) != numbers_digest(config):
-        raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that was edited by hand.",
-            "Edit only names of models and revisions, or save the map again.",
-        )
+        fix = "Edit only names of models and revisions, or save the map again."
+        raise _corrupt(folder, CONFIG, "was edited by hand", fix)
     raw = _read_file(folder / WEIGHTS)
     if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
-        raise CorruptFileError(
-            f"Got a {WEIGHTS} in {folder} that is truncated or was edited.", "Copy or fit the map again."
-        )
+        raise _corrupt(folder, WEIGHTS, "is truncated or was edited")
     try:
         return safetensors.numpy.load(raw), config
     except Exception as error:  # safetensors raises a different exception type for each kind of damage
-        raise CorruptFileError(
-            f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors.", "Fit the map again."
-        ) from error
+        raise _corrupt(folder, WEIGHTS, f"is no readable safetensors ({error})") from error
+
+
+def _corrupt(folder: Path, name: str, why: str, fix: str = "Copy or fit the map again.") -> CorruptFileError:
+    return CorruptFileError(f"Got a {name} in {folder} that {why}.", fix)
 
 
 def _read_file(file: Path, most: int | None = None) -> bytes:
@@ -205,14 +195,12 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
     stored.
     """
     hub = require("huggingface_hub", extra="hub")
+    files = [WEIGHTS, CONFIG, CARD]
     try:
-        return Path(
-            hub.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG, CARD])
-        )
+        return Path(hub.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=files))
     except Exception as error:  # the hub client raises different types for offline, missing and forbidden
-        raise FileError(
-            f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}).", "Check the name."
-        ) from error
+        problem = f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__})."
+        raise FileError(problem, "Check the name.") from error
 
 
 def upload_folder(

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from functools import partial
 
 import numpy as np
@@ -12,9 +11,9 @@ from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
 from congruence.encoders import load_encoder
-from congruence.errors import CorruptFileError, DtypeError, FileError, MissingExtraError, NotFiniteError, ParameterError
+from congruence.errors import CorruptFileError, DtypeError, FileError, NotFiniteError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 assert_close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
@@ -104,18 +103,19 @@ def test_padded_patches_of_siglip2_do_not_count_in_a_mean(siglip2, images):
     assert_close(load_encoder(f"hf:{siglip2}", "image", pooling="mean").encode_all(images), want)
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("dinov2", 1), ("dinov2_registers", 5)])
+@pytest.mark.parametrize(("kind", "prefix"), [("dinov2", 1), ("dinov2_registers", 5), ("bert", 0)])
 @pytest.mark.parametrize("pooling", [None, "cls", "mean", "cls_mean"])
-def test_dino_pools_its_cls_token_and_its_patches_without_registers(kind, prefix, pooling, images, request):
-    folder = request.getfixturevalue(kind)
-    last = torch.stack(states(folder, "image", images)[1])
-    cls, mean = last[:, 0], last[:, prefix:].mean(1)
-    assert last.shape[1] == prefix + 4
-    want = {None: cls, "cls": cls, "mean": mean, "cls_mean": torch.cat([cls, mean], 1)}[pooling]
+def test_a_mean_leaves_out_padding_and_the_tokens_before_the_patches(kind, prefix, pooling, images, request):
+    folder, modality = request.getfixturevalue(kind), "text" if kind == "bert" else "image"
+    items = TEXTS if kind == "bert" else images
+    last = states(folder, modality, items)[1]
+    cls, mean = torch.stack([one[0] for one in last]), torch.stack([one[prefix:].mean(0) for one in last])
+    assert kind == "bert" or {len(one) for one in last} == {prefix + 4}
+    default = mean if kind == "bert" else cls
+    want = {None: default, "cls": cls, "mean": mean, "cls_mean": torch.cat([cls, mean], 1)}[pooling]
     encoder = load_encoder(f"hf:{folder}", pooling=pooling)
-    assert_close(encoder.encode_all(images, 2), want)
-    assert encoder.space.modality == "image"
-    assert encoder.space.normalized is False
+    assert_close(encoder.encode_all(items, 2), want)
+    assert (encoder.space.modality, encoder.space.normalized) == (modality, False)
 
 
 def test_dinov3_is_prepared_without_torchvision(dinov3, images, transformers):
@@ -145,17 +145,9 @@ def test_other_preparations_of_dinov3_are_refused(dinov3, tmp_path):
         load_encoder(f"hf:{folder}")
 
 
-@pytest.mark.parametrize("pooling", [None, "cls", "mean", "cls_mean", "last"])
-def test_bert_pools_the_tokens_that_are_not_padding(bert, pooling):
-    last = states(bert, "text", TEXTS)[1]
-    cls = torch.stack([tokens[0] for tokens in last])
-    mean = torch.stack([tokens.mean(0) for tokens in last])
-    final = torch.stack([tokens[-1] for tokens in last])
-    want = {None: mean, "cls": cls, "mean": mean, "cls_mean": torch.cat([cls, mean], 1), "last": final}[pooling]
-    assert_close(load_encoder(f"hf:{bert}", pooling=pooling).encode_all(TEXTS, 4), want)
-
-
-def test_language_models_without_a_padding_token_work(llama):
+def test_language_models_without_a_padding_token_work(llama, bert):
+    final = torch.stack([tokens[-1] for tokens in states(bert, "text", TEXTS)[1]])
+    assert_close(load_encoder(f"hf:{bert}", pooling="last").encode_all(TEXTS, 4), final)
     every, last = states(llama, "text", TEXTS)
     mean = torch.stack([tokens.mean(0) for tokens in last])
     assert_close(load_encoder(f"hf:{llama}").encode_all(TEXTS, 4), mean)
@@ -353,9 +345,3 @@ def test_code_that_comes_with_a_model_is_never_run(bert, tmp_path):
     with pytest.raises(FileError, match="error while loading"):
         load_encoder(f"hf:{folder}")
     assert not (tmp_path / "ran").exists()
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[hf\]"):
-        load_encoder("hf:bert-base-uncased")

@@ -104,11 +104,15 @@ def test_timm_refuses(timm):
             load_encoder(f"timm:{name}", **options)
 
 
-@pytest.mark.parametrize(("library", "extra"), [("open_clip", "open-clip"), ("timm", "timm")])
-def test_without_the_library_the_extra_is_named(monkeypatch, library, extra):
+@pytest.mark.parametrize("extra", ["open-clip", "timm", "hf", "sentence-transformers", "onnx"])
+def test_without_the_library_the_extra_is_named(monkeypatch, extra, tmp_path):
+    library = {"hf": "transformers", "onnx": "onnxruntime"}.get(extra, extra.replace("-", "_"))
     monkeypatch.setitem(sys.modules, library, None)
+    (tmp_path / "g.onnx").touch()
+    name = {"onnx": tmp_path / "g.onnx"}.get(extra, "ViT-B-32/openai")
+    prefix = "open_clip" if extra == "open-clip" else extra
     with pytest.raises(MissingExtraError, match=rf"congruence\[{extra}\]"):
-        load_encoder(f"{library}:ViT-B-32/openai", "image")
+        load_encoder(f"{prefix}:{name}", "text" if extra == "sentence-transformers" else "image")
 
 
 def test_unknown_prefixes_list_the_adapters():

@@ -1,15 +1,13 @@
 """sentence-transformers, on a tiny model that the library saved, and on MiniLM's real weights."""
 
-import sys
-
 import numpy as np
 import pytest
 from tiny_models import TEXTS
 
 from congruence.encoders import load_encoder
-from congruence.errors import FileError, MissingExtraError, ParameterError
+from congruence.errors import FileError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def test_mean_pooling_is_that_of_the_hf_adapter(tiny, bert):
     )
 
 
-def test_refusals(tiny, tmp_path, monkeypatch):
+def test_refusals(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
     for folder, options, error, match in (
         (tiny, {"modality": "image"}, ParameterError, "modality='image'"),
@@ -47,9 +45,6 @@ def test_refusals(tiny, tmp_path, monkeypatch):
     ):
         with pytest.raises(error, match=match):
             load_encoder(f"sentence-transformers:{folder}", **options)
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):
-        load_encoder(f"sentence-transformers:{tiny}")
 
 
 def test_minilm_knows_what_sentences_mean():

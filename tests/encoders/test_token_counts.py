@@ -9,14 +9,14 @@ from tiny_models import TEXTS, make_tokenizer
 from congruence.encoders import load_encoder
 from congruence.integrations.texts import TextVectors
 
-pytestmark = pytest.mark.heavy
-
 #: The last is cut off: 40 words and two marks, of which the models read 12.
 COUNTED = [*TEXTS, "", "cat " * 40]
 WANT = [7, 4, 12, 3, 2, 12]
 ROOM = 12
 
 
+@pytest.mark.heavy
+@pytest.mark.long
 def test_transformers_and_sentence_transformers(bert, sentences):
     assert load_encoder(f"hf:{bert}").count_tokens(COUNTED) == WANT
     encoder = load_encoder(f"sentence-transformers:{sentences()}")
@@ -31,6 +31,8 @@ def test_a_graph_reads_no_padding(tmp_path, padding):
     assert load_encoder(f"onnx:{text_graph(tmp_path / 'ears.onnx')}", description=facts).count_tokens(COUNTED) == WANT
 
 
+@pytest.mark.heavy
+@pytest.mark.long
 def test_a_default_prompt_is_read_too(sentences):
     """As ``encode`` puts it in front of every text."""
     folder = sentences(prompts={"q": "the photo "}, default_prompt_name="q")
@@ -39,6 +41,8 @@ def test_a_default_prompt_is_read_too(sentences):
     assert encoder.space.prompt == "the photo "
 
 
+@pytest.mark.heavy
+@pytest.mark.long
 def test_static_embeddings_have_a_tokenizer_that_is_no_function(tmp_path):
     import sentence_transformers as library
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding

@@ -282,13 +282,3 @@ def test_a_worker_opens_the_encoder_once_on_a_gpu_too(cluster, eyes, tmp_path):
     assert len(notes) == 8
     assert {misses for _, misses in notes} == {"1"}
     assert len({process for process, _ in notes}) <= 2  # by itself Ray takes a new process for each task with a GPU
-
-
-def test_a_dead_worker_of_embed_is_replaced_and_no_row_is_there_twice(cluster, eyes, tmp_path):
-    (tmp_path / "marks").mkdir()
-    engine = Dangerous(tmp_path / "marks", ("part-1",))
-    spec, data = EncoderOptions(f"onnx:{eyes / 'eyes.onnx'}"), open_itemset(str(eyes / "in"))
-    report = embed_dataset(spec, data, str(tmp_path / "out"), engine=engine, batch_size=4)
-    assert len(list((tmp_path / "marks").iterdir())) == 1
-    assert report.rows == 40
-    assert read_embeddings(tmp_path / "out").ids.tolist() == expected(eyes)[0]

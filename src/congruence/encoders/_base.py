@@ -50,7 +50,30 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The arguments of ``congruence.encoders.load_encoder``, which are passed to every adapter."""
+    """What ``congruence.encoders.load_encoder`` loads, and how.
+
+    Parameters
+    ----------
+    device : str, default="auto"
+        ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; by default the first of these that is available.
+    dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
+        Precision of matrix products (autocast); by default float16 on CUDA, float32 elsewhere.
+    revision : str, optional
+        Branch, tag or commit on the Hugging Face hub.
+    layer : int or "all", optional
+        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
+        ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
+    pooling : {"cls", "mean", "cls_mean", "last"}, optional
+        The [CLS] token; the mean of an image's patches or of a text's tokens, without padding; both, concatenated; or
+        the last token of a text.
+    normalize : bool, optional
+        Scale rows to unit norm; by default for the towers of dual encoders, and for sentence encoders that do so.
+    safetensors_only : bool, default=True
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
+        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
+    description : mapping or path-like, optional
+        For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
+    """
 
     name: str
     modality: str | None = None

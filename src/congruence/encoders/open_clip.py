@@ -43,8 +43,7 @@ class OpenClipEncoder(TorchEncoder):
         self._set_model(options, model, modality, normalize=True)
         if self._tokenizer is None:
             facts = open_clip.get_model_preprocess_cfg(model)
-            facts = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
-            prepared: object = {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+            prepared: object = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
         else:  # the tokens of a sample, since open_clip's tokenizers have no common description
             prepared = [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]
         self._set_fingerprint("open_clip", quick_gelu=quick, modality=modality, prepared=prepared)

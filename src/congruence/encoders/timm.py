@@ -28,8 +28,7 @@ class TimmEncoder(TorchEncoder):
             config = data.resolve_model_data_config(model)
             self._transform = data.create_transform(**config, is_training=False)
         self._set_model(options, model, modality, normalize=False)
-        prepared = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
-        self._set_fingerprint("timm", prepared=prepared)
+        self._set_fingerprint("timm", prepared=config)
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         return {"image": self._torch.stack([self._transform(item) for item in items])}

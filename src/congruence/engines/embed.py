@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -57,36 +57,25 @@ def embed_dataset(
 
     Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The
     calling process needs neither the model nor its library: one worker reports what the encoder is, and all others must
-    have the same one.
+    have the same one, or SpaceMismatchError is raised.
 
     Parameters
     ----------
-    data : ItemSet
-        See ``congruence.engines.open_itemset``.
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
-    batch_size : int, default=64
-        Number of items per batch.
     bad_rows : str, optional
         Parquet file for rows that cannot be encoded; without it, the first such row stops the job.
     force : bool, default=False
         Replace an output that an engine wrote, and discard the journal of another job.
     callback : callable, optional
         Called with the number of rows of each finished fragment.
-
-    Raises
-    ------
-    FileError, CorruptFileError, InputError
-        If an item cannot be used, or ids are repeated in a fragment, which the message names.
-    SpaceMismatchError
-        If a worker has another model, or another precision, under the same name.
     """
     check_positive(batch_size, "batch_size", integer=True)
     if encoder.layer == "all":
         problem = "Got `layer='all'` for a data set; expected one layer."
         raise ParameterError(problem, "Pass `layer=…` with its number, or embed local files.")
     job = Job("embed", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
-    found = next(iter(engine.run(_DescribeWork(encoder), data.fragments[:1])))
+    found = next(iter(engine.run(partial(_describe, encoder), data.fragments[:1])))
     space, fingerprint = Space.from_dict(found["space"]), str(found["fingerprint"])
     if space.modality != data.modality:
         problem = f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s."
@@ -111,15 +100,10 @@ def embed_dataset(
     return EmbedDataSetReport(**facts, fingerprint=fingerprint, space=space.to_dict())
 
 
-@dataclass(frozen=True)
-class _DescribeWork:
-    """Reports the encoder that a worker opens; the fragment is not read."""
-
-    encoder: EncoderOptions
-
-    def __call__(self, fragment: Fragment) -> dict[str, object]:
-        encoder = _open(self.encoder)
-        return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
+def _describe(options: EncoderOptions, fragment: Fragment) -> dict[str, object]:
+    """Return what encoder a worker opens; the fragment is not read."""
+    encoder = _open(options)
+    return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
 
 
 @dataclass(frozen=True)

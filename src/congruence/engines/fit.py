@@ -43,15 +43,6 @@ class PairedData:
     partner: dict[str, Fragment]  # the target's fragment by the name of the source's
     allow_zero_rows: bool = False
 
-    @property
-    def fragments(self) -> tuple[Fragment, ...]:
-        """The source's fragments."""
-        return self.source.fragments
-
-    def without_fragments(self) -> PairedData:
-        """Return the pairs as they are sent to a worker."""
-        return replace(self, source=self.source.without_fragments(), target=self.target.without_fragments())
-
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors."""
         sides = (self.source, fragment), (self.target, self.partner[fragment.name])
@@ -100,15 +91,7 @@ def open_pairs(
 ) -> PairedData:
     """Open two columns of one data set, or two data sets whose files have the same numbers of rows.
 
-    Parameters
-    ----------
-    source, target : str
-        ``path:column``; see ``open_dataset``.
-    ids, target_ids : str or False, optional
-        Columns of ids. If both sides have ids, they are compared row by row.
-    spaces : (Space, Space), optional
-        Known facts about both spaces; they override those in the files.
-    allow_zero_rows : bool, default=False
+    The arguments are those of ``open_dataset``, for both sides. If both have ids, they are compared row by row.
     """
     together = split_spec(source)[0] == split_spec(target)[0]
     # Whole files, since row groups of two data sets may differ.
@@ -147,18 +130,13 @@ def fit_dataset(
 
     Parameters
     ----------
-    pairs : PairedData
-        See ``congruence.engines.open_pairs``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
         "auto" fits a rotation about the means, since the choice that ``congruence.fit`` makes needs the rows.
-    modality : str, optional
-        Modality of the anchors, by which a rotation stores their means.
-    queries : str or sequence of str, optional
+    modality, queries
         As for ``congruence.fit``; the read-out is measured on pairs of the first fragment.
-    check : bool, default=True
-        Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
-    strict : bool, default=False
-        If the check fails, raise UnpairedError instead of a PairingWarning.
+    check, strict : bool
+        Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing; if it is no better,
+        warn with a PairingWarning, or raise UnpairedError.
     **parameters
         Parameters of the map.
     """
@@ -172,8 +150,9 @@ def fit_dataset(
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
     linear = method == "linear"
-    work = _MomentsWork(pairs.without_fragments(), linear)
-    state = safetensors.numpy.load(engine.reduce(work, _merge_moments, pairs.fragments))
+    sent = replace(pairs, source=pairs.source.without_fragments(), target=pairs.target.without_fragments())
+    work = functools.partial(_moments, sent, linear)
+    state = safetensors.numpy.load(engine.reduce(work, _merge_moments, pairs.source.fragments))
     unit = bool(state["unit"][0]), bool(state["unit"][1])
     moments = CrossMoments.from_state(state)
     model: AffineMap
@@ -193,24 +172,17 @@ def fit_dataset(
     return model
 
 
-@dataclass(frozen=True)
-class _MomentsWork:
-    """The function sent to workers: it sums the moments of one fragment."""
-
-    pairs: PairedData
-    gram: bool
-
-    def __call__(self, fragment: Fragment) -> bytes:
-        """Return the moments of a fragment, and whether source and target rows have unit norm, as bytes."""
-        moments = CrossMoments(self.pairs.source.dim, self.pairs.target.dim, gram=self.gram)
-        unit = np.ones(2)
-        for x, y in self.pairs.blocks(fragment):
-            kept = x.any(axis=1) & y.any(axis=1)  # rows of zeros get here only if they are allowed
-            x, y = (x, y) if kept.all() else (x[kept], y[kept])
-            if len(x):
-                moments.update(x, y)
-                unit *= [has_unit_rows(x), has_unit_rows(y)]
-        return _pack({**moments.state(), "unit": unit})
+def _moments(pairs: PairedData, gram: bool, fragment: Fragment) -> bytes:
+    """Return the moments of a fragment, and whether source and target rows have unit norm; runs on a worker."""
+    moments = CrossMoments(pairs.source.dim, pairs.target.dim, gram=gram)
+    unit = np.ones(2)
+    for x, y in pairs.blocks(fragment):
+        kept = x.any(axis=1) & y.any(axis=1)  # rows of zeros get here only if they are allowed
+        x, y = (x, y) if kept.all() else (x[kept], y[kept])
+        if len(x):
+            moments.update(x, y)
+            unit *= [has_unit_rows(x), has_unit_rows(y)]
+    return _pack({**moments.state(), "unit": unit})
 
 
 def _merge_moments(states: Sequence[bytes]) -> bytes:
@@ -221,7 +193,7 @@ def _merge_moments(states: Sequence[bytes]) -> bytes:
 
 def _first_pairs(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
     blocks: list[tuple[np.ndarray, np.ndarray]] = []
-    for block in pairs.blocks(pairs.fragments[0]):
+    for block in pairs.blocks(pairs.source.fragments[0]):
         blocks.append(block)
         if sum(len(x) for x, _ in blocks) >= _CHECKED:
             break

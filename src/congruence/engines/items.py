@@ -85,23 +85,13 @@ def open_itemset(
     modality: str | None = None,
     fragment_bytes: int = ITEM_BYTES,
 ) -> ItemSet:
-    """Read the footers of a data set of texts or images, and divide it into fragments.
+    """Read the footers of a data set of texts or images, and divide it into fragments of about ``fragment_bytes``.
 
-    Parameters
-    ----------
-    spec : str
-        A ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set; local, or a URL. ``path:column``
-        also names the column.
-    column : str, optional
-        Column of texts, or of images as paths or bytes. By default, the table must have exactly one column with a
-        default name, as for ``congruence.embed.open_items``.
-    id_column : str, optional
-        By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified
-        by their row number in the data set.
-    modality : {"image", "text"}, optional
-        By default determined by the name of the column.
-    fragment_bytes : int, default=16_777_216
-        Uncompressed bytes above which a Parquet file is divided between row groups.
+    ``spec`` is a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set, local or a URL;
+    ``path:column`` also names the ``column``. By default the table must have exactly one column with a default name, as
+    for ``congruence.embed.open_items``, which also tells the ``modality``. Ids are in ``id_column``, by default ``id``
+    or ``ids``; without such a column, the id of an image is its path, and other items are identified by their row
+    number in the data set.
     """
     place, key = split_spec(spec)
     version, schemas, fragments = describe_fragments(place, fragment_bytes, lambda table: table.schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,8 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
-from congruence.io.columns import list_array
 from congruence.io.dataset import DataSet, Fragment
+from congruence.io.tables import list_array
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000
@@ -26,16 +26,11 @@ SAMPLE = 20_000
 def read_sample(
     data: DataSet, *, engine: Engine, share: float = 1.0, random_state: int = 0, allow_zero_rows: bool = False
 ) -> Embeddings:
-    """Read a random share of the rows, chosen by a hash of their ids.
+    """Read about this share of the rows, chosen by a hash of their ids; 1 reads all rows, in their order.
 
-    Parameters
-    ----------
-    share : float, default=1.0
-        Approximate share of the rows; 1 reads all rows, in their order.
-    random_state : int, default=0
-        Seed of the hash. Data sets with the same ids give the same items, whose ids are row numbers if there are none.
+    Data sets with the same ids give the same items, whose ids are row numbers if there are none.
     """
-    work = _SampleWork(data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
+    work = partial(_sample, data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
@@ -46,37 +41,28 @@ def read_sample(
     return Embeddings(vectors, ids=ids, space=data.space, allow_zero_rows=allow_zero_rows)
 
 
-@dataclass(frozen=True)
-class _SampleWork:
-    """Reads the chosen rows of one fragment; sent to the workers."""
-
-    data: DataSet
-    first_rows: dict[str, int]
-    share: float
-    random_state: int
-    allow_zero_rows: bool
-
-    def __call__(self, fragment: Fragment) -> bytes:
-        """Return ids and vectors of the chosen rows as an Arrow stream."""
-        source = self.data.open(fragment)
-        kind = self.data.id_type if self.data.has_ids else pa.int64()
-        schema = pa.schema({"id": kind, "vector": pa.list_(pa.from_numpy_dtype(self.data.dtype), self.data.dim)})
-        row = 0
-        kept: list[pa.RecordBatch] = []
-        for ids, block in source.scan():
-            start = self.first_rows[fragment.name] + row
-            names = pa.array(np.arange(start, start + len(block))) if ids is None else ids
-            check_rows(
-                block,
-                self.data.path_of(fragment),
-                ids=RowNames(ids, fragment.start + row),
-                allow_zero_rows=self.allow_zero_rows,
-            )
-            chosen = np.flatnonzero(_is_chosen(names, self.share, self.random_state))
-            lists = list_array(np.ascontiguousarray(block[chosen]), schema.field("vector").type)
-            kept.append(pa.record_batch([names.take(pa.array(chosen)).cast(kind), lists], schema=schema))
-            row += len(block)
-        return _stream(pa.Table.from_batches(kept, schema))
+def _sample(
+    data: DataSet,
+    first_rows: dict[str, int],
+    share: float,
+    random_state: int,
+    allow_zero_rows: bool,
+    fragment: Fragment,
+) -> bytes:
+    """Return ids and vectors of a fragment's chosen rows as an Arrow stream; runs on a worker."""
+    kind = data.id_type if data.has_ids else pa.int64()
+    schema = pa.schema({"id": kind, "vector": pa.list_(pa.from_numpy_dtype(data.dtype), data.dim)})
+    name, row = data.path_of(fragment), 0
+    kept: list[pa.RecordBatch] = []
+    for ids, block in data.open(fragment).scan():
+        check_rows(block, name, ids=RowNames(ids, fragment.start + row), allow_zero_rows=allow_zero_rows)
+        start = first_rows[fragment.name] + row
+        names = pa.array(np.arange(start, start + len(block))) if ids is None else ids
+        chosen = np.flatnonzero(_is_chosen(names, share, random_state))
+        lists = list_array(np.ascontiguousarray(block[chosen]), schema.field("vector").type)
+        kept.append(pa.record_batch([names.take(pa.array(chosen)).cast(kind), lists], schema=schema))
+        row += len(block)
+    return _stream(pa.Table.from_batches(kept, schema))
 
 
 def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:

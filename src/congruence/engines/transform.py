@@ -13,8 +13,7 @@ import pyarrow as pa
 from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
 from congruence.io import store_as
-from congruence.io.columns import list_array
-from congruence.io.tables import Batches, TableLayout, TableSource
+from congruence.io.tables import MemoryTable, TableLayout, TableSource, list_array
 from congruence.maps import Map, load
 from congruence.upgrade.transform import BlockMap
 
@@ -36,10 +35,9 @@ class MapBatch:
     schema : pyarrow.Schema
         Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The
         schema of the output is ``schema``.
-    column : str, optional
-        Column of the vectors; may be left out if there is only one column of lists.
-    ids : str or False, optional
-        Column of the ids, for messages; by default ``id`` or ``ids``, if there is one.
+    column, ids : str, optional
+        Columns of the vectors, and of the ids, for messages; by default the only column of lists, and ``id`` or
+        ``ids``, if there is one.
     dim : int, optional
         Width of the vectors, if the column has lists of variable length; by default the width that the map expects.
     space : Space, optional
@@ -47,9 +45,8 @@ class MapBatch:
     column_out : str, optional
         Name of a new column for the mapped vectors; by default they replace the source vectors.
     **options
-        ``modality``, ``normalize``, ``dtype``, ``side``, ``check`` and ``allow_zero_rows`` as for
-        ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on that
-        device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
+        As for ``congruence.transform_file``. With ``device`` "cpu" or "cuda", torch computes the matrix products on
+        that device, with "auto" on a GPU if the worker has one; by default, NumPy computes them.
     """
 
     def __init__(
@@ -66,7 +63,8 @@ class MapBatch:
     ) -> None:
         fitted = mapping if isinstance(mapping, Map) else load(mapping)
         width = dim or (fitted.d_target if options.get("side") == "target" else fitted.n_features_in_)
-        self._source = TableSource("batch", column, ids, table=Batches(schema, "batch"), dim=width)
+        none = MemoryTable("batch", pa.RecordBatch.from_pylist([], schema))
+        self._source = TableSource("batch", column, ids, table=none, dim=width)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
         self.function = BlockMap(fitted, replace(known, dim=self._source.dim), self._source.dtype, **options)
         self.layout = TableLayout(

@@ -16,8 +16,17 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
-from congruence.io.arrays import ArraySource, RowsByNumber
+from congruence.io._base import (
+    BATCH,
+    SPACE_KEY,
+    ArraySource,
+    RowsByNumber,
+    Sink,
+    Source,
+    check_output_place,
+    read_space,
+    store_as,
+)
 from congruence.io.formats import (
     FORMATS,
     find_column_format,
@@ -34,8 +43,8 @@ from congruence.io.rows import POOL, StreamedRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.io.columns import Columns
     from congruence.io.ids import Column
+    from congruence.io.tables import Columns
     from congruence.train.rows import Rows
 
 __all__ = [
@@ -71,21 +80,15 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Parameters
     ----------
     spec : str or path-like
-        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
-        ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``,
-        ``.lance:column``, or a folder of parts, ``folder[:img_emb]``. See ``FORMATS``.
+        ``path`` or ``path:key``, where the key is that of an array, or a column; or a folder of parts,
+        ``folder[:img_emb]``. See ``FORMATS``.
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or the spec of another file. By default the file's own ids
         (columns ``id`` or ``ids`` in tables, the array ``ids`` in archives); ``False`` for none.
     space : Space, optional
         What is known about the origin of the vectors; completes and overrides what the file declares.
 
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError, InputError
-        If the spec is invalid, or the vectors or ids it names cannot be used.
+    Raises FileError, CorruptFileError, ParameterError or InputError.
     """
     path, key = parse_spec(spec)
     kind = find_format(path)
@@ -131,7 +134,6 @@ def open_sink(
     space: Space | None = None,
     force: bool = False,
     parts: list[tuple[str, int]] | None = None,
-    like: Source | None = None,
     columns: list[Columns] | None = None,
     column_out: str | None = None,
 ) -> Sink:
@@ -141,43 +143,25 @@ def open_sink(
     ----------
     path : path-like
         The suffix determines the format; without a suffix, a folder of parts is written.
-    n, dim : int
-        Number of rows and columns that will be written.
-    dtype : dtype, default=float32
-        float16, float32 or float64.
-    has_ids : bool, default=False
-        Whether ids will be written. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
-    id_type : pyarrow.DataType, optional
-        Type in which ids are written, if the format has types: int64, uint64 or, by default, string.
-    space : Space, optional
-        Stored with the vectors.
-    force : bool, default=False
-        Replace existing output.
-    parts : list of (str, int), optional
-        For a folder: names and row counts of the parts; by default those of ``like``, a source, or about a million
+    n, dim, dtype
+        Number of rows and columns that will be written; float16, float32 or float64.
+    has_ids, id_type
+        Whether ids will be written, and their Arrow type, if the format has types: int64, uint64 or, by default,
+        string. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
+    parts
+        For a folder: names and row counts of the parts, those of a ``Source`` for example; by default about a million
         rows each.
-    columns : list of Columns, optional
-        The columns of the source's table other than its vectors (``Source.columns``). Each block is then written
-        with its rows, as ``Source.scan_table`` yields them. Columns that the format cannot hold are listed in the
-        sink's ``left_out``.
-    column_out : str, optional
-        Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by
-        default it is replaced.
+    columns, column_out
+        The columns of the source's table other than its vectors (``Source.columns``), whose rows are then written with
+        each block, as ``Source.scan_table`` yields them; and the name of the column of vectors, if that of the source
+        is kept too. Columns that the format cannot hold are listed in the sink's ``left_out``.
 
-    Raises
-    ------
-    ParameterError, DtypeError
-        Immediately, if an argument is invalid.
-    OutputExistsError
-        On entering the context, if the output exists and ``force`` is False.
-    StorageError
-        While writing, or at the end if rows are missing. No partial output is left.
+    Raises ParameterError or DtypeError immediately, OutputExistsError on entering the context, and StorageError while
+    writing or if rows are missing at the end. No partial output is left.
     """
     kind = find_sink(path)
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
-    if parts is None and like is not None:
-        parts = like.parts
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}.", "Pass `dtype=…` with float16, float32 or float64.")
@@ -187,7 +171,7 @@ def open_sink(
         problem = f"Got `column_out={column_out!r}` for {path}; expected an output with named columns."
         raise ParameterError(problem, f"Choose {', '.join(named[:-1])} or {named[-1]}.")
     return kind(
-        path,
+        path=Path(path),
         n=n,
         dim=dim,
         dtype=dtype,
@@ -196,7 +180,7 @@ def open_sink(
         force=force,
         id_type=id_type,
         parts=parts,
-        columns=columns,
+        columns=columns or [],
         column_out=column_out,
     )
 
@@ -208,24 +192,16 @@ def read_embeddings(
     space: Space | None = None,
     allow_zero_rows: bool = False,
 ) -> Embeddings:
-    """Read a whole matrix of vectors with its ids; see ``open_source`` for the arguments.
-
-    Raises the errors of ``open_source`` and ``Embeddings``.
-    """
+    """Read a whole matrix of vectors with its ids; see ``open_source`` for arguments and errors."""
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
 
 
 def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory: int = 2**30) -> Rows:
     """Open a store for training, whatever its size: ``congruence.train.ArrayRows`` or ``StreamedRows``.
 
-    Parameters
-    ----------
-    spec, ids
-        As for ``congruence.io.open_source``; ids are used only to identify rows in messages.
-    memory : int, default=2**30
-        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
-        if it is a ``.npy`` file of C-ordered floats, whose rows are then drawn at random from the whole file with one
-        short read each, and streamed otherwise, with two chunks of rows within this limit.
+    ``spec`` and ``ids`` are those of ``open_source``; ids only identify rows in messages. A matrix of up to ``memory``
+    bytes is read. A larger one is memory-mapped if it is a ``.npy`` of C-ordered floats, whose rows are then drawn from
+    the whole file with one short read each, and streamed otherwise, with two chunks of rows within this limit.
     """
     from congruence.io.npy import NpySource
     from congruence.train.rows import ArrayRows

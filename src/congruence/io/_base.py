@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,12 +31,24 @@ from congruence.errors import (
     StorageError,
     ZeroRowError,
 )
-from congruence.io.reading import as_row_numbers, check_all_rows, read_exactly, reading, scan_rows
+from congruence.io.reading import (
+    PACKED,
+    as_row_numbers,
+    check_all_rows,
+    check_matrix_shape,
+    choose,
+    missing_key,
+    read_exactly,
+    reading,
+    scan_rows,
+    stored_dtype,
+    unpack,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # imported in functions only, since reading an .npy needs none
 
-    from congruence.io.columns import Columns, TableRows
+    from congruence.io.tables import Columns, TableRows
 
     Block = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
@@ -231,6 +244,89 @@ class RawSource(Source):
         return self._ids_at(wanted), self._converted(out)
 
 
+class RowsByNumber(Protocol):
+    """What rows can be read from by slice and by increasing row numbers: an array, an HDF5 or a Zarr data set."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of rows and columns."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class ArraySource(Source):
+    """Rows of an array, read when they are needed."""
+
+    def __init__(
+        self, array: RowsByNumber, name: str = "the array", ids: pa.Array | None = None, space: Space | None = None
+    ) -> None:
+        self._array, self.path, self._ids = array, name, ids
+        (self.n, self.dim), self.dtype = array.shape, np.dtype(getattr(array, "dtype", np.float32))
+        self.space = space or Space()
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        for start in range(after, self.n, batch):
+            yield np.array(self._array[start : start + batch], order="C")
+
+    def _take(self, wanted: np.ndarray) -> tuple[pa.Array | None, np.ndarray]:
+        return self._ids_at(wanted), np.array(self._array[wanted], order="C")
+
+
+class NamedArrays(Source):
+    """Rows of one of several arrays in a file, by default the only matrix; the array ``ids`` may hold their ids.
+
+    A format has ``shapes`` and ``read_array``; its constructor calls ``_choose`` and, at the end, ``_set_ids``.
+    """
+
+    key = "key"
+    #: Whether the array ``ids`` is read when no ids are named.
+    own_ids = True
+
+    @classmethod
+    @abstractmethod
+    def shapes(cls, path: str | Path) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays in a file by name."""
+
+    @classmethod
+    @abstractmethod
+    def read_array(cls, path: str | Path, key: str) -> np.ndarray:
+        """Read a one-dimensional array: numbers, or texts in an object array."""
+
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        """Read a one-dimensional array, or the texts of ``PACKED`` arrays."""
+        columns = {name: shape for name, shape in cls.shapes(path).items() if len(shape) == 1}
+        if key is not None and key in columns:
+            return cls.read_array(path, key)
+        if key is None or _packed(columns, key) is None:
+            raise missing_key(key, path, columns)
+        data, offsets = (cls.read_array(path, key + part) for part in PACKED)
+        return unpack(data, offsets, f"{path}:{key}")
+
+    def _choose(self, path: str | Path, key: str | None, shapes: dict[str, tuple[int, ...]]) -> str:
+        self._key = choose(key, shapes, path)
+        self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
+        return self._key
+
+    def _set_matrix(self, shape: tuple[int, ...], stored: np.dtype) -> None:
+        self.dtype = stored_dtype(stored, self.path)
+        self.n, self.dim = check_matrix_shape(shape, self.path)
+
+    def _set_ids(self, ids: pa.Array | bool | None, shapes: dict[str, tuple[int, ...]]) -> None:
+        if ids is None and self.own_ids and (shapes.get("ids") == (self.n,) or _packed(shapes, "ids") == self.n):
+            from congruence.io.ids import column_ids
+
+            ids = column_ids(self.read_column(self._file, "ids"), f"{self._file}:ids")
+        self._ids = None if isinstance(ids, bool) else ids
+
+
+def _packed(shapes: Mapping[str, tuple[int, ...]], key: str) -> int | None:
+    """Return the number of entries of a column stored as ``PACKED`` arrays, or None if there are none."""
+    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
+    return offsets[0] - 1 if len(data) == len(offsets) == 1 else None
+
+
+@dataclass(kw_only=True, eq=False)
 class Sink(ABC):
     """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
@@ -246,32 +342,22 @@ class Sink(ABC):
     keeps_ids: ClassVar[bool] = True
     keeps_columns: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        n: int,
-        dim: int,
-        dtype: np.dtype,
-        has_ids: bool,
-        space: Space,
-        force: bool,
-        id_type: pa.DataType | None = None,
-        parts: list[tuple[str, int]] | None = None,
-        atomic: bool = True,
-        columns: list[Columns] | None = None,
-        column_out: str | None = None,
-    ) -> None:
-        import pyarrow as pa
+    path: Path
+    n: int
+    dim: int
+    dtype: np.dtype
+    has_ids: bool = False
+    space: Space = Space()  # noqa: RUF009 - frozen
+    force: bool = False
+    id_type: pa.DataType | None = None
+    parts: list[tuple[str, int]] | None = None
+    columns: list[Columns] = field(default_factory=list)
+    column_out: str | None = None
+    atomic: bool = True
+    rows: int = field(default=0, init=False)
 
-        self.path = Path(path)
-        self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
-        self.has_ids, self.space, self.force = has_ids, space, force
-        self.id_type = id_type or pa.string()
-        self.source_parts, self.atomic = parts, atomic
-        self.columns, self.column_out = columns or [], column_out
-        self.rows = 0
-        ids = {one.id for one in self.columns} if has_ids and self.keeps_ids and not self.keeps_columns else set()
+    def __post_init__(self) -> None:
+        ids = {one.id for one in self.columns} if self.has_ids and self.keeps_ids and not self.keeps_columns else set()
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         self.left_out = [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
 
@@ -345,7 +431,7 @@ class Sink(ABC):
 
         names = clean_ids(ids, str(self.path), self.rows)
         try:
-            return names.cast(self.id_type)
+            return names.cast(self.id_type or pa.string())
         except pa.ArrowInvalid:
             problem = f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced."
             raise IdError(problem, "Pass the right `id_type=…` to open_sink.") from None

@@ -15,13 +15,12 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, FileError, ParameterError
-from congruence.io.columns import Columns
 from congruence.io.formats import parse_spec
 from congruence.io.lance import LanceTable
 from congruence.io.locations import Location, is_url
 from congruence.io.parquet import ParquetTable
 from congruence.io.reading import missing_file, natural
-from congruence.io.tables import Table, TableSource
+from congruence.io.tables import Columns, Table, TableSource
 
 if TYPE_CHECKING:
     import lance
@@ -123,17 +122,10 @@ def open_dataset(
 ) -> DataSet:
     """Read the footers of a data set, and divide it into fragments.
 
-    Parameters
-    ----------
-    spec : str
-        ``path`` or ``path:column``: a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set;
-        local, or a URL.
-    ids : str or False, optional
-        Column of ids; by default ``id`` or ``ids``, if there is one.
-    space : Space, optional
-        Known facts about the space; they override those in the files.
-    fragment_bytes : int, default=268_435_456
-        Uncompressed bytes above which a Parquet file is divided between row groups.
+    ``spec`` is ``path`` or ``path:column``: a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data
+    set; local, or a URL. ``ids`` names the column of ids (by default ``id`` or ``ids``, if there is one), or is False;
+    known facts about the ``space`` override those in the files. Parquet files of more than ``fragment_bytes``
+    (uncompressed) are divided between row groups.
     """
     place, key = split_spec(spec)
     version, sources, fragments = describe_fragments(

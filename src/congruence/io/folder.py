@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,11 @@ from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.io._base import Sink, Source, read_sidecar
-from congruence.io.columns import Columns, TableRows
 from congruence.io.ids import column_ids, common_id_type, join_blocks
 from congruence.io.npy import NpySink, NpySource
 from congruence.io.parquet import ParquetSink, ParquetSource
 from congruence.io.reading import missing_file, natural
+from congruence.io.tables import Columns, TableRows
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -72,7 +72,7 @@ class FolderSink(Sink):
         self._kind: type[Sink] = ParquetSink if tables else NpySink
         suffix = ".parquet" if tables else ".npy"
         starts = range(0, self.n, PART_ROWS)
-        parts = self.source_parts or [(f"part_{k}", min(PART_ROWS, self.n - start)) for k, start in enumerate(starts)]
+        parts = self.parts or [(f"part_{k}", min(PART_ROWS, self.n - start)) for k, start in enumerate(starts)]
         if sum(rows for _, rows in parts) != self.n:
             problem = f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}."
             raise ParameterError(problem, f"Pass `parts=…` whose row counts add up to {self.n}.")
@@ -90,20 +90,9 @@ class FolderSink(Sink):
 
     def _begin(self) -> Sink:
         path, rows, columns = self._plan.pop(0)
-        sink = self._kind(
-            path,
-            n=rows,
-            dim=self.dim,
-            dtype=self.dtype,
-            has_ids=self.has_ids,
-            id_type=self.id_type,
-            space=self._part_space,
-            force=False,
-            atomic=False,
-            columns=columns,
-            column_out=self.column_out,
-        )
-        return self._stack_parts.enter_context(sink)
+        facts = {one.name: getattr(self, one.name) for one in fields(Sink) if one.init}
+        own = {"path": path, "n": rows, "space": self._part_space, "columns": columns, "force": False, "atomic": False}
+        return self._stack_parts.enter_context(self._kind(**facts | own))
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         done = 0

@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,17 +64,16 @@ class FragmentJournal:
     """The receipts of one job, in the folder ``place``.
 
     ``identity`` has the digests and options on which the output depends, as plain data: by these and the fragments, a
-    later run recognizes the job. ``finished`` has them by the name of the fragment; ``resumed`` counts those of an
-    earlier run, ``again`` those that were ignored, because the fragment already had one or is not in the plan, and
-    ``damaged`` the segments that were damaged or belong to another plan, whose fragments are processed again.
+    later run recognizes the job. ``finished`` has the receipts by the name of the fragment; ``resumed`` counts those of
+    an earlier run. Segments that are damaged or of another plan are ignored; their fragments are processed again.
     """
 
     def __init__(self, place: Location, identity: Mapping[str, object], fragments: tuple[Fragment, ...]) -> None:
-        self.place, self.identity, self.fragments = place, identity, fragments
+        self.place, self.fragments = place, fragments
         self._plan = {"identity": dict(identity), "fragments": list(map(vars, fragments))}
         self._digest = digest_of(self._plan)
         self.finished: dict[str, Receipt] = {}
-        self.resumed = self.again = self.damaged = 0
+        self.resumed = 0
         self._names = {fragment.name for fragment in fragments}
         self._waiting: list[Receipt] = []
         self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
@@ -83,13 +82,12 @@ class FragmentJournal:
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
-        content = self.place.child("plan.json").read()
-        if content is not None:
-            stored = self._read(content, "plan.json")
-            if stored is not None and stored.get("job") == self._digest:
-                self._read_segments()
-                return self
-            if not restart and stored is None:
+        stored = self._read("plan.json")
+        if stored is not None and stored.get("job") == self._digest:
+            self._read_segments()
+            return self
+        if stored is not None:
+            if not restart and not stored:
                 problem = f"The plan of the journal {self.place.shown} is damaged."
                 raise CorruptFileError(problem, "Remove the folder, or pass `force=True` to start over.")
             if not restart:
@@ -101,21 +99,17 @@ class FragmentJournal:
 
     def keep(self, sizes: Mapping[str, int]) -> None:
         """Discard receipts whose file is missing or has another size than in ``sizes``, by path."""
-        self.finished = {
-            name: receipt
-            for name, receipt in self.finished.items()
-            if not receipt.path or sizes.get(receipt.path) == receipt.size
-        }
-        self.resumed = len(self.finished)
+        kept = [one for one in self.finished.values() if not one.path or sizes.get(one.path) == one.size]
+        self.finished = {receipt.fragment: receipt for receipt in kept}
+        self.resumed = len(kept)
 
     def pending(self) -> list[Fragment]:
         """Return the fragments without a receipt."""
         return [fragment for fragment in self.fragments if fragment.name not in self.finished]
 
     def add(self, receipt: Receipt) -> bool:
-        """Record that a fragment is finished; return False if it already was."""
+        """Record that a fragment is finished; return False if it already was, or is not in the plan."""
         if receipt.fragment not in self._names or receipt.fragment in self.finished:
-            self.again += 1
             return False
         self.finished[receipt.fragment] = receipt
         self._waiting.append(receipt)
@@ -127,20 +121,14 @@ class FragmentJournal:
         """Write the buffered receipts."""
         if self._waiting:
             self._segment += 1
-            name = f"done-{self._segment:06d}-{self._run}.json"
-            self._write(name, receipts=[vars(receipt) for receipt in self._waiting])
+            receipts = [vars(receipt) for receipt in self._waiting]
+            self._write(f"done-{self._segment:06d}-{self._run}.json", receipts=receipts)
             self._waiting = []
         self._flushed = time.monotonic()
 
-    @property
-    def rows(self) -> int:
-        """Rows written so far."""
-        return sum(receipt.rows for receipt in self.finished.values())
-
-    @property
-    def bad(self) -> int:
-        """Rows left out so far."""
-        return sum(receipt.bad for receipt in self.finished.values())
+    def total(self, what: str) -> int:
+        """Return the sum of a count of the receipts: the "rows" that are written so far, or are "bad"."""
+        return sum(getattr(receipt, what) for receipt in self.finished.values())
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts in the order of the plan."""
@@ -149,46 +137,42 @@ class FragmentJournal:
     def _read_segments(self) -> None:
         names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
         with ThreadPoolExecutor(16) as pool:
-            contents = list(pool.map(lambda name: self.place.child(name).read(), names))
-        for name, content in zip(names, contents, strict=True):
+            segments = list(pool.map(self._read, names))
+        for name, facts in zip(names, segments, strict=True):
             self._segment = max(self._segment, int(name.split("-")[1]))
-            facts = None if content is None else self._read(content, name)
-            receipts = None if facts is None or facts.get("job") != self._digest else _as_receipts(facts)
-            if receipts is None:
-                self.damaged += 1
-                continue
-            for receipt in receipts:
-                if receipt.fragment in self._names:
-                    self.finished.setdefault(receipt.fragment, receipt)
+            if facts and facts.get("job") == self._digest:
+                for receipt in _as_receipts(facts.get("receipts")):
+                    if receipt.fragment in self._names:
+                        self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
 
     def _write(self, name: str, **facts: object) -> None:
         own = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "job": self._digest}
         self.place.child(name).write(to_record({**own, **facts}))
 
-    def _read(self, content: bytes, name: str) -> dict[str, Any] | None:
-        """Return the facts in a file, or None if the file is damaged."""
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """Return the facts in a file; none if the file is damaged, and None if there is no file."""
+        content = self.place.child(name).read()
         try:
-            facts = from_record(content)
+            facts = None if content is None else from_record(content)
         except ValueError:
-            return None
-        version = facts.get("format_version")
+            return {}
+        version = None if facts is None else facts.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             problem = f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}."
             raise VersionError(problem, "Resume with the version of congruence that began the job.")
         return facts
 
 
-def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
-    """Return the receipts of a segment, or None if they are malformed."""
+def _as_receipts(rows: object) -> list[Receipt]:
+    """Return the receipts of a segment, or none if they are malformed."""
     kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
-    rows = facts.get("receipts")
     for row in rows if isinstance(rows, list) else [None]:
         if not isinstance(row, dict) or {name: type(value) for name, value in row.items()} != kinds:
-            return None
+            return []
         if min(row["rows"], row["bad"]) < 0:
-            return None
-    return [Receipt(**row) for row in rows]  # type: ignore[union-attr]
+            return []
+    return [Receipt(**row) for row in rows]  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -215,22 +199,17 @@ class Output:
 
     @property
     def working(self) -> Location:
-        """Folder of the journal and, for a local output, of the fragments until the output is complete."""
+        """Folder of the journal, of rows that were left out, and of a local output until it is complete."""
         return self.place.with_suffix(".partial")
-
-    @property
-    def journal(self) -> Location:
-        return self.working.child("journal")
-
-    @property
-    def quarantine(self) -> Location:
-        """Folder of the rows that were left out, until they are collected in one file."""
-        return self.working.child("bad")
 
     @property
     def stage(self) -> Location:
         """Folder that fragments are written to."""
         return self.working.child("data") if self.place.local else self.place
+
+    def bad(self, fragment: str) -> Location:
+        """Return the file of a fragment's rows that were left out, until they are collected in one file."""
+        return self.working.child(f"bad/{fragment}.parquet")
 
     def prepare(self, source: Location, *, force: bool) -> None:
         """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced."""
@@ -241,7 +220,7 @@ class Output:
         if self.place.local and not self.place.exists():
             return
         if not self.is_finished():
-            if not self.place.local and (self.journal.child("plan.json").exists() or not self.place.exists()):
+            if not self.place.local and (self.working.child("journal/plan.json").exists() or not self.place.exists()):
                 return
             problem = f"Got files at {self.place.shown} that congruence did not write."
             raise OutputExistsError(problem, "Pass another output, or move them away.")
@@ -299,11 +278,15 @@ class Output:
         else:
             written = [receipt for receipt in receipts if receipt.rows]
             known = {receipt.path for receipt in written}
-            for path in sizes:  # remove the files of other plans, and of fragments without valid rows
-                if path.endswith(".parquet") and path not in known:
-                    self.stage.child(path).remove()
+            # Remove the files of other plans, and of fragments without valid rows.
+            self._remove(path for path in sizes if path.endswith(".parquet") and path not in known)
             files = [{"path": receipt.path, "rows": receipt.rows, "size": receipt.size} for receipt in written]
-            manifest = {"format": _DATASET, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}
+            manifest = {
+                "format": _DATASET,
+                "format_version": FORMAT_VERSION,
+                "rows": journal.total("rows"),
+                "files": files,
+            }
             self.stage.child(MANIFEST).write(json.dumps(manifest).encode())
         if self.place.local:
             self.stage.drop_temporary()
@@ -322,9 +305,11 @@ class Output:
         commit_lance(uri, schema, [FragmentMetadata.from_json(json.dumps(metadata)) for metadata in written], options)
         known = {f"data/{file['path']}" for metadata in written for file in metadata["files"]}
         if self.place.local:  # remove the files of attempts that were killed or repeated
-            for path in self.stage.files():
-                if path.startswith("data/") and path not in known:
-                    self.stage.child(path).remove()
+            self._remove(path for path in self.stage.files() if path.startswith("data/") and path not in known)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.stage.child(path).remove()
 
     def write_fragment(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
         """Write one fragment, replacing that of an earlier attempt; if ``batches`` raises an error, no file is left."""
@@ -384,8 +369,7 @@ class FragmentWork(ABC):
         bad: list[pa.RecordBatch] = []
         receipt = self.output.write_fragment(fragment.name, self.layout, self.batches(fragment, bad))
         if bad:
-            place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_file(place, bad[0].schema, iter(bad))
+            write_file(self.output.bad(fragment.name), bad[0].schema, iter(bad))
         return {**vars(receipt), "bad": sum(map(len, bad))}
 
     @abstractmethod
@@ -425,10 +409,10 @@ class Job:
         places = {"source": data.place.shown, "version": data.version, "output": out.place.shown}
         identity = {"job": self._kind, **places, "bad_rows": quarantine is not None, **identity}
         with out.locked():
-            journal = FragmentJournal(out.journal, identity, data.fragments).open(restart=self._force)
+            journal = FragmentJournal(out.working.child("journal"), identity, data.fragments).open(restart=self._force)
             journal.keep(out.sizes())
             if journal.resumed:
-                self._callback(journal.rows + journal.bad)
+                self._callback(journal.total("rows") + journal.total("bad"))
             pending = journal.pending()
             try:
                 for result in self._engine.run(work, pending) if pending else ():
@@ -437,26 +421,26 @@ class Job:
                         self._callback(receipt.rows + receipt.bad)
             finally:  # receipts are written even if the run fails
                 journal.flush()
-            if quarantine is not None and journal.bad:
-                files = [out.quarantine.child(f"{one.fragment}.parquet") for one in journal.receipts() if one.bad]
+            rows, bad = journal.total("rows"), journal.total("bad")
+            if quarantine is not None and bad:
+                files = [out.bad(one.fragment) for one in journal.receipts() if one.bad]
                 pieces = (piece for file in files for _, piece in ParquetTable(file.shown, opens=file.open).pieces())
                 write_file(quarantine, quarantine_schema(data.schema), pieces)
-                if not journal.rows and not may_be_empty:
-                    raise CorruptFileError(
-                        f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
-                        f"See the reasons in {quarantine.shown}, and pass other items or another encoder.",
-                    )
+                if not rows and not may_be_empty:
+                    problem = f"None of the {bad} items in {data.place.shown} can be encoded."
+                    fix = f"See the reasons in {quarantine.shown}, and pass other items or another encoder."
+                    raise CorruptFileError(problem, fix)
             out.publish(journal, work.layout.schema)
         return {
             "output": out.place.shown,
             "engine": self._engine.name,
-            "rows": journal.rows,
+            "rows": rows,
             "dim": work.layout.dim,
             "dtype": work.layout.dtype.name,
             "fragments": len(data.fragments),
             "resumed": journal.resumed,
-            "bad_rows": journal.bad,
-            "bad_rows_file": None if quarantine is None or not journal.bad else quarantine.shown,
+            "bad_rows": bad,
+            "bad_rows_file": None if quarantine is None or not bad else quarantine.shown,
             "normalized": normalized,
             "seconds": time.perf_counter() - self._started,
         }

@@ -19,8 +19,7 @@ import numpy as np
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.io._base import RawSource, Sink, Source, read_sidecar
-from congruence.io.arrays import NamedArrays
+from congruence.io._base import NamedArrays, RawSource, Sink, Source, read_sidecar
 from congruence.io.reading import (
     TEXT_BYTES,
     as_column,
@@ -38,7 +37,7 @@ from congruence.io.reading import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from congruence.io.columns import TableRows
+    from congruence.io.tables import TableRows
 
 #: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
 #: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 
 import numpy as np
@@ -48,8 +49,6 @@ class StreamedRows:
     file's size; for other formats the time is linear.
     """
 
-    _ahead: _Reading | None = None
-
     def __init__(self, source: Source, pool: int = POOL, dtype: DTypeLike | None = None):
         check_positive(pool, "pool", integer=True)
         self.dim = source.dim
@@ -59,7 +58,9 @@ class StreamedRows:
             raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32.", "Pass `dtype='float32'`.")
         self._lengths = np.full(-(-source.n // self._size), self._size)
         self._lengths[-1] = source.n - self._size * (len(self._lengths) - 1)
+        self._pool, self._stop = ThreadPoolExecutor(1, "congruence: rows"), threading.Event()
         self._held: tuple[int, np.ndarray] | None = None
+        self._ahead: tuple[int, Future[np.ndarray]] | None = None
         self._buffers: list[np.ndarray] = []
 
     def __len__(self) -> int:
@@ -75,7 +76,7 @@ class StreamedRows:
             ends = np.cumsum(self._lengths[order])
             place = int(np.searchsorted(ends, at, "right"))
             chunk = int(order[place])
-            rows = self._read(chunk)[: self._lengths[chunk]]
+            rows = self._read(chunk)
             following = _permutation((random_state, epoch + 1), len(order)) if place + 1 == len(order) else None
             self._read_ahead(int(order[place + 1] if following is None else following[0]))
             at -= int(ends[place]) - len(rows)
@@ -109,44 +110,35 @@ class StreamedRows:
         self._held, self._buffers = None, []
 
     def __del__(self) -> None:
-        if self._ahead is not None:
-            self._ahead.stop.set()
+        if hasattr(self, "_stop"):
+            self._stop.set()
 
     def _read(self, chunk: int) -> np.ndarray:
-        """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
+        """Return the rows of a chunk: from memory, or once they are read."""
         if self._held is None or self._held[0] != chunk:
             self._held = None
-            if self._ahead is not None and self._ahead.chunk == chunk:
-                reading = self._ahead
-                reading.join()
-            else:
-                reading = self._reading(chunk)
-                reading.run()
-            self._ahead = None
-            if reading.error is not None:
-                raise reading.error
-            self._held = chunk, reading.into
+            self._read_ahead(chunk)
+            assert self._ahead is not None
+            (_, reading), self._ahead = self._ahead, None
+            self._held = chunk, reading.result()
         return self._held[1]
 
     def _read_ahead(self, chunk: int) -> None:
         """Start to read a chunk in a thread, unless it is in memory or being read already."""
-        if chunk not in (self._held and self._held[0], self._ahead and self._ahead.chunk):
-            self._ahead = self._reading(chunk)
-            self._ahead.start()
-
-    def _reading(self, chunk: int) -> _Reading:
-        """Return the reading of a chunk, which is not started, and cancel another one."""
+        if chunk in (self._held and self._held[0], self._ahead and self._ahead[0]):
+            return
         self._cancel()
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
-        into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
-        return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
+        free = next(one for one in self._buffers if self._held is None or one is not self._held[1].base)
+        into = free[: self._lengths[chunk]]
+        self._ahead = chunk, self._pool.submit(_fill, into, self._source, chunk * self._size, self._stop)
 
     def _cancel(self) -> None:
         if self._ahead is not None:
-            self._ahead.stop.set()
-            self._ahead.join()
-            self._ahead = None
+            self._stop.set()
+            wait([self._ahead[1]])
+            self._ahead, self._stop = None, threading.Event()
 
 
 @lru_cache(maxsize=4)
@@ -154,26 +146,13 @@ def _permutation(seed: tuple[int, ...], n: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(n)
 
 
-class _Reading(threading.Thread):
-    """Thread that reads one chunk until ``stop`` is set; an exception is kept.
-
-    It holds no reference to its ``StreamedRows``, so that these can be deleted while it runs.
-    """
-
-    def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
-        super().__init__(name=f"congruence: rows {start} on")
-        self.chunk, self.into, self.stop = chunk, into, threading.Event()
-        self._source, self._start, self._count = source, start, count
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            for row, block in _scan(self._source, self._start, self._start + self._count, self.into.dtype):
-                if self.stop.is_set():
-                    return
-                self.into[row - self._start : row - self._start + len(block)] = block
-        except BaseException as error:
-            self.error = error
+def _fill(into: np.ndarray, source: Source, start: int, stop: threading.Event) -> np.ndarray:
+    """Read rows from ``start`` on into an array, unless told to stop; a function, so that its owner can be deleted."""
+    for row, block in _scan(source, start, start + len(into), into.dtype):
+        if stop.is_set():
+            break
+        into[row - start : row - start + len(block)] = block
+    return into
 
 
 def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tuple[int, np.ndarray]]:

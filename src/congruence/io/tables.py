@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -17,7 +18,6 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.io._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
-from congruence.io.columns import Columns, TableRows, is_list, is_vectors, list_array
 from congruence.io.ids import clean_ids, id_type_of, missing_ids
 from congruence.io.reading import missing_key, reading, stored_dtype
 
@@ -38,6 +38,52 @@ _COLUMN_ROWS = 65_536
 
 #: Consecutive batches, each with the number of its first row.
 Pieces: TypeAlias = Iterator[tuple[int, pa.RecordBatch]]
+
+#: Consecutive rows of a table with all their columns: an Arrow record batch, or the objects of a ``.jsonl``.
+TableRows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All columns of a table in order, its metadata, and the names of the columns with vectors and ids.
+
+    ``schema`` has the vectors as one list column, ``vector``; ``id`` is None if the ids come from elsewhere, or are not
+    read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are
+    the objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common
+    type.
+    """
+
+    schema: pa.Schema
+    vector: str
+    id: str | None = None
+    cells: tuple[str, ...] = ()
+    records: bool = False
+    mixed: tuple[str, ...] = ()
+
+    @property
+    def other_vectors(self) -> bool:
+        """Whether other columns hold lists of numbers, which may be vectors of another space."""
+        return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Return whether a column of this type can hold vectors, i.e. lists of numbers."""
+    return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
+
+def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return the rows of a matrix as a list column of type ``kind``."""
+    flat = pa.array(vectors.reshape(-1))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    large = pa.types.is_large_list(kind)
+    ends = np.arange(len(vectors) + 1, dtype=np.int64 if large else np.int32) * vectors.shape[1]
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(pa.array(ends), flat, type=kind)
 
 
 class TableLayout:
@@ -156,14 +202,16 @@ class Table(ABC):
         """Yield batches of the named columns (None for all), each with the number of its first row."""
 
 
-class Batches(Table):
-    """Batches that the caller supplies, described by their schema; it has no rows itself."""
+class MemoryTable(Table):
+    """Rows in memory; or none, for what the caller reads elsewhere."""
 
-    def __init__(self, schema: pa.Schema, name: str) -> None:
-        self.schema, self.name, self.n = schema, name, 1
+    def __init__(self, name: str | Path, rows: pa.RecordBatch) -> None:
+        self.name, self.schema, self.n, self._rows = str(name), rows.schema, len(rows), rows
 
     def pieces(self, names: list[str] | None = None, after: int = 0, batch: int = BATCH) -> Pieces:
-        yield from ()
+        for start in range(after, self.n, batch):
+            piece = self._rows.slice(start, batch)
+            yield start, piece if names is None else piece.select(names)
 
 
 class TableSource(Source):
@@ -199,7 +247,7 @@ class TableSource(Source):
             raise missing_key(key, path, lists, "column")
         self.n, self._file, self._key, self.path = self.table.n, str(path), key, f"{path}:{key}"
         self.files = (Path(path),)
-        if self.n == 0:
+        if self.n == 0 and dim is None:
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
         kind, value = schema.field(key).type, schema.field(key).type.value_type
         if not is_vectors(kind):
@@ -375,7 +423,7 @@ class TableSink(Sink):
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
-            id_type=self.id_type,
+            id_type=self.id_type or pa.string(),
             space=self.space,
             column_out=self.column_out,
             path=self.path,

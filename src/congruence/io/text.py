@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,18 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.io._base import Source, read_sidecar
-from congruence.io.arrays import ArraySource
-from congruence.io.columns import Columns, TableRows, is_list, list_array
 from congruence.io.ids import arrow_ids
 from congruence.io.reading import missing_key, reading
-from congruence.io.tables import TableSink
+from congruence.io.tables import Columns, MemoryTable, TableRows, TableSink, TableSource, is_list, list_array
 
 if TYPE_CHECKING:
     from congruence.io._base import Block
@@ -76,36 +72,6 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(record, dict):
                 raise CorruptFileError(f"Line {number} of {path} is not a JSON object{why}.", "Correct this line.")
             yield number, record
-
-
-def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one column of a ``.csv`` as an object array of str."""
-    header, lines = _read_csv(path)
-    if key not in header:
-        raise missing_key(key, path, dict.fromkeys(header, ""), "column")
-    place = header.index(key)
-    return np.array([cells[place] for _, cells in lines], dtype=object)
-
-
-def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing."""
-    values: list[object] = []
-    for number, record in _read_jsonl(path):
-        if key not in record and not values:
-            raise missing_key(key, f"line {number} of {path}", dict.fromkeys(record, ""), "field")
-        values.append(record.get(str(key)))
-    return np.fromiter(values, object, len(values))
-
-
-def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read the lines of a text file as an object array of str."""
-    if key is not None:
-        problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
-        raise ParameterError(problem, "Pass the path alone.")
-    with reading(path, UnicodeDecodeError):
-        text = Path(path).read_text(encoding="utf-8-sig")
-    # Not splitlines(), which would also break at form feeds and Unicode's separators.
-    return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
 
 
 # ------------------------------------------------------------------ writers
@@ -257,35 +223,13 @@ def _is_plain(kind: pa.DataType) -> bool:
 # ------------------------------------------------------------------ readers
 
 
-class _TextSource(ArraySource):
-    """Rows held in memory."""
-
-    names_ids, streams = True, False
-
-    def _keep(self, path: str | Path, key: str | None, vectors: ArrayLike, ids: pa.Array | None) -> None:
-        self.path, self.files = f"{path}:{key}" if key else str(path), (Path(path),)
-        matrix = np.ascontiguousarray(vectors, dtype=np.float64)
-        if not matrix.size:
-            raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
-        super().__init__(matrix, self.path, ids, read_sidecar(Path(path)))
-
-    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
-        for ids, block, _ in super()._scan(after, batch, table=table):
-            yield ids, block, self._rows(after, block) if table else None
-            after += len(block)
-
-    @abstractmethod
-    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
-        """Return the rows of a table from ``start`` on, whose vectors are these."""
-
-
-class CsvSource(_TextSource):
+class CsvSource(TableSource):
     """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
 
     ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column.
     """
 
-    key, sink, read_column = "prefix", CsvSink, staticmethod(read_csv_column)
+    key, sink, streams, shapes = "prefix", CsvSink, False, None  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         header, lines = _read_csv(path)
@@ -305,30 +249,28 @@ class CsvSource(_TextSource):
                     f"Got {short(line[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
                     "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
-        columns = list(zip(*(line for _, line in lines), strict=True)) or [()] * len(header)
-        if id_name is not None and (ids is None or isinstance(ids, str)):
-            own = arrow_ids(to_ids(list(columns[header.index(id_name)]), f"ids of {path}"))
-        else:
-            own, id_name = ids if isinstance(ids, pa.Array) else None, None
-        self._keep(path, key, np.array([[float(text) for text in columns[j]] for j in wanted]).T, own)
-        # The columns of the vectors become one, in the place of the first of them.
-        texts = {j: pa.array(columns[j], pa.string()) for j in range(len(header)) if j not in wanted[1:]}
+        vectors = np.array([[float(line[j]) for j in wanted] for _, line in lines])
+        others = {j: name for j, name in enumerate(header) if j not in wanted}
         name = (key or "").rstrip("_-. ") or "vector"
-        while name in (header[j] for j in texts if j != wanted[0]):
+        while name in others.values():
             name += "_"
-        kind = pa.list_(pa.float64(), self.dim)
-        fields = [pa.field(name, kind) if j == wanted[0] else pa.field(header[j], pa.string()) for j in texts]
-        self._texts, self._vector = list(texts.values()), list(texts).index(wanted[0])
-        self._columns = Columns(pa.schema(fields), name, id_name, cells)
+        # The columns of the vectors become one, in the place of the first of them.
+        texts = {j: pa.array([line[j] for _, line in lines], pa.string()) for j in others}
+        columns = dict(sorted({**texts, wanted[0]: _as_lists(vectors, path)}.items()))
+        rows = pa.record_batch([*columns.values()], [others.get(j, name) for j in columns])
+        own = id_name if ids is None else ids
+        super().__init__(path, name, False if own is None else own, table=MemoryTable(path, rows))
+        self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
+        self._columns = replace(self._columns, cells=cells)
 
-    @property
-    def columns(self) -> list[Columns]:
-        return [self._columns]
-
-    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
-        arrays = [texts.slice(start, len(vectors)) for texts in self._texts]
-        arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
-        return pa.record_batch(arrays, schema=self._columns.schema)
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        """Read one column as an object array of str."""
+        header, lines = _read_csv(path)
+        if key not in header:
+            raise missing_key(key, path, dict.fromkeys(header, ""), "column")
+        place = header.index(key)
+        return np.array([cells[place] for _, cells in lines], dtype=object)
 
 
 def _check_header(cells: Sequence[str], path: str | Path) -> None:
@@ -342,32 +284,38 @@ def _check_header(cells: Sequence[str], path: str | Path) -> None:
         raise ParameterError(problem, "Add a header line; otherwise the first vector would be lost.")
 
 
-class JsonlSource(_TextSource):
+def _as_lists(vectors: np.ndarray, path: str | Path) -> pa.Array:
+    if not vectors.size:
+        raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
+    return list_array(vectors, pa.list_(pa.float64(), vectors.shape[1]))
+
+
+class JsonlSource(TableSource):
     """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
 
-    key, sink, read_column = "field", JsonlSink, staticmethod(read_jsonl_column)
+    key, sink, streams, shapes = "field", JsonlSink, False, None  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         lines = list(_read_jsonl(path))
         self._records = [record for _, record in lines]
         first = self._records[0] if lines else {}
-        self._key = key or next((name for name in _VECTOR_NAMES if name in first), "")
+        field = key or next((name for name in _VECTOR_NAMES if name in first), "")
         id_name = ids if isinstance(ids, str) else None
         if ids is None:
             id_name = next((name for name in _ID_NAMES if name in first), None)
-        if lines and not self._key:
+        if lines and not field:
             raise missing_key(None, path, dict.fromkeys(first, ""), "field")
         if id_name is not None and lines and id_name not in first:
             raise ParameterError(f"Got no {id_name!r} in line {lines[0][0]} of {path}.", "Add it to this line.")
         rows: list[list[float]] = []
         for number, record in lines:
             place = f"line {number} of {path}"
-            if self._key not in record:
-                raise missing_key(self._key, place, dict.fromkeys(record, ""), "field")
-            vector = record[self._key]
+            if field not in record:
+                raise missing_key(field, place, dict.fromkeys(record, ""), "field")
+            vector = record[field]
             # Types are compared exactly, since bool is a subclass of int.
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
-                raise DtypeError(f"Got no list of numbers as {self._key!r} in {place}.", "Correct this line.")
+                raise DtypeError(f"Got no list of numbers as {field!r} in {place}.", "Correct this line.")
             if rows and len(vector) != len(rows[0]):
                 problem = f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first."
                 raise ShapeError(problem, "Correct this line.")
@@ -376,11 +324,22 @@ class JsonlSource(_TextSource):
             except OverflowError:
                 problem = f"Got a number beyond the range of float64 in {place}."
                 raise DtypeError(problem, "Correct this line.") from None
-        own = ids if isinstance(ids, pa.Array) else None
+        columns = {field: _as_lists(np.array(rows), path)}
         if id_name is not None:
-            own = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
-        self._keep(path, key, rows, own)
-        self._id_name = id_name
+            columns[id_name] = arrow_ids(to_ids([record.get(id_name) for record in self._records], f"ids of {path}"))
+        own = id_name or (ids if isinstance(ids, pa.Array) else False)
+        super().__init__(path, field, own, table=MemoryTable(path, pa.record_batch(columns)))
+        self.path, self.space = f"{path}:{key}" if key else str(path), read_sidecar(Path(path))
+
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        """Read one field as an object array of Python values; None where it is null or missing."""
+        values: list[object] = []
+        for number, record in _read_jsonl(path):
+            if key not in record and not values:
+                raise missing_key(key, f"line {number} of {path}", dict.fromkeys(record, ""), "field")
+            values.append(record.get(str(key)))
+        return np.fromiter(values, object, len(values))
 
     @cached_property
     def columns(self) -> list[Columns]:
@@ -388,19 +347,31 @@ class JsonlSource(_TextSource):
         mixed = []
         for name in dict.fromkeys(name for record in self._records for name in record):
             try:
-                vector = name == self._key
-                values = [] if vector else [record.get(name) for record in self._records]
-                kinds[name] = pa.list_(pa.float64(), self.dim) if vector else pa.array(values).type
+                values = [] if name == self._key else [record.get(name) for record in self._records]
+                kinds[name] = pa.list_(pa.float64(), self.dim) if name == self._key else pa.array(values).type
             except (pa.ArrowException, OverflowError):
                 kinds[name] = pa.binary()
                 mixed.append(name)
-        return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
+        return [Columns(pa.schema(kinds.items()), self._key, self._id_column, records=True, mixed=tuple(mixed))]
 
-    def _rows(self, start: int, vectors: np.ndarray) -> TableRows:
-        return self._records[start : start + len(vectors)]
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Block]:
+        for ids, block, _ in super()._scan(after, batch, table=False):
+            yield ids, block, self._records[after : after + len(block)]
+            after += len(block)
 
 
 class TxtSource(Source):
     """A ``.txt`` file, which holds labels alone, one per line."""
 
-    has_vectors, read_column = False, staticmethod(read_txt_column)
+    has_vectors = False
+
+    @classmethod
+    def read_column(cls, path: str | Path, key: str | None) -> np.ndarray:
+        """Read the lines as an object array of str."""
+        if key is not None:
+            problem = f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line."
+            raise ParameterError(problem, "Pass the path alone.")
+        with reading(path, UnicodeDecodeError):
+            text = Path(path).read_text(encoding="utf-8-sig")
+        # Not splitlines(), which would also break at form feeds and Unicode's separators.
+        return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
