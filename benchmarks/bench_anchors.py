@@ -26,7 +26,7 @@ from congruence import OrthogonalMap, fit
 from congruence.datasets import load_sample
 from congruence.metrics import class_retrieval, zero_shot_accuracy
 from congruence.upgrade.anchors import METHODS, choose_anchors
-from congruence_papers.canonical.samples import open_sample
+from congruence_papers.canonical.data import open_sample
 from machine_output import add_json, write_json
 
 #: Numbers of anchors taken from every order, and those whose scores are kept.

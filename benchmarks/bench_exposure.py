@@ -20,7 +20,7 @@ import numpy as np
 from congruence import Embeddings
 from congruence.evaluation import measure_exposure
 from congruence.metrics import ensemble_prompts
-from congruence_papers.canonical.samples import open_sample
+from congruence_papers.canonical.data import open_sample
 from machine_output import add_json, write_json
 
 PAIRS = (10, 100)

@@ -23,7 +23,7 @@ import numpy as np
 from congruence import OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.metrics import class_retrieval, ensemble_prompts, zero_shot_accuracy
-from congruence_papers.canonical.samples import open_sample
+from congruence_papers.canonical.data import open_sample
 from machine_output import add_json, write_json
 
 ROWS = (1, 3, 10, 30, 100, 300)

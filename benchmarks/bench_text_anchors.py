@@ -23,7 +23,7 @@ from congruence.datasets import load_sample
 from congruence.encoders import load_encoder
 from congruence.metrics import class_retrieval, zero_shot_accuracy
 from congruence.upgrade.anchors import choose_anchors
-from congruence_papers.canonical.samples import open_sample
+from congruence_papers.canonical.data import open_sample
 from machine_output import add_json, write_json
 
 SIZES = (50, 100, 200)

@@ -32,7 +32,7 @@ from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval, ensemble_prompts, zero_shot_accuracy
-from congruence_papers.canonical.samples import open_sample
+from congruence_papers.canonical.data import open_sample
 from machine_output import add_json, write_json
 from peers import encode, run_peers
 

@@ -117,7 +117,7 @@ def worlds(folder: Path) -> list[World]:
 
 def caltech_heads(folder: Path) -> list[World]:
     """Two dual encoders made of heads on frozen features; the first 100 texts are the classes', the others prompts."""
-    from congruence_papers.canonical.samples import open_sample
+    from congruence_papers.canonical.data import open_sample
 
     heads = open_sample("caltech101", folder / "caltech101_unimodal.npz")
     sides = []

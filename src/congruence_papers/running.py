@@ -130,7 +130,7 @@ def run(
         opened = list(collections)
     elif models in paper.sample_data:
         _check_sample(experiment, models, data)
-        opened = [paper.open_sample(models, experiment.variant, file=file, cache=cache, log=log)]
+        opened = [paper.open_sample(models, file, experiment.variant, cache=cache, log=log)]
     else:
         source = {"data": data, "file": file, "root": root, "cache": cache, "log": log, **options}
         opened = list(paper.open_models(experiment, models, **source))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from congruence_papers import EXPERIMENTS, run
-from congruence_papers.canonical import contrastive_heads, maps, open_sample, samples
-from congruence_papers.canonical.samples import Heads
+from congruence_papers.canonical import contrastive_heads, maps, open_sample
+from congruence_papers.canonical.data import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ def heads_once(images: np.ndarray, texts: np.ndarray, dim: int, **options: objec
 def cheap():
     """Fit heads once, and stop perceptrons sooner: none here is better again after five epochs that are not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples, "contrastive_heads", heads_once)
+        patch.setattr("congruence_papers.canonical.data.contrastive_heads", heads_once)
         patch.setitem(maps.BASELINES, "mlp", ("mlp", {"patience": 5}))
         yield
     _heads.clear()

@@ -8,7 +8,7 @@ import pytest
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 from congruence_papers import Experiment, panels, run
 from congruence_papers.jam import fit_method, open_sample
-from congruence_papers.jam.figures import pareto_front, reconstruction_errors
+from congruence_papers.jam.experiments import pareto_front, reconstruction_errors
 from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer
 
 pytestmark = pytest.mark.long
