@@ -27,8 +27,7 @@ def parts_of_a_step(jam, X, Y, N, steps):
     """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step,
     which clips by that norm.
     """
-    from congruence.train.captions import read_captions
-    from congruence.train.jam import AutoencoderObjective
+    from congruence.train.jam import AutoencoderObjective, read_captions
     from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 
@@ -87,7 +86,7 @@ def main() -> None:
     import torch
 
     from congruence.train import JAM, split_by_group
-    from congruence.train.autoencoder import autoencoder, count
+    from congruence.train.jam import autoencoder, count
 
     X, Y, N = made(given.items, given.widths)
     train = split_by_group(np.arange(given.items))[0]

@@ -23,8 +23,8 @@ import numpy as np
 from congruence.errors import CongruenceWarning
 from congruence.maps.refinement import leading_directions
 from congruence.train import make_method
-from congruence.train._reading import fold_numbers
 from congruence.train.retrieval import left_out_ranks, mean_recall
+from congruence.train.rows import fold_numbers
 from congruence.train.self_trained import unit
 from machine_output import add_json, write_json
 

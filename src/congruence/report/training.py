@@ -30,7 +30,7 @@ from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_vali
 from congruence.report.rendering import fill, svg
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
-from congruence.train.captions import Captions, read_captions
+from congruence.train.jam import Captions, read_captions
 from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
 
 if TYPE_CHECKING:

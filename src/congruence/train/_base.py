@@ -21,11 +21,20 @@ from congruence.errors import CongruenceWarning, InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.splits import duplicate_groups
-from congruence.train._reading import TrainingData, Unpaired, Validation, fold_numbers, read_data, space_of
 from congruence.train.loop import Callback, Schedule, autocast, run
 from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import left_out_ranks, mean_recall
-from congruence.train.rows import ArrayRows, Rows, sample
+from congruence.train.rows import (
+    ArrayRows,
+    Rows,
+    TrainingData,
+    Unpaired,
+    Validation,
+    fold_numbers,
+    read_data,
+    sample,
+    space_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -251,21 +260,14 @@ def train_heads(
     schedule: Schedule,
     data: Mapping[str, object],
     spaces: tuple[Space, Space],
-    *,
-    checkpoint: str | Path | None,
-    resume: bool,
-    verbose: bool,
-    stop: int | None = None,
-    callback: Callback | None = None,
+    **options: Any,
 ) -> History:
-    """Train, and store the objective's layers and facts, which makes a trainer a fitted map.
-
-    ``data`` identifies the rows of this run, to tell it from others.
+    """Train with the options of ``run``, and store the objective's layers and facts, which makes a trainer a fitted
+    map; ``data`` identifies the rows of this run, to tell it from others.
     """
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
-    options = {"resume": resume, "verbose": verbose, "stop": stop, "callback": callback}
-    history = run(objective, schedule, checkpoint=checkpoint, identity=identity, **options)  # type: ignore[arg-type]
+    history = run(objective, schedule, identity=identity, **options)
     layers, facts = objective.result(history)
     steps = {"steps": history.steps, "best_step": history.best_step, "history": history.to_dict()}
     trainer.set_layers(layers, trainer.method, {**facts, **steps, "training": parameters})

@@ -21,7 +21,7 @@ from congruence.encoders import load_encoder
 from congruence.errors import FileError, IdError, InputError, MissingExtraError, ParameterError, ShapeError
 from congruence.io import matrices, read_embeddings
 from congruence.train import split_by_group
-from congruence.train.captions import Captions
+from congruence.train.jam import Captions
 from congruence_papers.core import Data, check_choice, check_embedded, check_number
 from congruence_papers.features import (
     IMAGE_ENCODERS,

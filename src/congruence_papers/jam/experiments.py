@@ -18,7 +18,7 @@ from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, NotFiniteError, ShapeError, TooFewAnchorsError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
-from congruence.train.autoencoder import autoencoder, count
+from congruence.train.jam import autoencoder, count
 from congruence_papers.core import Claim, Experiment, ExperimentJob, Paper, Study, beats, experiment_maker, lowest, mean
 from congruence_papers.jam.data import LAYERS, SAMPLE_DATA, TASKS, JAMData, JAMParts, open_features, open_sample
 from congruence_papers.jam.methods import (

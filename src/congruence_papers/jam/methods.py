@@ -13,7 +13,7 @@ from congruence.errors import InputError, MissingExtraError
 from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
-from congruence.train.captions import Captions
+from congruence.train.jam import Captions
 from congruence_papers.core import check_choice
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
