@@ -7,11 +7,12 @@ Vectors are random with a shared latent part; times do not depend on their conte
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
 import numpy as np
+
+from common import arguments
 
 
 def made(n, widths, seed=0):
@@ -72,7 +73,7 @@ def product_rates(rows, repeat=200):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--widths", type=int, nargs=2, default=[768, 2304])
     parser.add_argument("--hidden", type=int, nargs="+", default=[512, 512, 512])

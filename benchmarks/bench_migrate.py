@@ -46,9 +46,8 @@ from typing import Any
 
 import numpy as np
 
-from machine_output import add_json, write_json
+from common import arguments, current_mb, peak_mb, write_json
 from migrate_copies import KINDS, Product, rows
-from process_memory import current_mb, peak_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -275,7 +274,7 @@ def _nothing() -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=512)
@@ -286,7 +285,6 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(child(options)))
