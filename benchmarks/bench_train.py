@@ -91,7 +91,7 @@ def trainer(options):
 
     return SOTAlign(
         n_components=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs,
-        max_steps=options.steps,
+        max_steps=options.steps, teacher="cca", init="random", folds=None, patience=None,  # as the plain loop has them
         epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE,
         weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence.datasets import SugarCrepe
-from congruence.errors import InputError, NotFiniteError, ShapeError, TooFewAnchorsError
+from congruence.errors import InputError, TooFewAnchorsError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
 from congruence.train.jam import autoencoder, count
@@ -29,7 +28,6 @@ from congruence_papers.jam.methods import (
     control_data,
     dual_as_encoders,
     fit_method,
-    measure_transfer,
 )
 
 #: Parameters of training and numbers of items that are replaced in a quick run.
@@ -177,6 +175,7 @@ class ItemPairs:
     """Per-item outcomes of the losses of one experiment, and paired tests of two losses on the same items."""
 
     def __init__(self) -> None:
+        #: The outcomes and the images of each draw, by (data, pair) and loss.
         self._right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = defaultdict(lambda: defaultdict(dict))
         self._images: dict[tuple[str, str], dict[int, np.ndarray]] = defaultdict(dict)
 
@@ -235,17 +234,12 @@ def record_item_tests(job: Job, pairs: ItemPairs, every: bool = False) -> None:
             )
 
 
-def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
+def pareto_front(cost: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """Return a mask, shape (n,), of the Pareto front: points for which no other point is at least as good in both
     measures and better in one. A smaller ``cost`` and a larger ``gain`` are better.
     """
-    costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
-    if len(costs) != len(gains):
-        raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
-    if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
-        raise NotFiniteError("Got NaN or infinity among the points.", "Leave out points that failed.")
-    no_worse = (costs[:, None] >= costs) & (gains[:, None] <= gains)  # of point j, compared with point i
-    better = (costs[:, None] > costs) | (gains[:, None] < gains)
+    no_worse = (cost[:, None] >= cost) & (gain[:, None] <= gain)  # of point j, compared with point i
+    better = (cost[:, None] > cost) | (gain[:, None] < gain)
     return np.asarray(~(no_worse & better).any(axis=1))
 
 
@@ -330,16 +324,19 @@ def controls(job: Job) -> None:
 
 
 def transfer(job: Job) -> None:
-    """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
+    """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method.
+
+    The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
+    """
     for data in job.data:
-        options = {"training": training(job, data), "most": limits(job, data)}
         for seed, encoders in itertools.product(job.seeds, data.encoders):
-            for method in job["methods"]:
-                for recall in measure_transfer(data, method, seed, encoders=encoders, **options):
-                    line = Cell(job, data, recall.task, seed, encoders).line(
-                        series=BASELINES[method], part=f"fitted on {recall.fitted_on}"
-                    )
-                    job.add_listed(line, {"binary_recall": recall.binary, "five_way_recall": recall.choice})
+            by_task = data.split_tasks(seed, encoders=encoders, most=limits(job, data))
+            for method, (fitted_on, own) in itertools.product(job["methods"], by_task.items()):
+                fitted = fit_method(method, own, training(job, data), seed)
+                for task in data.tasks:
+                    scores = fitted.measure(by_task[task].items, by_task[task].test, seed)[task]
+                    line = Cell(job, data, task, seed, encoders).line(series=BASELINES[method])
+                    job.add_listed({**line, "part": f"fitted on {fitted_on}"}, scores)
             job.tick()
 
 
