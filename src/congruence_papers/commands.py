@@ -129,17 +129,13 @@ def _value(text: str) -> Any:
 
 
 def _list(as_json: bool) -> None:
-    from congruence_papers.running import NOT_RUN, PAPERS, count_experiments, listing
+    from congruence_papers.running import NOT_RUN, listing
 
     rows = listing()
     if as_json:
         print_json(rows)
         return
     print(NOT_RUN)
-    for paper, by_kind in count_experiments(rows).items():
-        counts = zip(("figures", "tables"), by_kind.values(), strict=True)
-        parts = [f"{count} {kind} are {distinct} experiments" for kind, (count, distinct) in counts if count]
-        print(f"On stand-in data, {' and '.join(parts)} ({PAPERS[paper].title}).")
     print()
     for row in rows:
         same = row["same_experiment_here"] or [row["name"]]

@@ -238,13 +238,3 @@ def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict
     named = {"name": name, "paper": paper.name, "title": title, "section": section, "kind": kind, "parameters": {}}
     lists = {key: list[str]() for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")}
     return {**named, **lists, "published_weights_run": False}
-
-
-def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by paper the number of figures and tables that run on sample data, and of distinct experiments."""
-    out: dict[str, dict[str, tuple[int, int]]] = {}
-    for paper, kind in ((paper, kind) for paper in PAPERS for kind in ("fig", "table")):
-        run_here = [row for row in rows if row["paper"] == paper and row["runs_here"]]
-        own = [row for row in run_here if _sort_key(row["name"])[1] == kind]
-        out.setdefault(paper, {})[kind] = len(own), len({row["same_experiment_here"][0] for row in own})
-    return out

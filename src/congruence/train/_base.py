@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from congruence.train._layers import Head
+
 #: Maximum number of unpaired rows that the mean of a side is computed from.
 MEAN_ROWS = 100_000
 
@@ -308,19 +310,13 @@ class HeadsObjective:
     def __init__(self, trainer: HeadTrainer, data: TrainingData, schedule: Schedule):
         import torch
 
-        from congruence.train import _layers
-
         self.trainer, self.data, self.schedule = trainer, data, schedule
         self.device = torch.device(choose_device(torch, schedule.device))
         rng = np.random.default_rng([schedule.random_state, 1])
         self.module = torch.nn.Module()
         sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
         for side, paired, unpaired in sides:
-            widths = [paired.shape[1], trainer.n_components]
-            if trainer.head == "mlp":
-                widths.insert(1, trainer.hidden or 4 * paired.shape[1])
-            layers = first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)
-            setattr(self.module, side, _layers.Head(layers))
+            setattr(self.module, side, new_head(trainer, paired, unpaired, trainer.n_components, rng))
         if trainer.pair_loss == "siglip":
             self.module.log_scale = torch.nn.Parameter(torch.tensor(float(np.log(trainer.logit_scale))))
             self.module.bias = torch.nn.Parameter(torch.tensor(float(trainer.logit_bias)))
@@ -419,6 +415,18 @@ class HeadsObjective:
                 'Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`, or leave them out.'
             )
         return infonce_loss(X, Y, 1 / scale)
+
+
+def new_head(
+    trainer: HeadTrainer, paired: np.ndarray, unpaired: Rows | None, width: int, rng: np.random.Generator
+) -> Head:
+    """Return a head with initial weights, from rows of one side to a space of this width."""
+    from congruence.train import _layers
+
+    widths = [paired.shape[1], width]
+    if trainer.head == "mlp":
+        widths.insert(1, trainer.hidden or 4 * paired.shape[1])
+    return _layers.Head(first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng))
 
 
 def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:

@@ -147,25 +147,6 @@ def check_layers(job: Job) -> None:
             raise InputError(f"{data.name} lacks early, mid or late of an encoder.", "Embed with --layer all.")
 
 
-def record_order(job: Job) -> None:
-    """Record for each data, pair, task and metric whether the means follow the paper's order of the losses."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in job.rows():
-        task = str(row["pair"]).partition(":")[0]
-        if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
-            found.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
-    lines: list[dict[str, Any]] = []
-    for (data, pair, metric), means in found.items():
-        if set(means) == set(PAPER_ORDER):
-            order = sorted(means, key=lambda name: -means[name])
-            holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
-            lines.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
-    if lines:
-        job.extra["order"] = lines
-        held = sum(line["as_paper"] for line in lines)
-        job.add_note(f"{' > '.join(PAPER_ORDER)} for {held} of {len(lines)} tasks and measures, by the means.")
-
-
 LEVEL = 0.95
 PERMUTATIONS = 9999
 DRAWS = 2000
@@ -257,7 +238,6 @@ def losses(job: Job) -> None:
                 tested.add((data.name, cell.pair), series, seed, parts.items, outcomes)
                 job.tick()
         _add_dual_encoders(job, data, task, seed)
-    record_order(job)
     record_item_tests(job, tested)
 
 
