@@ -40,7 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +249,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ways = [way for way in ways if way != "copy in the server"]
     ways += [f"peer {name}" for name in options.peer]
     rounds: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as name, postgres() if options.kind == "pgvector" else _nothing() as server:
+    with tempfile.TemporaryDirectory() as name, postgres() if options.kind == "pgvector" else nullcontext() as server:
         folder = Path(name)
         mapping.save(folder / "map")
         np.save(folder / "matrix.npy", mapping.rotation_.astype(np.float32))
@@ -266,11 +266,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             rounds.append({way: found[way] for way in sorted(found)})
     beside = next((way for way in ("copy", "whole") if way in rounds[0]), ways[0])
     return {"rounds": rounds, "ratios": ratios(rounds, beside)}
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
 
 
 def main() -> None:

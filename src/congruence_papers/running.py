@@ -57,13 +57,10 @@ class Outcome:
 
 def find(experiment: str | Experiment) -> tuple[Paper, Experiment]:
     """Return an experiment by name, or one made in Python, with its paper."""
-    one = (
-        experiment
-        if isinstance(experiment, Experiment)
-        else EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
-    )
-    check_choice(one.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
-    return next(paper for paper in PAPERS.values() if one.kind in paper.kinds), one
+    if not isinstance(experiment, Experiment):
+        experiment = EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
+    kind = check_choice(experiment.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
+    return next(paper for paper in PAPERS.values() if kind in paper.kinds), experiment
 
 
 def run(
@@ -137,9 +134,7 @@ def run(
     if not opened:
         raise InputError("Got no data to run on.", "Pass `models=…`, or `collections=…`.")
     if not all(isinstance(each, paper.data_type) for each in opened):
-        raise InputError(
-            f"{experiment.name} needs collections of {paper.data_type.__name__}.", "Pass these as `collections=…`."
-        )
+        raise InputError(f"{experiment.name} needs collections of {paper.data_type.__name__}.", "Pass these.")
     if "evaluation_templates" in experiment.parameters:
         measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
         opened = [replace(each, **measured) for each in opened]

@@ -64,7 +64,5 @@ def make_method(name: str, **parameters: object) -> HeadsMap:
     cls = METHODS[check_choice(name, METHODS, "method")]
     known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):
-        raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use names from this list."
-        )
+        raise ParameterError(f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use these.")
     return cls(**parameters)

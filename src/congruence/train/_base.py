@@ -59,9 +59,7 @@ def retrieval_score(
     ``X`` (n, d_source), ``y`` (m, d_target): rows with equal labels match, without labels those at equal positions.
     """
     if y is None:
-        raise InputError(
-            "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
-        )
+        raise InputError("Got rows of the source alone, and none to search among.", "Pass `y=…`.")
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
     banks = self.banks_ if self.facts_.get("hubness") == "csls" else None
     return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
@@ -411,9 +409,7 @@ class HeadsObjective:
             rows = Y if negatives is None else torch.cat([Y, negatives])
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
-            raise ParameterError(
-                'Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`, or leave them out.'
-            )
+            raise ParameterError('Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`.')
         return infonce_loss(X, Y, 1 / scale)
 
 

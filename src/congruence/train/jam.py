@@ -115,9 +115,7 @@ def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.nda
     """Return the groups that are held out if a share of them is kept."""
     count = len(names) - round(share_kept * len(names))
     if not 0 < count <= len(names) - 2:
-        raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - count} and {count}.", "Pass more groups."
-        )
+        raise TooFewAnchorsError(f"Got {len(names)} groups; {count} would be held out.", "Pass more groups.")
     return names[Split.choose(names, count, random_state).held_out(names)]
 
 
@@ -157,9 +155,7 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
     """Return the validation rows."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
-        raise ParameterError(
-            "Got a validation that is not a tuple of two to four.", "Pass `validation=(X, Y, negatives, groups)`."
-        )
+        raise ParameterError("Got a validation of another form.", "Pass `validation=(X, Y, negatives, groups)`.")
     heldout = read_captions(*validation)
     check_width(heldout.source.shape[1], data.source.shape[1], "the images to train on")
     check_width(heldout.target.shape[1], data.target.shape[1], "the captions to train on")

@@ -302,9 +302,7 @@ def read_validation(
     if validation is None:
         return None
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
-        raise ParameterError(
-            "Got a validation that is not a tuple of two or four.", "Pass `validation=(X, Y)`, or with labels of both."
-        )
+        raise ParameterError("Got a validation of another form.", "Pass `validation=(X, Y)`, or with labels of both.")
     if len(validation) == 2:
         A, B, _ = read_pairs(validation[0], validation[1])
         x_labels = y_labels = np.arange(len(A))

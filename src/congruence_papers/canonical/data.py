@@ -70,14 +70,10 @@ def edit_captions(
     labels = [label_of.get(i, number.get(normalize_name(i))) for i, _ in captions]
     if None in labels:
         i, caption = captions[labels.index(None)]
-        raise InputError(
-            f"The caption {caption!r} is of {i!r}, no image or class.", "Use an image's id or a class's name."
-        )
+        raise InputError(f"The caption {caption!r} is of {i!r}, no image or class.", "Use an image's id or a class.")
     for name in (*edits, *edits.values()):
         if normalize_name(name) not in number:
-            raise InputError(
-                f"{name!r} is no class ({', '.join(list(classes)[:5])}, …).", "Pass `edits=…` with names of classes."
-            )
+            raise InputError(f"{name!r} is no class ({', '.join(list(classes)[:5])}, …).", "Pass other `edits=…`.")
     texts = tuple(caption for _, caption in captions)
     versions = [
         (k, new, number[normalize_name(after)])

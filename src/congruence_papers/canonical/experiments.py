@@ -339,9 +339,7 @@ def composition(job: Job) -> None:
     """Compare the composed map A → B → C with the direct map A → C, for every chain of the data."""
     for collection in job.data:
         if len(collection.models) < 3:
-            raise InputError(
-                f"A composition needs three models, not {len(collection.models)}.", "Pass `models='a/b/c'`."
-            )
+            raise InputError(f"Compositions need three models, not {len(collection.models)}.", "Pass `models='a/b/c'`.")
         for a, b, c in collection.chains:
             case = Case.of(job, collection, (a, c))
             what, ends = case.what((a, b, c)), case.view()

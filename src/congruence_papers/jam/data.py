@@ -103,9 +103,7 @@ class JAMData(Data):
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not {*layers} <= {*LAYERS}:
-                    raise ParameterError(
-                        f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early and mid."
-                    )
+                    raise ParameterError(f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early, mid.")
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
         for encoder, sides in self.dual.items():
@@ -272,26 +270,19 @@ def _read(path: Path, depths: Sequence[str]) -> dict[str, Embeddings]:
     layers = {name: spec for name, spec in layers.items() if name.startswith("layer_")}
     if not layers:
         if {*depths} != {"late"}:
-            raise ParameterError(
-                f"Got one layer at {path}; expected early, mid and late.", "Run congruence embed with --layer all."
-            )
+            raise ParameterError(f"Got one layer at {path}; expected early, mid and late.", "Embed with --layer all.")
         return {"late": read_embeddings(path)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
     if missing:
-        raise FileError(
-            f"Got {len(layers)} layers at {path} without {', '.join(missing)}.",
-            "Run congruence embed --layer all again.",
-        )
+        raise FileError(f"Got {len(layers)} layers at {path} without {', '.join(missing)}.", "Embed with --layer all.")
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
 
 
 def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Sequence[str]) -> dict[str, np.ndarray]:
     path = find_embeddings(folder / name, kind)
     if path is None:
-        raise FileError(
-            f"Got no {kind} of {name} in {folder}.", f"Run congruence embed … --layer all -o {folder / name / kind}."
-        )
+        raise FileError(f"Got no {kind} of {name} in {folder}.", f"Run congruence embed -o {folder / name / kind}.")
     ids = (items.images if kind == "images" else items.ids).tolist()
     out = {}
     for depth, rows in _read(path, depths).items():
