@@ -14,7 +14,6 @@ for the chosen map.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections import defaultdict
@@ -22,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from common import arguments, arrays, unit, write_json
 from congruence import OrthogonalMap, fit
 from congruence.datasets import load_sample
 from congruence.metrics import class_retrieval, zero_shot_accuracy
 from congruence.upgrade.anchors import METHODS, choose_anchors
-from congruence_papers.canonical.samples import open_sample
-from machine_output import add_json, write_json
+from congruence_papers.canonical.data import open_sample
 
 #: Numbers of anchors taken from every order, and those whose scores are kept.
 SIZES = (20, 35, 50, 70, 100, 140, 200, 280, 400, 560, 800, 1100)
@@ -49,17 +48,8 @@ class Pair:
     prototypes: np.ndarray | None = None
 
 
-def unit(X: np.ndarray) -> np.ndarray:
-    X = X.astype(np.float64)
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
-
-
 def open_pairs(folder: str) -> dict[str, Pair]:
-    def load(name: str) -> dict[str, np.ndarray]:
-        with np.load(f"{folder}/{name}.npz", allow_pickle=False) as data:
-            return {key: data[key] for key in data.files}
-
-    lvis, names = load("lvis1203_clip"), load("imagenet1000_unimodal")
+    lvis, names = (arrays(f"{folder}/{name}.npz") for name in ("lvis1203_clip", "imagenet1000_unimodal"))
     texts, images = unit(lvis["text_openai_vitb32"]), unit(lvis["image_openai_vitb32_avg5"])
     sample = load_sample("emoji")
     groups = np.array([sample.labels[item] for item in sample.source["text"].ids.tolist()])
@@ -131,14 +121,13 @@ def needed(sizes: list[int], scores: np.ndarray, full: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--only", help="only pairs of models whose name contains this")
     parser.add_argument(
         "--chosen", action="store_true", help="compare the fixed rotation with the map that fit chooses"
     )
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = []

@@ -17,16 +17,15 @@ second inverted. The error is the mean of \\|log(FPR after / FPR before)\\|, as 
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import Bridge, Embeddings, OrthogonalMap, Space, fit
 from congruence.embeddings import normalize_rows
 from congruence.evaluation.judgments import judge
-from machine_output import add_json, write_json
 
 #: False-positive rates of the old model for which thresholds are translated.
 RATES = (0.1, 0.01, 0.001)
@@ -215,13 +214,12 @@ def show(runs: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = arguments(__doc__)
     parser.add_argument("data", choices=("sample", "lvis", "caltech", "speed"))
     parser.add_argument("file", nargs="?")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--anchors", type=int, default=600, help="number of anchors on LVIS")
     parser.add_argument("--unseen", action="store_true", help="only pictures of unseen classes in the index of LVIS")
-    add_json(parser)
     given = parser.parse_args()
     if given.data == "speed":
         found = speed()

@@ -10,13 +10,11 @@ copies of each query's noise, tested by query and by group.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
 import congruence
+from common import arguments, write_json
 from congruence import Embeddings, Space, compare_maps
-from machine_output import add_json, write_json
 
 
 def lvis(file: str, pairs: int, seed: int) -> list[dict[str, object]]:
@@ -67,11 +65,10 @@ def rejections(trials: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
-    add_json(parser)
     options = parser.parse_args()
     lines = [row for pairs in (50, 200, 900) for row in lvis(options.data, pairs, options.seed)]
     for row in lines:

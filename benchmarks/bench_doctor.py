@@ -11,14 +11,13 @@ rows in one of five splits).
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence.compare.origins import OriginDetector
-from machine_output import add_json, write_json
 
 FOREIGN = 10
 
@@ -53,10 +52,9 @@ def other_content(a: np.ndarray, labels: np.ndarray, n: int, seed: int) -> float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--splits", type=int, default=10)
-    add_json(parser)
     given = parser.parse_args()
     with np.load(given.data / "lvis1203_clip.npz", allow_pickle=False) as data:
         names = [data[f"text_{key}"] for key in ("openai_vitb32", "eva02_b16", "openai_vitb16")]

@@ -11,7 +11,6 @@ python benchmarks/bench_engines.py --rows 200000 --json OUT
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from machine_output import add_json, write_json
+from common import arguments, write_json
 
 WORKERS = 2
 
@@ -207,7 +206,7 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--files", type=int, default=20)
@@ -215,7 +214,6 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--run", choices=("local", "ray", "plain"))
-    add_json(parser)
     options = parser.parse_args()
     if options.run:
         run(options.run, options.folder)

@@ -12,16 +12,15 @@ pairs are known, and the map is fitted by UnpairedMap.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import Embeddings
 from congruence.evaluation import measure_exposure
 from congruence.metrics import ensemble_prompts
-from congruence_papers.canonical.samples import open_sample
-from machine_output import add_json, write_json
+from congruence_papers.canonical.data import open_sample
 
 PAIRS = (10, 100)
 TEMPLATES = 12
@@ -60,14 +59,13 @@ def open_store(name: str, folder: Path) -> tuple[Embeddings, Embeddings, dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--store", choices=(*STORES, *SMALLER), required=True)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument(
         "--unpaired", action="store_true", help="measure only an attack without known pairs, on the unprotected store"
     )
-    add_json(parser)
     options = parser.parse_args()
     store, texts, labels = open_store(options.store, options.data)
     measured = {"labels": labels, "draws": options.draws}

@@ -9,15 +9,14 @@ them. "ridge, best" chooses its penalty on the test classes and is thus an upper
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections import defaultdict
 
 import numpy as np
 
+from common import arguments, arrays, write_json
 from congruence import LinearMap, OrthogonalMap
 from congruence.metrics import class_retrieval, zero_shot_accuracy
-from machine_output import add_json, write_json
 
 ANCHORS = (20, 50, 100, 200, 400, 900)
 FILTERS = {
@@ -61,22 +60,20 @@ def standard_error(values):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
     parser.add_argument("--splits", type=int, default=8)
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with np.load(options.data, allow_pickle=False) as data:
-        arrays = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
-    text, image = arrays["text_openai_vitb32"], arrays["image_openai_vitb32_avg5"]
+    rows = {key: side.astype(np.float64) for key, side in arrays(options.data).items() if key != "names"}
+    text, image = rows["text_openai_vitb32"], rows["image_openai_vitb32_avg5"]
     results: dict = defaultdict(list)
     for split in range(options.splits):
         order = np.random.default_rng(split).permutation(len(text))
         pool, test = order[:900], order[900:]
         means = image[pool].mean(0)
         for name in ("text_eva02_b16", "text_openai_vitb16"):
-            target = arrays[name]
+            target = rows[name]
             for n in ANCHORS:
                 train = pool[:n]
                 for label, mapping in FILTERS.items():
@@ -90,8 +87,8 @@ def main() -> None:
     tables = []
     for name in ("text_eva02_b16", "text_openai_vitb16"):
         for k, what in enumerate(MEASURES):
-            rows: dict = {}
-            tables.append({"measure": what, "target": name, "anchors": ANCHORS, "filters": rows})
+            filters: dict = {}
+            tables.append({"measure": what, "target": name, "anchors": ANCHORS, "filters": filters})
             print(
                 f"\n{what}, to {name}; {options.splits} splits; in brackets 10⁴ × (difference to the default ± s.e.)\n"
             )
@@ -107,7 +104,7 @@ def main() -> None:
                     if gap.any():
                         found |= {"gap": gap.mean(), "gap_error": standard_error(gap)}
                         cell += f" ({1e4 * found['gap']:+.0f} ± {1e4 * found['gap_error']:.0f})"
-                    rows.setdefault(label, []).append(found)
+                    filters.setdefault(label, []).append(found)
                     cells.append(cell)
                 print(f"| {label} | " + " | ".join(cells) + " |")
     write_json(options, tables)

@@ -4,16 +4,15 @@ runs.
 
 from __future__ import annotations
 
-import argparse
-import time
+from functools import partial
 
 import numpy as np
 import scipy.linalg
 from sklearn.linear_model import Ridge
 
+from common import arguments, in_turn, seconds_of, write_json
 from congruence import LinearMap, OrthogonalMap
 from congruence.compare.pairing import check_pairing
-from machine_output import add_json, write_json
 
 
 def textbook(X, Y):
@@ -30,9 +29,8 @@ def scipys(X, Y):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=7)
-    add_json(parser)
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     X = rng.standard_normal((5000, 768)).astype(np.float32) * np.arange(1, 769, dtype=np.float32) ** -0.5
@@ -45,12 +43,7 @@ def main() -> None:
         "sklearn Ridge (one alpha)": lambda: Ridge(1.0).fit(X, Y),
         "check_pairing": lambda: check_pairing(X, Y),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(options.repeat):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            seconds[name].append(time.perf_counter() - start)
+    seconds = in_turn({name: partial(seconds_of, job) for name, job in jobs.items()}, options.repeat)
     base = np.median(seconds["NumPy by hand"])
     print(f"5,000 pairs, 768 → 1024, float32; medians of {options.repeat} interleaved runs")
     for name, values in seconds.items():

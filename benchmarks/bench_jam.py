@@ -7,11 +7,12 @@ Vectors are random with a shared latent part; times do not depend on their conte
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
 import numpy as np
+
+from common import arguments
 
 
 def made(n, widths, seed=0):
@@ -27,8 +28,7 @@ def parts_of_a_step(jam, X, Y, N, steps):
     """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step,
     which clips by that norm.
     """
-    from congruence.train.captions import read_captions
-    from congruence.train.jam import AutoencoderObjective
+    from congruence.train.jam import AutoencoderObjective, read_captions
     from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 
@@ -73,7 +73,7 @@ def product_rates(rows, repeat=200):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--widths", type=int, nargs=2, default=[768, 2304])
     parser.add_argument("--hidden", type=int, nargs="+", default=[512, 512, 512])
@@ -87,7 +87,7 @@ def main() -> None:
     import torch
 
     from congruence.train import JAM, split_by_group
-    from congruence.train.autoencoder import autoencoder, count
+    from congruence.train.jam import autoencoder, count
 
     X, Y, N = made(given.items, given.widths)
     train = split_by_group(np.arange(given.items))[0]

@@ -14,17 +14,16 @@ Caltech-101: two dual encoders made of heads on frozen features, half of 2,542 p
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.metrics import class_retrieval, ensemble_prompts, zero_shot_accuracy
-from congruence_papers.canonical.samples import open_sample
-from machine_output import add_json, write_json
+from congruence_papers.canonical.data import open_sample
 
 ROWS = (1, 3, 10, 30, 100, 300)
 DRAWS = 5
@@ -148,10 +147,9 @@ def measure(world: World, seed: int) -> tuple[dict[str, dict[str, dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--splits", type=int, default=6)
-    add_json(parser)
     options = parser.parse_args()
     results = []
     for name, world in worlds(options.data).items():

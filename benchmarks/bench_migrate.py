@@ -40,15 +40,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from machine_output import add_json, write_json
+from common import arguments, current_mb, peak_mb, write_json
 from migrate_copies import KINDS, Product, rows
-from process_memory import current_mb, peak_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -250,7 +249,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ways = [way for way in ways if way != "copy in the server"]
     ways += [f"peer {name}" for name in options.peer]
     rounds: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as name, postgres() if options.kind == "pgvector" else _nothing() as server:
+    with tempfile.TemporaryDirectory() as name, postgres() if options.kind == "pgvector" else nullcontext() as server:
         folder = Path(name)
         mapping.save(folder / "map")
         np.save(folder / "matrix.npy", mapping.rotation_.astype(np.float32))
@@ -269,13 +268,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"rounds": rounds, "ratios": ratios(rounds, beside)}
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=512)
@@ -286,7 +280,6 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(child(options)))

@@ -8,7 +8,6 @@ pairs.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
+from common import arguments, write_json
 from congruence.datasets import load_sugarcrepe
 from congruence_papers.negatives import KINDS, generate
 from congruence_papers.negatives.words import Sentence
-from machine_output import add_json, write_json
 
 
 def distance(first: tuple[str, ...], second: tuple[str, ...]) -> int:
@@ -62,21 +61,20 @@ def measure(captions: list[str], negatives: list[str], images: list[str], most: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data/sugarcrepe", help="folder of SugarCrepe's files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--read", type=int, default=0, help="print this number of random negatives instead, alternating between kinds"
     )
-    add_json(parser)
-    arguments = parser.parse_args()
-    data = load_sugarcrepe(Path(arguments.data))
+    options = parser.parse_args()
+    data = load_sugarcrepe(Path(options.data))
     image = dict(zip((text.strip() for text in data.captions.tolist()), data.filenames.tolist(), strict=True))
     texts = sorted(image)
-    made = generate(texts, random_state=arguments.seed)
-    if arguments.read:
-        rng = np.random.default_rng(arguments.seed)
-        for number in range(arguments.read):
+    made = generate(texts, random_state=options.seed)
+    if options.read:
+        rng = np.random.default_rng(options.seed)
+        for number in range(options.read):
             ours = [one for one in made if one.kind == KINDS[number % len(KINDS)]]
             one = ours[rng.integers(len(ours))]
             print(f"{number + 1}. {one.kind}\n   {one.caption}\n   {one.negative}")
@@ -100,7 +98,7 @@ def main() -> None:
         cells += [cell for pair in zip(a, b, strict=True) for cell in pair]
         print(f"| `{kind}` | " + " | ".join(cells) + " |")
         lines[kind] = cells
-    write_json(arguments, {"captions": len(texts), "lines": lines})
+    write_json(options, {"captions": len(texts), "lines": lines})
 
 
 if __name__ == "__main__":

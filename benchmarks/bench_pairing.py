@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import beta
 
+from common import arguments, write_json
 from congruence import OrthogonalMap
 from congruence.compare.pairing import Agreement, check_pairing
 from congruence.datasets import load_sample
 from congruence.synthetic import rigid_problem
-from machine_output import add_json, write_json
 
 TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
@@ -25,12 +24,11 @@ CASES = ((30, 3), (50, 5), (100, 5), (100, 10), (300, 15))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--fits", type=int, default=1000)
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--seed", type=int, default=1000)
-    add_json(parser)
     options = parser.parse_args()
     with np.load(options.data / "lvis1203_clip.npz", allow_pickle=False) as data:
         lvis = {key: data[key] for key in (*TEXT, IMAGE)}

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import peers
-from machine_output import add_json, write_json
+from common import arguments, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Maximum load average at which a run without spinners counts as a run on an idle machine.
@@ -238,7 +238,7 @@ def run(options: argparse.Namespace) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--tables", nargs="+", choices=["neighbors", "certify", "maps"],
                         default=["neighbors", "certify", "maps"])  # fmt: skip
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -249,7 +249,6 @@ def main() -> None:
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--number", type=int)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(*options.child, options.folder, options.number)

@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, fit_origin_scale
 from dual_encoders import ASKED, load
-from machine_output import add_json, write_json
 
 ORDER = (*ORDERS, "auto")
 #: On Caltech-101, "auto" kept "entropy" in the two splits that were examined; it and "residual" are left out there to
@@ -302,12 +302,11 @@ def parse_options(description: str, parts: tuple[str, ...]) -> argparse.Namespac
     """Return the command-line options that the benchmarks of progressive re-embedding share; create the cache folder,
     and silence warnings.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(description)
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--part", choices=parts, required=True)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.cache:

@@ -12,20 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, in_process, peak_mb, write_json
 from congruence import OrthogonalMap, reembed
 from congruence.databases import open_database
 from congruence.io import open_source
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.progressive import Progressive
-from process_memory import peak_mb
 
 WIDTH, TEXTS, BATCHES = 64, 100, 16
 
@@ -119,17 +117,14 @@ def follow(path: Path, way: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--json")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         path, way = Path(options.one[0]), options.one[1]
-        if way == "migrated":
-            migrated(path)
-        else:
-            print(json.dumps(reembedded(path) if way == "LanceDB" else follow(path, way)))
+        ways = {"migrated": migrated, "LanceDB": reembedded}
+        print(json.dumps(ways[way](path) if way in ways else follow(path, way)))
         return
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -138,15 +133,11 @@ def main() -> None:
             write(path, n)
             shutil.rmtree(path.parent / "journal", ignore_errors=True)
             for way in ("array", "file", "file, no texts", "migrated", "LanceDB"):
-                done = subprocess.run(
-                    [sys.executable, __file__, "--one", str(path), way], stdout=subprocess.PIPE, text=True, check=True
-                )
-                if way == "migrated":
-                    continue
-                found.append({"rows": n, "way": way, **json.loads(done.stdout)})
-                print(found[-1], flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps({"results": found}, indent=1) + "\n")
+                measured = in_process(__file__, "--one", path, way)
+                if way != "migrated":
+                    found.append({"rows": n, "way": way, **measured})
+                    print(found[-1], flush=True)
+    write_json(options, found)
 
 
 if __name__ == "__main__":

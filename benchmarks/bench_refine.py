@@ -12,15 +12,14 @@ MiniLM to MPNet on ImageNet's names, of which 700 may be pairs or pool and 298 a
 
 from __future__ import annotations
 
-import argparse
 import warnings
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import OrthogonalMap, refine
 from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval
-from machine_output import add_json, write_json
 
 PAIRS = (5, 10, 20, 50)
 POOLS = {"all of 850": (850, 1.0), "all of 420": (420, 1.0), "half of 420": (420, 0.5), "none of 420": (420, 0.0)}
@@ -53,12 +52,11 @@ def scores(mapping: OrthogonalMap, text: np.ndarray, image: np.ndarray | None, t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
     parser.add_argument("--models", choices=MODELS, default="eva")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="number of the first split")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     text, image, target, fitted = open_models(options.data, MODELS[options.models])

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from machine_output import add_json, write_json
+from common import arguments, in_process, write_json
 
 ANCHORS = 300
 
@@ -83,15 +81,9 @@ def running(app: Any) -> Iterator[str]:
 
 def round_of(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run one round of all clients in another process."""
-    numbers = [str(n) for n in (options.clients, options.requests)]
+    given = ("--child", url, "--clients", options.clients, "--requests", options.requests)
     before = time.process_time()
-    child = subprocess.run(
-        [sys.executable, __file__, options.data, "--child", url, "--clients", numbers[0], "--requests", numbers[1]],
-        stdout=subprocess.PIPE,  # stderr is not captured, so that errors are shown
-        text=True,
-        check=True,
-    )
-    return {**json.loads(child.stdout), "cpu": time.process_time() - before}
+    return {**in_process(__file__, options.data, *given), "cpu": time.process_time() - before}
 
 
 def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -150,14 +142,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", help="imagenet1000_unimodal.npz")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=4, help="number of requests of each client per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=float, nargs="*", default=[], metavar="S")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         with np.load(options.data) as data:

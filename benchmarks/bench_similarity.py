@@ -8,27 +8,15 @@ process, so that its peak memory can be measured; "at rest" is the memory of the
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from machine_output import add_json, write_json
-from process_memory import peak_mb
+from common import arguments, in_process, in_turn, print_measured, ratios, write_json
 
 GOALS = {"time": 3.0, "memory": 10.0}
-
-
-def report(measure, rest: float) -> None:
-    start = time.perf_counter()
-    value = measure()
-    seconds = time.perf_counter() - start
-    print(json.dumps({"value": value, "seconds": seconds, "peak_mb": peak_mb(), "rest_mb": rest}))
 
 
 def ours(folder: Path, what: str, k: int) -> None:
@@ -36,10 +24,10 @@ def ours(folder: Path, what: str, k: int) -> None:
 
     X, Y = np.load(folder / "X.npy"), np.load(folder / "Y.npy")
     if what == "linear_cka":
-        report(lambda: linear_cka(X, Y), peak_mb())
+        print_measured(lambda: linear_cka(X, Y))
     else:
         measure = {"mutual_knn": mutual_knn, "cknna": cknna}[what]
-        report(lambda: measure(X, Y, k), peak_mb())
+        print_measured(lambda: measure(X, Y, k))
 
 
 def full(folder: Path, what: str, k: int) -> None:
@@ -78,16 +66,11 @@ def full(folder: Path, what: str, k: int) -> None:
         K, L = X @ X.T, Y @ Y.T
         return float(hsic(K, L) / (hsic(K, K) * hsic(L, L)).sqrt())
 
-    report({"mutual_knn": mutual_knn, "cknna": cknna, "linear_cka": linear_cka}[what], peak_mb())
-
-
-def run(who: str, what: str, folder: Path, k: int) -> dict:
-    command = [sys.executable, __file__, "--child", who, "--what", what, "--folder", folder, "--k", str(k)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    print_measured({"mutual_knn": mutual_knn, "cknna": cknna, "linear_cka": linear_cka}[what])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=768)
     parser.add_argument("--k", type=int, default=10)
@@ -96,7 +79,6 @@ def main() -> None:
     parser.add_argument("--child")
     parser.add_argument("--what")
     parser.add_argument("--folder", type=Path)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         {"ours": ours, "full": full}[options.child](options.folder, options.what, options.k)
@@ -116,10 +98,9 @@ def main() -> None:
         print(f"{n:,} × {d} float32, k = {options.k}, {options.repeat} runs each, in turn")
         found = {}
         for what in ("mutual_knn", "cknna", "linear_cka"):
-            results: dict[str, list[dict]] = {"full": [], "ours": []}
-            for _ in range(options.repeat):
-                for who, runs in results.items():
-                    runs.append(run(who, what, folder, options.k))
+            given = ("--what", what, "--folder", folder, "--k", options.k)
+            arms = {who: partial(in_process, __file__, "--child", who, *given) for who in ("full", "ours")}
+            results = in_turn(arms, options.repeat)
             found[what] = results
             for who, runs in results.items():
                 seconds = np.median([r["seconds"] for r in runs])
@@ -128,16 +109,12 @@ def main() -> None:
                     f"  {what:10s} {who}  {runs[0]['value']:.6f}   median {seconds:6.1f} s   "
                     f"peak memory {peak:6.0f} MB, at rest {rest:4.0f} MB"
                 )
-            ratios = {
-                key: float(
-                    np.median([f[entry] / o[entry] for f, o in zip(results["full"], results["ours"], strict=True)])
+            verdicts = []
+            for key, entry in (("time", "seconds"), ("memory", "peak_mb")):
+                ratio, goal = float(np.median(ratios(results, "full", entry))), GOALS[key]
+                verdicts.append(
+                    f"{key} {ratio:.1f} times less (goal {goal:.0f}: {'met' if ratio >= goal else 'missed'})"
                 )
-                for key, entry in (("time", "seconds"), ("memory", "peak_mb"))
-            }
-            verdicts = [
-                f"{key} {ratio:.1f} times less (goal {GOALS[key]:.0f}: {'met' if ratio >= GOALS[key] else 'missed'})"
-                for key, ratio in ratios.items()
-            ]
             print(f"  {what:10s} ours: " + ", ".join(verdicts))
     write_json(options, found)
 

@@ -6,18 +6,13 @@ the imports and the data alone.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from machine_output import add_json, write_json
-from process_memory import peak_mb
+from common import arguments, in_process, in_turn, print_measured, ratios, write_json
 
 VARIANTS = ("circular", "linear")
 
@@ -37,15 +32,11 @@ def child(who: str, variant: str, folder: Path) -> None:
         def measure():
             return float(fn(X, Y, n_projections=len(U), projections=U))
 
-    rest = peak_mb()
-    start = time.perf_counter()
-    value = measure()
-    seconds = time.perf_counter() - start
-    print(json.dumps({"value": value, "seconds": seconds, "peak_mb": peak_mb(), "rest_mb": rest}))
+    print_measured(measure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, nargs=2, default=[20_000, 20_000], help="numbers of rows of the two sets")
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--projections", type=int, default=100)
@@ -53,7 +44,6 @@ def main() -> None:
     parser.add_argument("--only", choices=["ours", "POT"], help="run only this implementation")
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--folder", type=Path)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(*options.child, options.folder)
@@ -72,11 +62,12 @@ def main() -> None:
         )
         found = {}
         for variant in VARIANTS:
-            results: dict[str, list[dict]] = {who: [] for who in ("POT", "ours") if options.only in (None, who)}
-            for _ in range(options.repeat):
-                for who, runs in results.items():
-                    command = [sys.executable, __file__, "--child", who, variant, "--folder", folder]
-                    runs.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            arms = {
+                who: partial(in_process, __file__, "--child", who, variant, "--folder", folder)
+                for who in ("POT", "ours")
+                if options.only in (None, who)
+            }
+            results = in_turn(arms, options.repeat)
             found[variant] = results
             for who, runs in results.items():
                 seconds = np.median([r["seconds"] for r in runs])
@@ -86,10 +77,7 @@ def main() -> None:
                     f"peak memory {peak:6.0f} MB, at rest {rest:4.0f} MB"
                 )
             if len(results) == 2:
-                time_ratio, memory_ratio = (
-                    np.median([f[key] / o[key] for f, o in zip(results["POT"], results["ours"], strict=True)])
-                    for key in ("seconds", "peak_mb")
-                )
+                time_ratio, memory_ratio = (np.median(ratios(results, "POT", key)) for key in ("seconds", "peak_mb"))
                 print(f"  {variant:9s} ours: time {time_ratio:.1f} times less, memory {memory_ratio:.1f} times less")
     write_json(options, found)
 

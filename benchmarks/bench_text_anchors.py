@@ -11,20 +11,18 @@ images, from which either only the means are used, or also the directions; teste
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections import defaultdict
 
 import numpy as np
 
-from bench_anchors import unit
+from common import arguments, unit, write_json
 from congruence import OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.encoders import load_encoder
 from congruence.metrics import class_retrieval, zero_shot_accuracy
 from congruence.upgrade.anchors import choose_anchors
-from congruence_papers.canonical.samples import open_sample
-from machine_output import add_json, write_json
+from congruence_papers.canonical.data import open_sample
 
 SIZES = (50, 100, 200)
 TARGETS = {"EVA-02": "text_eva02_b16", "ViT-B/16": "text_openai_vitb16"}
@@ -148,11 +146,10 @@ PARTS = {"order": order_of_texts, "pairs": pairs_of_images}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--part", choices=PARTS, required=True)
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = PARTS[options.part](options.data, options.splits)

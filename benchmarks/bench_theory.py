@@ -8,11 +8,11 @@ looser than the theorem. On real data, every "max" is taken over the given image
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, unit, write_json
 from congruence.datasets import load_sample
 from congruence.linalg.procrustes import procrustes
 from congruence.synthetic import dual_problem
@@ -28,7 +28,6 @@ from congruence.theory import (
     rank_trade_off,
     text_bound,
 )
-from machine_output import add_json, write_json
 
 THEOREMS = ("C.21: A on images", "C.23: Q on images", "C.25: Q on texts", "C.28: Q on texts, half the rank")
 
@@ -79,10 +78,6 @@ def random_models(per_case: int) -> dict:
             lines.append({"d": d, "disturbance": f"{what} {level:g}", "cells": cells})
     print(f"\nheld: {held:,} of {drawn * len(THEOREMS):,}")
     return {"lines": lines, "held": held, "of": drawn * len(THEOREMS)}
-
-
-def unit(X: np.ndarray) -> np.ndarray:
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
 def agreement_lines(title: str, compare) -> list[dict]:
@@ -188,11 +183,10 @@ def real_data(data: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/lvis1203_clip.npz"))
     parser.add_argument("--models", type=int, default=200, help="random models per case (15 cases)")
     parser.add_argument("--part", choices=("random", "real"), help="run only random models or only real data")
-    add_json(parser)
     options = parser.parse_args()
     found = {}
     if options.part in (None, "random"):

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from contextlib import contextmanager
@@ -20,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from common import arguments, in_process, peak_mb, write_json
 from klot import EPSILON, EPSILON_TEACHER, scaled
-from machine_output import add_json, write_json
-from process_memory import peak_mb
 
 PARTS = {
     "draw": "drawing rows",
@@ -94,7 +91,7 @@ def trainer(options):
 
     return SOTAlign(
         n_components=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs,
-        max_steps=options.steps,
+        max_steps=options.steps, teacher="cca", init="random", folds=None, patience=None,  # as the plain loop has them
         epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE,
         weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,
@@ -215,15 +212,10 @@ def child(options):
 
 
 def run(who, threads, options):
-    command = [sys.executable, __file__, "--child", who, "--child-threads", str(threads)]
+    given = ["--child", who, "--child-threads", threads, "--widths", *options.widths, *["--cpu"] * options.cpu]
     for name in ("unpaired", "pairs", "dim", "iterations", "steps"):
-        command += [f"--{name}", str(getattr(options, name))]
-    command += ["--widths", *map(str, options.widths)]
-    command += ["--cpu"] * options.cpu
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    return json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()[-1]
-    )
+        given += [f"--{name}", getattr(options, name)]
+    return in_process(__file__, *given, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
 
 
 def seconds(result, name):
@@ -256,7 +248,7 @@ def report(threads, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--unpaired", type=int, default=8192)
     parser.add_argument("--pairs", type=int, default=1024)
     parser.add_argument("--widths", type=int, nargs=2, default=[768, 1024])
@@ -268,7 +260,6 @@ def main():
     parser.add_argument("--cpu", action="store_true", help="processor time, for one thread on a busy machine")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--child-threads", type=int, help=argparse.SUPPRESS)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(options)

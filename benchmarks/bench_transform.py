@@ -6,18 +6,15 @@ checks. Both run alternately, each in a separate process, so that its peak memor
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from machine_output import add_json, write_json
-from process_memory import peak_mb
+from common import arguments, in_process, in_turn, peak_mb, ratios, write_json
 
 
 def plain(folder: Path, suffix: str) -> None:
@@ -56,20 +53,14 @@ def report(seconds: float) -> None:
     print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}))
 
 
-def run(what: str, folder: Path, suffix: str) -> dict:
-    command = [sys.executable, __file__, "--child", what, "--folder", folder, "--suffix", suffix]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=768)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--suffix", default=".npy")
     parser.add_argument("--child")
     parser.add_argument("--folder", type=Path)
-    add_json(parser)
     options = parser.parse_args()
     if options.child:
         {"plain": plain, "ours": ours}[options.child](options.folder, options.suffix)
@@ -91,18 +82,17 @@ def main() -> None:
                 count = min(50_000, options.rows - start)
                 ids = pa.array([str(k) for k in range(start, start + count)]) if parquet else None
                 sink.write(ids, rng.standard_normal((count, options.dim)).astype(np.float32))
-        results: dict[str, list[dict]] = {"plain": [], "ours": []}
-        for _ in range(options.repeat):
-            for what in results:
-                results[what].append(run(what, folder, options.suffix))
+        given = ("--folder", folder, "--suffix", options.suffix)
+        arms = {who: partial(in_process, __file__, "--child", who, *given) for who in ("plain", "ours")}
+        results = in_turn(arms, options.repeat)
     best = {what: min(r["seconds"] for r in runs) for what, runs in results.items()}
     median = {what: float(np.median([r["seconds"] for r in runs])) for what, runs in results.items()}
     print(f"{options.rows:,} × {options.dim} float32, {options.suffix}, {options.repeat} runs each, in turn")
     for what in results:
         peak = max(r["peak_mb"] for r in results[what])
         print(f"  {what:6s} median {median[what]:6.1f} s   best {best[what]:6.1f} s   peak memory {peak:6.0f} MB")
-    ratios = [p["seconds"] / o["seconds"] for p, o in zip(results["plain"], results["ours"], strict=True)]
-    print("  speed relative to plain: " + ", ".join(f"{r:.2f}" for r in ratios) + f"; median {np.median(ratios):.2f}")
+    speed = ratios(results, "plain", "seconds")
+    print("  speed relative to plain: " + ", ".join(f"{r:.2f}" for r in speed) + f"; median {np.median(speed):.2f}")
     write_json(options, results)
 
 

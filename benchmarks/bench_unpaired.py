@@ -9,7 +9,6 @@ failures and of successes.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import UnpairedMap
 from congruence.metrics import class_retrieval
 from congruence.synthetic import rigid_problem, unimodal_problem, upgrade_problem
-from machine_output import add_json, write_json
 
 ROWS = 300
 Sides = tuple[np.ndarray, np.ndarray]
@@ -147,12 +146,11 @@ def measure(make: Callable[[int], Sides], share: float, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--part", choices=sorted(PARTS), required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = []

@@ -10,12 +10,12 @@ from applying the same rule to the true scores and to the true learning curve, m
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections import Counter, defaultdict
 
 import numpy as np
 
+from common import arguments, arrays, write_json
 from congruence import Embeddings
 from congruence.metrics.hubness import as_hubness
 from congruence.synthetic import upgrade_problem
@@ -25,7 +25,6 @@ from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import Sheet, read_unmapped, score_heldout
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
-from machine_output import add_json, write_json
 
 #: Number of items on which the true scores are measured. Their own error counts against the intervals: measured on six
 #: times the number of items of the estimate, they lie in only 93 % of exact 95 % intervals.
@@ -238,14 +237,13 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
     parser.add_argument("--hubness", help="correction for hubs: csls or qb_norm")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
@@ -335,8 +333,7 @@ def real_cases(folder, rng, count):
     from congruence.datasets import load_sample
 
     bundle = load_sample("emoji")
-    with np.load(f"{folder}/lvis1203_clip.npz", allow_pickle=False) as data:
-        lvis = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
+    lvis = {k: rows.astype(np.float64) for k, rows in arrays(f"{folder}/lvis1203_clip.npz").items() if k != "names"}
     emoji = {
         side: {m: e.vectors.astype(np.float64) for m, e in getattr(bundle, side).items() if m in ("image", "text")}
         for side in ("source", "target")

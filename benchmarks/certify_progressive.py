@@ -10,7 +10,6 @@ the required score.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from bench_progressive import caltech
+from common import arguments, write_json
 from congruence import Embeddings, OrthogonalMap, fit
 from congruence.datasets import load_sample
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Certificate, certify
 from congruence.upgrade.progressive import Progressive
-from machine_output import add_json, write_json
 
 #: Shares of the store at which scores are compared.
 AT = (0.1, 0.2, 0.3)
@@ -174,7 +173,7 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--part", choices=("simulated", "emoji", "caltech"), default="simulated")
     parser.add_argument("--data", type=Path, help="folder with caltech101_unimodal.npz, for --part caltech")
     parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
@@ -182,7 +181,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--anchors", type=int, default=300)
     parser.add_argument("--store", type=int, default=3000)
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     makers: dict[str, Callable[[int], dict[str, Any]]] = {

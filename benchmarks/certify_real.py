@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import warnings
 
 import numpy as np
 
+from common import arguments, arrays, write_json
 from congruence import Embeddings
 from congruence.datasets import load_sample
 from congruence.upgrade.certify import STRATEGIES, certify, split_anchors
-from machine_output import add_json, write_json
 
 #: Results of each pair, for ``--json``.
 FOUND: list[dict] = []
@@ -36,16 +35,11 @@ def show(name, source, target, anchors, labels=None):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--only", choices=("sample", "imagenet", "lvis", "caltech"))
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-
-    def load(name):
-        with np.load(f"{options.data}/{name}.npz", allow_pickle=False) as data:
-            return {key: data[key] for key in data.files}
 
     def side(n, **rows):
         return {kind: Embeddings(v.astype(np.float32), ids=[str(i) for i in range(n)]) for kind, v in rows.items()}
@@ -55,18 +49,18 @@ def main() -> None:
         for anchors in (200, 400, 800):
             show("the sample's", bundle.side("source"), bundle.side("target"), anchors)
     if options.only in (None, "imagenet"):
-        z = load("imagenet1000_unimodal")
+        z = arrays(f"{options.data}/imagenet1000_unimodal.npz")
         sides = (side(1000, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
         show("EfficientNet-Lite0 to MobileNet-v2, ImageNet", *sides, 500)
     if options.only in (None, "lvis"):
-        z = load("lvis1203_clip")
+        z = arrays(f"{options.data}/lvis1203_clip.npz")
         for name in ("eva02_b16", "openai_vitb16"):
             source = side(1203, image=z["image_openai_vitb32_avg5"], text=z["text_openai_vitb32"])
             target = side(1203, text=z[f"text_{name}"])
             show(f"OpenAI ViT-B/32 to {name}", source, target, 300)
             show(f"OpenAI ViT-B/32 to {name}, texts alone", {"text": source["text"]}, target, 300)
     if options.only in (None, "caltech"):
-        z = load("caltech101_unimodal")
+        z = arrays(f"{options.data}/caltech101_unimodal.npz")
         n = len(z["label"])
         sides = (side(n, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
         labels = {str(i): str(label) for i, label in enumerate(z["label"])}

@@ -28,12 +28,12 @@ from typing import NamedTuple
 import numpy as np
 
 import congruence
+from common import arguments, write_json
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval, ensemble_prompts, zero_shot_accuracy
-from congruence_papers.canonical.samples import open_sample
-from machine_output import add_json, write_json
+from congruence_papers.canonical.data import open_sample
 from peers import encode, run_peers
 
 ANCHORS = (20, 50, 100, 200, 900)
@@ -174,13 +174,12 @@ def peers(world: World, test: np.ndarray, pool: np.ndarray, options: argparse.Na
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=WORLDS)
     parser.add_argument("--anchors", nargs="+", type=int, default=ANCHORS)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--python", type=Path, help="interpreter with the packages listed in benchmarks/peers.py")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     tables = []

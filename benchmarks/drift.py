@@ -8,15 +8,14 @@ the other 50, encoded by the same model.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import expm
 
+from common import arguments, write_json
 from congruence.compare.drift import DriftMonitor, compare_canaries
 from congruence.embeddings import normalize_rows
-from machine_output import add_json, write_json
 
 
 def changes(texts: dict[str, np.ndarray]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
@@ -44,11 +43,10 @@ def changes(texts: dict[str, np.ndarray]) -> dict[str, Callable[[np.ndarray], np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data")
     parser.add_argument("--streams", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=20)
-    add_json(parser)
     given = parser.parse_args()
     with np.load(f"{given.data}/lvis1203_clip.npz", allow_pickle=False) as file:
         texts = {name: file[f"text_{name}"] for name in ("openai_vitb32", "openai_vitb16", "eva02_b16")}

@@ -17,14 +17,12 @@ the variance) is that of the map from the first model to the k-th.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
+from common import arguments, write_json
 from congruence import CanonicalFrame, Embeddings, OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval
-from machine_output import add_json, write_json
 
 TOWERS = {"a": "text_openai_vitb32", "b": "text_openai_vitb16", "c": "text_eva02_b16"}
 IMAGES = "image_openai_vitb32_avg5"
@@ -101,13 +99,12 @@ def chain(steps: int, anchors: int, noise: float, fresh: bool, seed: int, d: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("file")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument(
         "--part", nargs="+", choices=("complete", "partial", "chain"), default=["complete", "partial", "chain"]
     )
-    add_json(parser)
     given = parser.parse_args()
     with np.load(given.file, allow_pickle=False) as file:
         data = {name: file[key] for name, key in {**TOWERS, "image": IMAGES}.items()}

@@ -12,7 +12,6 @@ is refused, the new vectors and all files too. A case that takes more than ten s
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -32,7 +31,7 @@ import numpy as np  # noqa: E402
 from memory_database import MemoryDatabase, Table  # noqa: E402
 from mutators import BYTES, TEXT, mutate, mutate_data, mutate_safetensors  # noqa: E402
 
-from machine_output import add_json, write_json  # noqa: E402
+from common import arguments, write_json  # noqa: E402
 
 #: Largest length of a message, in characters, and time limit of a case in seconds.
 LONGEST, SECONDS = 6000, 10
@@ -155,11 +154,10 @@ def stop(*_: object) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
     parser.add_argument("--maps", type=float, default=0.2, help="share of the cases in which the map is damaged")
-    add_json(parser)
     options = parser.parse_args()
     from congruence.upgrade.migrate import Migration
 

@@ -9,7 +9,6 @@ needs no label. Every result is written to ``--results`` as soon as it is known,
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import time
@@ -20,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence.errors import CongruenceWarning
 from congruence.maps.refinement import leading_directions
 from congruence.train import make_method
-from congruence.train._reading import fold_numbers
 from congruence.train.retrieval import left_out_ranks, mean_recall
+from congruence.train.rows import fold_numbers
 from congruence.train.self_trained import unit
-from machine_output import add_json, write_json
 
 ENCODERS = {"photos": ("image_effnet_lite0", "image_mobilenet_v2"), "texts": ("text_mpnet", "text_minilm_l6")}
 SHORT = {"max_steps": 300, "n_components": 128, "folds": 3, "validate_every": 50}
@@ -135,7 +134,7 @@ def table(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("file", help="caltech101_unimodal.npz")
     parser.add_argument("--results", type=Path, default=Path("joint-maps.jsonl"))
     parser.add_argument("--kind", choices=ENCODERS, default="photos")
@@ -145,7 +144,6 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(GRIDS))
     parser.add_argument("--modes", choices=("default", "tuned"), nargs="+", default=["default", "tuned"])
     parser.add_argument("--splits", type=int, default=3)
-    add_json(parser)
     options = parser.parse_args()
     names = ("kind", "pairs", "pool", "common", "method", "mode", "split")
     done: list[dict[str, Any]] = []

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from common import arguments, write_json
 from congruence.errors import ConvergenceWarning
 from congruence.maps import CCAMap
 from congruence.transport import klot, sinkhorn
-from machine_output import add_json, write_json
 
 EPSILON, EPSILON_TEACHER, PLAIN, MOST, REFERENCE = 0.05, 0.01, 100, 3000, 3e-5
 #: X, Y, TX, TY: vectors of the student and of the teacher.
@@ -284,14 +284,13 @@ def draw(folder: Path, file: Path) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--most", type=int, default=10_000, help="largest number of rows")
     parser.add_argument("--peers", type=int, default=1000, help="largest number of rows for other packages")
     parser.add_argument("--figure", type=Path, help="only draw the error against the passes into this file")
-    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     torch.set_num_threads(1)

@@ -46,9 +46,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from common import arguments, write_json
 from fault_databases import KINDS, Kind
 from fault_process import STEPS, Task, change, migrate, write_meanwhile, writes
-from machine_output import add_json, write_json
 
 os.environ.setdefault("LANCE_LOG", "error")  # it warns at each commit that replacing a column's file is a new feature
 
@@ -379,14 +379,13 @@ FAULTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--fault", choices=sorted(FAULTS), default="kill")
     parser.add_argument("--points", choices=("all", "states"), default="all", help="steps to kill at")
     parser.add_argument("--chain", action="store_true", help="kill a single migration repeatedly")
     parser.add_argument("--random", type=int, default=0, help="number of further kills at random times")
-    add_json(parser)
     options = parser.parse_args()
     rows, kinds, mapping = vectors(options.rows)
     ids = np.random.default_rng(1).permutation(options.rows)

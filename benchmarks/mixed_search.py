@@ -12,18 +12,17 @@ new half whose old vectors still exist. Nothing is tuned.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from pathlib import Path
 
 import numpy as np
 
 import congruence
+from common import arguments, write_json
 from congruence import Bridge
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.bridge import search_mixed
-from machine_output import add_json, write_json
 
 K = 10
 PAIRS = (
@@ -124,10 +123,9 @@ def pictures(sample, topic: bool, seed: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--splits", type=int, default=10)
-    add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     with np.load(given.data / "lvis1203_clip.npz", allow_pickle=False) as archive:

@@ -13,7 +13,6 @@ on which nothing was chosen, and measures each in one draw.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import congruence
+from common import arguments, write_json
 from congruence.datasets import load_sample
 from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.upgrade.progressive import Progressive
 from dual_encoders import Dual, load
-from machine_output import add_json, write_json
 
 PHOTOS = 1500
 PAIRS = (100, 500, 1000)
@@ -93,13 +92,12 @@ def measure(old: Side, new: Side, own: np.ndarray, draws: int) -> dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument(
         "--fresh", type=Path, help="caltech101_unimodal.npz: train new pairs of models instead of using the sample"
     )
     parser.add_argument("--pairs", type=int, default=3, help="number of pairs of models to train")
-    add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.fresh:

@@ -11,7 +11,6 @@ image and text towers of both models: recall at 1 and 10 of unseen names, and th
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import warnings
 from typing import Any
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 
 import bench_bridge
+from common import arguments, write_json
 from congruence import Bridge, Embeddings, Space, fit
 from congruence.maps import Map
 from dual_encoders import ASKED, Dual, Pair, anchor_rows, anchors_and_asked, classified, load
-from machine_output import add_json, write_json
 
 #: Image tower and text tower of each model.
 TOWERS = {"old": ("MobileNet-v2", "MiniLM"), "new": ("EfficientNet-Lite0", "MPNet")}
@@ -73,10 +72,9 @@ def crossed(pair: Pair, seed: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", help="caltech101_unimodal.npz")
     parser.add_argument("--splits", type=int, default=3)
-    add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     found: dict[str, list[Any]] = {"unseen": [], "known": [], "towers": []}

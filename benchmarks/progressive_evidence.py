@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from bench_progressive import Case, by_query, caltech, emoji, first_map, lvis, parse_options, simulated
+from common import write_json
 from congruence import fit
 from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
 from congruence.upgrade.progressive.texts import Scale, TextFacts
-from machine_output import write_json
 
 PAIRS = 100
 #: Shares of the store by part; "pairs" starts with its 100 pairs, 3 % of the photos.

@@ -10,14 +10,13 @@ row is assumed to be the least among other random rows, three times the sample; 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 from scipy.stats import skew, t
 
+from common import arguments, write_json
 from congruence.upgrade.progressive.meter import rest_interval
-from machine_output import add_json, write_json
 
 SIZES = ((10, 300), (20, 1200), (40, 300), (100, 1200))
 Draw = Callable[[np.random.Generator, int], np.ndarray]
@@ -163,9 +162,8 @@ def measure(kind: str, draw: Draw, m: int, n: int, runs: int) -> dict[str, list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=200)
-    add_json(parser)
     given = parser.parse_args()
     results = {}
     for kind, populations in (("shares", SHARES), ("cosines", COSINES), ("weighted", SHARES)):

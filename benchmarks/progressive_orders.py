@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from bench_progressive import Case, first_map, follow, parse_options
+from common import write_json
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import UpgradeProblem, upgrade_problem
-from machine_output import write_json
 
 STORED, TEXTS, QUERIES, ANCHORS, CLASSES, WIDTH, SPREAD = 1200, 400, 200, 100, 20, 48, 0.4
 

@@ -16,7 +16,6 @@ splits reported here, so these are no independent test of ``fit``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import zlib
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from machine_output import add_json, write_json
+from common import arguments, write_json
 
 PAIRS = (10, 20, 50, 100, 200, 600, 1200)
 OTHER = {"photo": "text", "text": "photo"}
@@ -117,7 +116,7 @@ def worlds(folder: Path) -> list[World]:
 
 def caltech_heads(folder: Path) -> list[World]:
     """Two dual encoders made of heads on frozen features; the first 100 texts are the classes', the others prompts."""
-    from congruence_papers.canonical.samples import open_sample
+    from congruence_papers.canonical.data import open_sample
 
     heads = open_sample("caltech101", folder / "caltech101_unimodal.npz")
     sides = []
@@ -561,7 +560,7 @@ def behind(table: Table, arm: str) -> Iterator[tuple[tuple, str, str, str, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path, required=True, help="folder of finished splits")
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -569,7 +568,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only pairs of models whose name contains this")
     parser.add_argument("--arms", nargs="+", choices=("forms", "fit"), default=["forms", "fit"])
     parser.add_argument("--jobs", type=int, default=2)
-    add_json(parser)
     given = parser.parse_args()
     given.cache.mkdir(parents=True, exist_ok=True)
     chosen = [world for world in worlds(given.data) if given.only in world.name]

@@ -9,18 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from common import arrays, unit
+
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-def unit(X: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm, in float64."""
-    X = X.astype(np.float64)
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
-
-
-def arrays(name: str) -> dict[str, np.ndarray]:
-    with np.load(DATA / f"{name}.npz", allow_pickle=False) as data:
-        return {key: data[key] for key in data.files}
 
 
 def joint_maps() -> list[dict[str, Any]]:
@@ -28,7 +19,7 @@ def joint_maps() -> list[dict[str, Any]]:
     from congruence import CCAMap, ProcrustesHeads
     from congruence.metrics import recall_at_k
 
-    data = arrays("imagenet1000_unimodal")
+    data = arrays(DATA / "imagenet1000_unimodal.npz")
     X, Y = data["image_effnet_lite0"].astype(np.float64), data["text_mpnet"].astype(np.float64)
     own = [[k] for k in range(200)]
     found = []
@@ -58,7 +49,7 @@ def spanning() -> dict[str, Any]:
     from congruence.datasets import load_sample
     from congruence.theory import anchors_needed, covered_share, covered_subspace, kappa, sym_spanning
 
-    sample, lvis = load_sample("emoji"), arrays("lvis1203_clip")
+    sample, lvis = load_sample("emoji"), arrays(DATA / "lvis1203_clip.npz")
     images, texts = (unit(sample.source[kind].vectors) for kind in ("image", "text"))
 
     def strongest(r: int) -> np.ndarray:
@@ -137,7 +128,7 @@ def shift() -> list[dict[str, Any]]:
     """Measure sliced Wasserstein distances between two photo collections and their texts: docs/shift.md."""
     from congruence.transport import distribution_shift
 
-    inet, caltech = arrays("imagenet1000_unimodal"), arrays("caltech101_unimodal")
+    inet, caltech = arrays(DATA / "imagenet1000_unimodal.npz"), arrays(DATA / "caltech101_unimodal.npz")
     label, lines = caltech["label"], []
 
     def add(name: str, column: str, A: np.ndarray, B: np.ndarray, variant: str = "circular") -> None:
@@ -180,7 +171,7 @@ def quantized() -> list[dict[str, Any]]:
     from congruence.upgrade.migrate.mapper import RowMapper
     from congruence.upgrade.migrate.quantize import Quantizer, recall_of
 
-    lvis = arrays("lvis1203_clip")
+    lvis = arrays(DATA / "lvis1203_clip.npz")
     names = ("text_openai_vitb32", "text_openai_vitb16", "image_openai_vitb32_avg5")
     text, target, image = (unit(lvis[name]).astype(np.float32) for name in names)
     ids, dim = pa.array(range(len(text))), text.shape[1]

@@ -9,20 +9,19 @@ have no items in common.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence.embeddings import normalize_rows
 from congruence.maps import HeadsMap
 from congruence.splits import unpaired_pools
 from congruence.train import CCA, SAIL, Procrustes, SOTAlign, WeightedCCA
 from congruence.train.retrieval import recalls
 from congruence.transport import distribution_shift
-from machine_output import add_json, write_json
 
 WIDTH, PAIRS, VALIDATION, TEST, BATCH = 96, 50, 300, 1000, 512
 ENCODERS = {"photos": ("image_effnet_lite0", "image_mobilenet_v2"), "texts": ("text_mpnet", "text_minilm_l6")}
@@ -153,13 +152,12 @@ def read_sides(file: str, names: list[str]) -> dict[str, list[np.ndarray]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("file", help="caltech101_unimodal.npz")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--encoders", nargs="+", choices=list(ENCODERS), default=list(ENCODERS))
     parser.add_argument("--shift", action="store_true", help="measure only the distance of each pool from the pairs")
     parser.add_argument("--quick", action="store_true", help="one split and two steps, as a smoke test")
-    add_json(parser)
     options = parser.parse_args()
     if options.quick:
         TRAINING.update(max_steps=2)

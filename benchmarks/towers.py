@@ -8,16 +8,15 @@ ViT-B/32, searched by the names of unseen classes encoded by three text towers.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from common import arguments, write_json
 from congruence import Bridge, fit
 from congruence.embeddings import normalize_rows
-from machine_output import add_json, write_json
 
 Spaces = dict[str, np.ndarray]
 
@@ -75,11 +74,10 @@ def lvis(path: Path, seed: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", choices=("sample", "lvis"))
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--splits", type=int, default=5)
-    add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     measure = {"sample": sample, "lvis": lambda seed: lvis(given.file, seed)}[given.data]

@@ -13,7 +13,6 @@ latter with other seeds.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import congruence
+from common import arguments, write_json
 from congruence.compare.origins import judge
-from machine_output import add_json, write_json
 
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05)
 SMALL = (20, 50, 200)
@@ -192,12 +191,11 @@ def measure(worlds: list[World], pool: dict[str, list[np.ndarray]], seeds: range
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--part", choices=("tune", "report"), default="report")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print each store that is judged wrongly")
-    add_json(parser)
     given = parser.parse_args()
     worlds, pool = read(given.data)
     first = {"tune": 0, "report": 2000}[given.part]

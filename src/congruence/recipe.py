@@ -26,7 +26,7 @@ from congruence.io import open_rows, open_source, read_column, read_embeddings
 from congruence.maps import HeadsMap
 from congruence.splits import Split, duplicate_groups, unpaired_pools, warn_duplicates
 from congruence.train import METHODS, make_method
-from congruence.train.captions import Captions, read_captions
+from congruence.train.jam import Captions, read_captions
 from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.rows import Rows
 from congruence.train.tuning import Tuned, tune

@@ -129,17 +129,13 @@ def _value(text: str) -> Any:
 
 
 def _list(as_json: bool) -> None:
-    from congruence_papers.running import NOT_RUN, PAPERS, count_experiments, listing
+    from congruence_papers.running import NOT_RUN, listing
 
     rows = listing()
     if as_json:
         print_json(rows)
         return
     print(NOT_RUN)
-    for paper, by_kind in count_experiments(rows).items():
-        counts = zip(("figures", "tables"), by_kind.values(), strict=True)
-        parts = [f"{count} {kind} are {distinct} experiments" for kind, (count, distinct) in counts if count]
-        print(f"On stand-in data, {' and '.join(parts)} ({PAPERS[paper].title}).")
     print()
     for row in rows:
         same = row["same_experiment_here"] or [row["name"]]
@@ -224,25 +220,20 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
     }
 
 
-def _named_splits(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{split} {count:,}" for split, count in facts["splits"].items() if not split[-1].isdigit())
-
-
 def _row(facts: dict[str, Any]) -> list[str]:
+    splits = ", ".join(f"{split} {count:,}" for split, count in facts["splits"].items() if not split[-1].isdigit())
     size = f"{facts['bytes'] / 1e6:,.0f} MB" if facts["bytes"] else ""
     found = facts["found"] or ("no" if facts["download"] else "")
     counts = [str(facts["classes"] or ""), str(len(facts["templates"]))]
-    return [facts["name"], facts["title"], *counts, _named_splits(facts) or "any", size, found]
+    return [facts["name"], facts["title"], *counts, splits or "any", size, found]
 
 
 def _description(facts: dict[str, Any], written: list[str]) -> list[tuple[str, str]]:
-    name, _, classes, templates, splits, _, found = _row(facts)
-    numbered = [split for split in facts["splits"] if split[-1].isdigit()]
-    rows = [("name", name), ("classes", classes), ("splits", splits)]
-    if numbered:
-        rows.append(("", f"{numbered[0]} … {numbered[-1]}, {facts['splits'][numbered[0]]:,} each"))
-    rows += [("splits by", facts["splits_from"]), ("first template", facts["templates"][0]), ("templates", templates)]
-    rows += [("found", found), ("written", ", ".join(written))]
+    rows = list(zip(("name", "title", "classes", "templates", "splits", "size", "found"), _row(facts), strict=True))
+    if numbered := [split for split in facts["splits"] if split[-1].isdigit()]:
+        rows.append(("splits too", f"{numbered[0]} … {numbered[-1]}, {facts['splits'][numbered[0]]:,} each"))
+    rows += [("splits by", facts["splits_from"]), ("first template", facts["templates"][0])]
+    rows.append(("written", ", ".join(written)))
     for source in facts["download"]:
         checksum = source["sha256"] or source["md5"] or "not published; the checksum of the first download is recorded"
         size = "not published" if source["bytes"] is None else str(source["bytes"])

@@ -5,11 +5,12 @@ measure.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -98,34 +99,6 @@ class Data:
 DataT = TypeVar("DataT", bound=Data)
 
 
-class Checked(NamedTuple):
-    """What a claim returns: the measured value, the bound it is compared with, and whether the claim holds."""
-
-    value: float
-    bound: float
-    holds: bool
-
-
-def above(value: float, *bounds: float) -> Checked:
-    """Return whether a value is above all bounds."""
-    return Checked(value, max(bounds), value > max(bounds))
-
-
-def at_least(value: float, *bounds: float) -> Checked:
-    """Return whether a value is at least all bounds."""
-    return Checked(value, max(bounds), value >= max(bounds))
-
-
-def below(value: float, bound: float) -> Checked:
-    """Return whether a value is below a bound."""
-    return Checked(value, bound, value < bound)
-
-
-def at_most(value: float, bound: float) -> Checked:
-    """Return whether a value is at most a bound."""
-    return Checked(value, bound, value <= bound)
-
-
 class Values:
     """The measured means of one case, by metric; without rows it returns 1 and records what a claim asks for."""
 
@@ -164,22 +137,92 @@ class Values:
             raise LookupError(metric)
         return float(np.mean([row["mean"] for row in rows]))
 
-    def controls(self, metric: str) -> tuple[float, float, float]:
-        """Return a metric before mapping, with every row at the target's mean, and after a random rotation."""
-        return self(metric, "before"), self(metric, "constant"), self(metric, "random_rotation")
+
+Number: TypeAlias = "Term | float"
+
+
+@dataclass(frozen=True)
+class Term:
+    """A number that claims speak of: a mean of the case at hand (``mean``), or arithmetic with such numbers.
+
+    A comparison of terms is a claim, and its own words.
+
+    >>> (mean("text_cosine", x="max") >= 0.95 * mean("text_cosine", "oracle")).words
+    'text_cosine (x max) is at least 0.95 × text_cosine oracle'
+    """
+
+    words: str
+    value: Callable[[Values], float]
+
+    def __add__(self, other: Number) -> Term:
+        other = _term(other)
+        return Term(f"{self.words} + {other.words}", lambda v: self.value(v) + other.value(v))
+
+    def __sub__(self, other: Number) -> Term:
+        other = _term(other)
+        return Term(f"{self.words} − {other.words}", lambda v: self.value(v) - other.value(v))
+
+    def __rmul__(self, factor: float) -> Term:
+        return Term(f"{factor} × {self.words}", lambda v: factor * self.value(v))
+
+    def __abs__(self) -> Term:
+        return Term(f"|{self.words}|", lambda v: abs(self.value(v)))
+
+    def __gt__(self, bound: Number) -> Claim:
+        return Claim(self, "above", _term(bound))
+
+    def __ge__(self, bound: Number) -> Claim:
+        return Claim(self, "at least", _term(bound))
+
+    def __lt__(self, bound: Number) -> Claim:
+        return Claim(self, "below", _term(bound))
+
+    def __le__(self, bound: Number) -> Claim:
+        return Claim(self, "at most", _term(bound))
+
+
+def _term(value: Number) -> Term:
+    return value if isinstance(value, Term) else Term(f"{value}", lambda _: value)
+
+
+def mean(metric: str, quantity: str | None = None, **keys: object) -> Term:
+    """Return the mean of a metric after mapping, or of another ``quantity``, where columns have the given values."""
+    place = ", ".join(f"{key} {value}" if key == "x" else str(value) for key, value in keys.items() if value != "*")
+    words = f"{metric}{f' {quantity}' if quantity else ''}{f' ({place})' if place else ''}"
+    return Term(words, lambda v: v(metric, quantity, **keys))
+
+
+def highest(*terms: Term) -> Term:
+    """Return the highest of some numbers, or with ``lowest`` the lowest."""
+    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: max(term.value(v) for term in terms))
+
+
+def lowest(*terms: Term) -> Term:
+    """Return the lowest of some numbers."""
+    return Term(f"each of {', '.join(term.words for term in terms)}", lambda v: min(term.value(v) for term in terms))
+
+
+_RELATIONS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper about a figure, as a function that is checked in every case that was measured."""
+    """A statement of a paper about a figure: how two terms compare, in every case that was measured."""
 
-    words: str
-    check: Callable[[Values], Checked]
+    term: Term
+    relation: str
+    bound: Term
+
+    @property
+    def words(self) -> str:
+        """The comparison as a sentence."""
+        return f"{self.term.words} is {self.relation} {self.bound.words}"
 
     def judge(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return in how many cases the claim was checked (``of``) and ``held``, and up to four that ``failed``."""
         asked = Values(None, {})
-        self.check(asked)
+        for term in (self.term, self.bound):
+            term.value(asked)
         free = [key for key in ("data", "pair", "part", "x") if key not in asked.selected]
         held, checked = 0, 0
         failed: list[dict[str, Any]] = []
@@ -187,27 +230,24 @@ class Claim:
             case = dict(zip(free, own, strict=True))
             values = Values(rows, case)
             try:
-                found = self.check(values)
+                value, bound = self.term.value(values), self.bound.value(values)
             except LookupError:  # not measured in this case
                 continue
             if not values.complete:
                 continue
             checked += 1
-            held += bool(found.holds)
-            if not found.holds and len(failed) < 4:
+            holds = _RELATIONS[self.relation](value, bound)
+            held += bool(holds)
+            if not holds and len(failed) < 4:
                 shown = {key: value for key, value in case.items() if value is not None}
-                failed.append({**shown, "value": round(found.value, 4), "bound": round(found.bound, 4)})
+                failed.append({**shown, "value": round(value, 4), "bound": round(bound, 4)})
         return {"claim": self.words, "held": held, "of": checked, "failed": failed}
 
 
 def beats(metric: str, series: str, *others: str, by: float = 0.0) -> Claim:
-    """Claim that a metric is higher for one series than for others."""
-    margin = f"more than {by} " if by else ""
-    listed = " and ".join(others) if len(others) < 5 else "every other method"
-    return Claim(
-        f"{metric} of {series} is {margin}above that of {listed}",
-        lambda v: above(v(metric, series=series), *(v(metric, series=other) + by for other in others)),
-    )
+    """Claim that a metric is higher for one series than for others, by more than a margin."""
+    bound = highest(*(mean(metric, series=other) for other in others))
+    return mean(metric, series=series) > (bound + by if by else bound)
 
 
 def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
@@ -305,7 +345,7 @@ class Paper:
     """A paper: its experiments, and how its data are opened.
 
     ``metrics``: axis labels of the metrics; ``data_type``: type of its data, a subclass of ``Data``;
-    ``open_sample``: ``open_sample(name, variant, file=…, cache=…, log=…)`` opens data that replace the paper's;
+    ``open_sample``: ``open_sample(name, file, variant, cache=…, log=…)`` opens data that replace the paper's;
     ``open_models``: ``open_models(experiment, models, data=…, file=…, root=…, cache=…, log=…, **options)`` opens
     embeddings by models; ``count``: words for the numbers of rows in ``Data.facts``; ``choices``: allowed values of
     parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition;

@@ -54,9 +54,7 @@ def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, n
     except (InputError, ParameterError):
         raise
     except (ValueError, OSError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise CorruptFileError(
-            f"{path} cannot be used as {name} ({error}).", f"Pass the path of {FILES[name]} as `file=…`."
-        ) from error
+        raise CorruptFileError(f"{path} cannot be used as {name} ({error}).", f"Pass {FILES[name]}.") from error
 
 
 def encoder_pairs(models: Sequence[str]) -> list[tuple[str, str]]:

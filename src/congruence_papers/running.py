@@ -57,13 +57,10 @@ class Outcome:
 
 def find(experiment: str | Experiment) -> tuple[Paper, Experiment]:
     """Return an experiment by name, or one made in Python, with its paper."""
-    one = (
-        experiment
-        if isinstance(experiment, Experiment)
-        else EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
-    )
-    check_choice(one.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
-    return next(paper for paper in PAPERS.values() if one.kind in paper.kinds), one
+    if not isinstance(experiment, Experiment):
+        experiment = EXPERIMENTS[check_choice(experiment, EXPERIMENTS, "experiment")]
+    kind = check_choice(experiment.kind, (kind for paper in PAPERS.values() for kind in paper.kinds), "kind")
+    return next(paper for paper in PAPERS.values() if kind in paper.kinds), experiment
 
 
 def run(
@@ -130,16 +127,14 @@ def run(
         opened = list(collections)
     elif models in paper.sample_data:
         _check_sample(experiment, models, data)
-        opened = [paper.open_sample(models, experiment.variant, file=file, cache=cache, log=log)]
+        opened = [paper.open_sample(models, file, experiment.variant, cache=cache, log=log)]
     else:
         source = {"data": data, "file": file, "root": root, "cache": cache, "log": log, **options}
         opened = list(paper.open_models(experiment, models, **source))
     if not opened:
         raise InputError("Got no data to run on.", "Pass `models=…`, or `collections=…`.")
     if not all(isinstance(each, paper.data_type) for each in opened):
-        raise InputError(
-            f"{experiment.name} needs collections of {paper.data_type.__name__}.", "Pass these as `collections=…`."
-        )
+        raise InputError(f"{experiment.name} needs collections of {paper.data_type.__name__}.", "Pass these.")
     if "evaluation_templates" in experiment.parameters:
         measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
         opened = [replace(each, **measured) for each in opened]
@@ -238,13 +233,3 @@ def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict
     named = {"name": name, "paper": paper.name, "title": title, "section": section, "kind": kind, "parameters": {}}
     lists = {key: list[str]() for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")}
     return {**named, **lists, "published_weights_run": False}
-
-
-def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by paper the number of figures and tables that run on sample data, and of distinct experiments."""
-    out: dict[str, dict[str, tuple[int, int]]] = {}
-    for paper, kind in ((paper, kind) for paper in PAPERS for kind in ("fig", "table")):
-        run_here = [row for row in rows if row["paper"] == paper and row["runs_here"]]
-        own = [row for row in run_here if _sort_key(row["name"])[1] == kind]
-        out.setdefault(paper, {})[kind] = len(own), len({row["same_experiment_here"][0] for row in own})
-    return out

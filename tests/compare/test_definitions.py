@@ -10,7 +10,7 @@ import scipy.linalg
 
 from congruence.compare.matching import FORMULAS, match_test, measures
 from congruence.metrics import METRICS, cknna, svcca
-from congruence_papers.jam.figures import measure_statistics
+from congruence_papers.jam.experiments import measure_statistics
 
 COCO = Path(__file__).parents[3] / "shared" / "data" / "coco500_openai_vitb16.npz"
 ONCE = {"draws": 1, "permutations": 1, "rows": 20}

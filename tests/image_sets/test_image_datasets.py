@@ -14,7 +14,6 @@ pytest.importorskip("PIL.Image")
 from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, picture, stl10
 
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
-from congruence.metrics import ensemble_prompts
 from congruence_papers.image_sets import DATASETS, ImageDataset, open_dataset
 from congruence_papers.image_sets.sets import read_coop
 
@@ -120,26 +119,6 @@ def test_pets_from_the_official_lists(tmp_path):
         part("pets", tmp_path, "train")
 
 
-@pytest.mark.parametrize(
-    "line", ["Abyssinian_1 1 1", "Abyssinian_1 1 1 1 1", "Abyssinian 1 1 1", "Abyssinian_1 one 1 1", "Bengal_1 1 1 1"]
-)
-def test_a_bad_line_in_pets_lists_is_named(line, tmp_path):
-    home = pets(tmp_path)
-    (home / "split_zhou_OxfordPets.json").unlink()
-    with open(home / "annotations" / "test.txt", "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-    with pytest.raises(CorruptFileError, match=r"test\.txt"):
-        part("pets", tmp_path)
-
-
-def test_pets_classes_without_a_gap(tmp_path):
-    home = pets(tmp_path)
-    lines = (home / "annotations" / "trainval.txt").read_text().splitlines()
-    (home / "annotations" / "trainval.txt").write_text("\n".join(line for line in lines if "bulldog" not in line))
-    with pytest.raises(CorruptFileError, match="run from 1 to 2"):
-        part("pets", tmp_path, "trainval")
-
-
 def test_caltech_leaves_out_the_background_and_the_cropped_faces(root):
     test, every = part("caltech101", root), part("caltech101", root, "all")
     assert test.classes == every.classes == ("face", "airplane", "car side")
@@ -156,14 +135,6 @@ def test_dtd_by_coop_and_by_its_own_partitions(root):
     assert len(first) == len(second) == 4
     assert first.ids.tolist() != second.ids.tolist()
     assert first.labels.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("line", ["../secret.jpg", "/etc/passwd", "a/b/c.jpg", "banded.jpg"])
-def test_dtd_lists_do_not_lead_elsewhere(line, tmp_path):
-    dtd(tmp_path)
-    (tmp_path / "labels" / "val1.txt").write_text(line + "\n")
-    with pytest.raises(CorruptFileError, match=r"val1\.txt"):
-        part("dtd", tmp_path, "val1")
 
 
 def test_cifars_pixels_are_where_they_belong(root):
@@ -277,12 +248,31 @@ def test_binary_files_that_are_cut_or_mislabelled(tmp_path):
         part("stl10", home)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\xfa"])
-def test_lists_that_hold_nothing(content, tmp_path):
-    home = cifar100(tmp_path)
-    (home / "fine_label_names.txt").write_bytes(content)
-    with pytest.raises(CorruptFileError, match=r"fine_label_names\.txt"):
-        part("cifar100", home)
+def official_pets(home):
+    pets(home)
+    (home / "split_zhou_OxfordPets.json").unlink()
+
+
+PETS = ("Abyssinian_1 1 1", "Abyssinian_1 1 1 1 1", "Abyssinian 1 1 1", "Abyssinian_1 one 1 1", "Bengal_1 1 1 1")
+LISTS = [
+    *(("pets", official_pets, "test", "annotations/test.txt", line.encode(), "test") for line in PETS),
+    ("pets", official_pets, "test", "annotations/test.txt", b"Maine_Coon_6 5 1 1", "run from 1 to 4"),
+    *(
+        ("dtd", dtd, "val1", "labels/val1.txt", line, "val1")
+        for line in (b"../secret.jpg", b"/etc/passwd", b"a/b/c.jpg", b"banded.jpg")
+    ),
+    ("cifar100", cifar100, "test", "fine_label_names.txt", b"\xff\xfe\xfa", "fine_label_names"),
+    *(("cifar100", cifar100, "test", "fine_label_names.txt", empty, "fine_label_names") for empty in (b"", b"\n\n")),
+]
+
+
+@pytest.mark.parametrize(("name", "build", "split", "file", "content", "words"), LISTS)
+def test_a_list_that_is_damaged_or_leads_elsewhere_is_named(name, build, split, file, content, words, tmp_path):
+    build(tmp_path)
+    path = tmp_path / file
+    path.write_bytes((path.read_bytes() if content.strip() and name == "pets" else b"") + content)
+    with pytest.raises(CorruptFileError, match=words):
+        part(name, tmp_path, split)
 
 
 GOOD = {"train": [["a.jpg", 0, "x"]], "val": [["b.jpg", 1, "y"]], "test": [["c.jpg", 0, "x"]]}
@@ -364,16 +354,6 @@ def test_prompts_go_class_by_class(root):
     second = [(0, 1, "a photo of the airplane."), (1, 1, "a photo of the bird.")]
     assert data.prompts() == sorted(first + second)
     assert data.prompts(single=True) == first
-
-
-def test_prompts_in_their_order_average_to_prototypes(root):
-    """Eq. 6, with words for vectors: reshaping the prompts' rows is the same as grouping them by class."""
-    data = part("dtd", root)
-    prompts = data.prompts()
-    E = np.random.default_rng(0).normal(size=(len(prompts), 5))
-    by_shape = ensemble_prompts(E.reshape(len(data.classes), len(data.templates), 5))
-    by_class, _ = ensemble_prompts(E, classes=[c for c, _, _ in prompts])
-    np.testing.assert_allclose(by_shape, by_class)
 
 
 def test_names_with_braces_stay_as_they_are():

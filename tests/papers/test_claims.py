@@ -1,12 +1,12 @@
-"""Whether a paper's claim held: claims are functions of measured numbers, checked in every case that was measured."""
+"""Whether a paper's claim held: claims are comparisons of measured numbers, checked in every case that was measured."""
 
 from dataclasses import replace
 
 import pytest
 
-from congruence_papers import Claim, Model, run
+from congruence_papers import Model, run
 from congruence_papers.canonical import open_sample
-from congruence_papers.core import above, at_least, judge
+from congruence_papers.core import judge, mean
 
 
 def row(mean, metric="text_cosine", quantity="after", **more):
@@ -14,33 +14,30 @@ def row(mean, metric="text_cosine", quantity="after", **more):
     return {**keys, "metric": metric, "quantity": quantity, "mean": mean, **more}
 
 
-def found(check, rows):
-    return Claim("words", check).judge(rows)
-
-
 def test_a_claim_is_checked_for_every_pair_and_says_where_it_failed():
     rows = [row(0.1, quantity="before"), row(0.9, series="orthogonal"), row(0.2, series="random")]
     rows += [row(0.8, quantity="before", pair="a → c"), row(0.7, series="orthogonal", pair="a → c")]
-    one = found(lambda v: above(v("text_cosine"), v("text_cosine", "before")), rows)
+    one = (mean("text_cosine") > mean("text_cosine", "before")).judge(rows)
     assert (one["held"], one["of"]) == (1, 2)
     assert one["failed"] == [{"data": "d", "pair": "a → c", "value": 0.7, "bound": 0.8}]
-    assert found(lambda v: above(v("text_cosine", series="random"), 0.5), rows)["held"] == 0
+    assert (mean("text_cosine", series="random") > 0.5).judge(rows)["held"] == 0
 
 
 def test_curves_have_ends_and_every_part_counts():
     parts, curve = ((0, "seen"), (-0.3, "unseen")), ((2, 0.4), (10, 0.8), (30, 0.81))
     rows = [row(v + p, part=part, x=x) for p, part in parts for x, v in curve]
-    assert found(lambda v: at_least(v("text_cosine", x=10), 0.95 * v("text_cosine", x="max")), rows)["held"] == 2
-    assert found(lambda v: above(v("text_cosine", x=10) - v("text_cosine", x="min"), 0.39), rows)["held"] == 2
-    assert found(lambda v: above(v("text_cosine"), 0.3), rows)["of"] == 6
-    assert found(lambda v: above(v("text_cosine", x=7), 0), rows)["of"] == 0
+    at_10, first, last = (mean("text_cosine", x=x) for x in (10, "min", "max"))
+    assert (at_10 >= 0.95 * last).judge(rows)["held"] == 2
+    assert (at_10 - first > 0.39).judge(rows)["held"] == 2
+    assert (mean("text_cosine") > 0.3).judge(rows)["of"] == 6
+    assert (mean("text_cosine", x=7) > 0).judge(rows)["of"] == 0
 
 
 def test_pairs_are_compared_with_each_other_by_their_means():
     given = (0.9, "same", "p"), (0.5, "other", "q"), (0.7, "other", "r")
     rows = [row(v, part=part, pair=pair) for v, part, pair in given]
     same, other = ({"part": part, "pair": "*"} for part in ("same", "other"))
-    one = found(lambda v: above(v("text_cosine", **same), v("text_cosine", **other) + 0.25), rows)
+    one = (mean("text_cosine", **same) > mean("text_cosine", **other) + 0.25).judge(rows)
     assert (one["held"], one["of"]) == (1, 1)
 
 
@@ -49,7 +46,7 @@ def test_pairs_are_compared_with_each_other_by_their_means():
 )
 def test_the_verdict_is_that_of_all_claims(values, verdict):
     rows = [row(v, metric=m) for v, m in zip(values, ("a", "b"), strict=False)]
-    claims = [Claim(f"{metric} is above 0.5", lambda v, metric=metric: above(v(metric), 0.5)) for metric in ("a", "b")]
+    claims = [mean(metric) > 0.5 for metric in ("a", "b")]
     assert judge(claims, rows)["verdict"] == verdict
     assert judge(claims, rows, "of another") == {"verdict": "not checked", "why": "of another", "claims": []}
 

@@ -7,7 +7,7 @@ import pytest
 
 from congruence.errors import InputError, ParameterError
 from congruence_papers import EXPERIMENTS, PAPERS, Data, Experiment, canonical, listing, run
-from congruence_papers.core import Claim, Paper, Study, above
+from congruence_papers.core import Paper, Study, mean
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -131,7 +131,7 @@ def mean_of_throws(job):
 
 
 def test_what_a_paper_describes_is_what_is_run(monkeypatch):
-    loaded = Claim("eyes are above 4", lambda v: above(v("eyes"), 4))
+    loaded = mean("eyes") > 4
     one = Experiment(
         *("dice-fig1", "Throws", "1", "dice_mean", "The die is loaded.", (loaded,)),
         **{"models": ("ivory",), "data": ("casino",), "sample_data": ("loaded",), "metrics": ("eyes",)},
@@ -140,7 +140,7 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
     kinds = {"dice_mean": Study(mean_of_throws, "the throws", {"throws": 10})}
     dice = Paper(
         *("dice", "the dice paper", (one,), kinds, {"eyes": "mean number of eyes"}, Throws, ("loaded", "fair")),
-        lambda name, variant, **_: Throws(name, stand_in="stand-in: a made-up die"),
+        lambda name, *_, **__: Throws(name, stand_in="stand-in: a made-up die"),
         lambda experiment, models, **_: [],
         lambda facts: f"{facts['throws']} throws",
     )

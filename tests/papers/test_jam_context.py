@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from congruence.errors import TooFewAnchorsError
 from congruence_papers import EXPERIMENTS, panels, run
-from congruence_papers.jam.samples import CONTEXTS, synthetic_context
+from congruence_papers.jam.data import CONTEXTS, synthetic_context
 
 pytestmark = pytest.mark.long
 

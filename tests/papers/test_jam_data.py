@@ -10,9 +10,9 @@ from congruence.datasets import CATEGORIES
 from congruence.errors import InputError, MissingExtraError, ParameterError, ShapeError
 from congruence_papers import JAMData
 from congruence_papers.jam import open_sample
-from congruence_papers.jam.figures import cases, measure_statistics
+from congruence_papers.jam.data import CAPTION_FEATURES, caption_features, unrelated_sentences
+from congruence_papers.jam.experiments import cases, measure_statistics
 from congruence_papers.jam.methods import METRICS, Fitted, fit_baseline, fit_text_only
-from congruence_papers.jam.samples import CAPTION_FEATURES, caption_features, unrelated_sentences
 
 pytestmark = pytest.mark.long
 
@@ -213,7 +213,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path, monkeypatch):
     from test_jam_runs import write_sugarcrepe
 
     # A thousand sentences take MiniLM ten seconds, and a few of them the same way.
-    monkeypatch.setattr("congruence_papers.jam.samples.unrelated_sentences", lambda: unrelated_sentences(8))
+    monkeypatch.setattr("congruence_papers.jam.data.unrelated_sentences", lambda: unrelated_sentences(8))
     items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]

@@ -6,7 +6,7 @@ from scipy.stats import binomtest
 
 from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall
-from congruence_papers.jam.figures import ItemPairs
+from congruence_papers.jam.experiments import ItemPairs
 
 #: Which of two losses answers 30 images' questions right: the first alone 9 times, the second alone 2.
 FIRST = np.r_[np.ones(9), np.zeros(2), np.ones(10), np.zeros(9)]

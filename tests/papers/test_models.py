@@ -216,7 +216,6 @@ def test_the_command_lists_and_speaks_json(here):
     assert "jam-table2" in listed.out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in listed.out
     assert "published weights and data sets have not been run" in listed.out
-    assert "55 figures are 18 experiments and 2 tables are 2 experiments (the Canonical paper)" in listed.out
     assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
     assert "§7.3    the paper's version needs weights openai-l14, flava; data pets" in listed.out
     rows = json.loads(here("lab reproduce", "--json").out)

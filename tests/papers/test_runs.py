@@ -19,7 +19,7 @@ from congruence.report.pictures import to_document
 from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, Collection, Model, Outcome, run
 from congruence_papers.canonical import contrastive_heads, open_sample
-from congruence_papers.canonical.figures import Case
+from congruence_papers.canonical.experiments import Case
 from congruence_papers.canonical.maps import EvaluationRows, controls
 from congruence_papers.core import ExperimentJob
 from congruence_papers.figure import draw_experiment, to_csv, write_experiment

@@ -10,7 +10,7 @@ import pytest
 from congruence.synthetic import unimodal_problem
 from congruence_papers import Experiment, SOTAlignData, run
 from congruence_papers.figure import write_experiment
-from congruence_papers.sotalign.figures import SHIFTS
+from congruence_papers.sotalign.experiments import SHIFTS
 
 pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from congruence import HeadsMap
-from congruence.train.autoencoder import autoencoder, count, in_units
+from congruence.train.jam import autoencoder, count, in_units
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 

@@ -12,7 +12,7 @@ from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, TrainingError
 from congruence.metrics import recall_at_k
 from congruence.train import JAM, split_by_group
-from congruence.train.captions import read_captions
+from congruence.train.jam import read_captions
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 

@@ -176,9 +176,26 @@ def test_a_second_fit_replaces_the_first(latent):
     np.testing.assert_array_equal(method.transform(latent.X_test), before)
 
 
-@pytest.mark.parametrize("name", ["structure", "nnclr", "sclip"])
+@pytest.mark.parametrize("name", ["sail", "structure", "nnclr", "sclip", "sue"])
+def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, kill, name):
+    trainer = quick(name).set_params(max_steps=6, checkpoint_every=2)
+    rows = {"unpaired": (latent.U, latent.V), "verbose": False}
+    whole = clone(trainer).fit(latent.X, latent.Y, **rows)
+    rows["checkpoint"] = tmp_path / "c"
+    kill(METHODS[name].objective, 4, trainer.fit, latent.X, latent.Y, **rows)
+    resumed = trainer.fit(latent.X, latent.Y, **rows)
+    np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
+    assert resumed.facts_["history"] == whole.facts_["history"]
+
+
+PAPER = {"divergence_weight": 0.0, "init": "random", "teacher": "cca", "folds": None, "patience": None}
+NO_WEIGHT = {"structure": {"weight": 0.0}, "sotalign": {**PAPER, "validate_every": 100}}
+NO_WEIGHT |= {name: {"image_weight": 0.0, "text_weight": 0.0} for name in ("nnclr", "sclip")}
+
+
+@pytest.mark.parametrize("name", NO_WEIGHT)
 def test_without_weights_a_method_is_sail(latent, name):
-    weights = {"weight": 0.0} if name == "structure" else {"image_weight": 0.0, "text_weight": 0.0}
+    weights = NO_WEIGHT[name]
     options = {"n_components": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
     rows = {"unpaired": (latent.U, latent.V), "verbose": False}
     one = make_method(name, **weights, **options).fit(latent.X, latent.Y, **rows)

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from congruence.errors import InputError, ParameterError
 from congruence.train import NNCLR, ArrayRows, Sources
-from congruence.train.nnclr import _Objective
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
@@ -74,16 +72,6 @@ def test_the_loss_is_the_sum_of_three(latent):
     parts = [siglip_loss(X, Y), siglip_loss(X, texts), siglip_loss(Y, images)]
     expected = parts[0] + 10 * parts[1] + 0.1 * parts[2]
     assert fitted.facts_["history"]["losses"]["loss"][0] == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_a_stopped_run_draws_the_same_neighbors(latent, tmp_path, kill):
-    trainer = NNCLR(checkpoint_every=2, **QUICK)
-    whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    fit = {"unpaired": (latent.U, latent.V), "checkpoint": tmp_path / "c", "verbose": False}
-    kill(_Objective, 4, trainer.fit, latent.X, latent.Y, **fit)
-    resumed = trainer.fit(latent.X, latent.Y, **fit)
-    np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
-    assert resumed.facts_["history"] == whole.facts_["history"]
 
 
 def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.spatial
-from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.neighbors import NearestNeighbors
 
@@ -14,7 +13,6 @@ from congruence.train import SUE
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train.sue import (  # noqa: E402
-    _Objective,
     affinities,
     mmd,
     spectral_loss,
@@ -108,15 +106,6 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
     moved = [(torch.from_numpy(m.transform(U)), torch.from_numpy(m.transform_target(latent.V))) for m in (few, many)]
     distances = [mmd(*sides, 3).item() for sides in moved]
     assert distances[1] < 0.6 * distances[0]
-
-
-def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, kill):
-    trainer = SUE(checkpoint_every=2, **QUICK)
-    whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    fit = {"unpaired": (latent.U, latent.V), "checkpoint": tmp_path / "c", "verbose": False}
-    kill(_Objective, 3, trainer.fit, latent.X, latent.Y, **fit)
-    resumed = trainer.fit(latent.X, latent.Y, **fit)
-    np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
 
 
 def test_what_is_refused(latent):

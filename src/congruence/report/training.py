@@ -30,7 +30,7 @@ from congruence.report.rendering import fill, svg
 from congruence.report.summary import data_uri
 from congruence.splits import Split, duplicate_groups
 from congruence.train import split_by_group
-from congruence.train.captions import Captions, read_captions
+from congruence.train.jam import Captions, read_captions
 from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
 from congruence.upgrade.certify.estimates import rate_interval
 

@@ -10,9 +10,8 @@ from congruence.errors import ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.train._base import HeadsObjective, HeadTrainer
-from congruence.train.captions import split_by_group
 from congruence.train.closed import CCA, CSA, Procrustes, WeightedCCA
-from congruence.train.jam import JAM
+from congruence.train.jam import JAM, split_by_group
 from congruence.train.loop import Schedule
 from congruence.train.nnclr import NNCLR
 from congruence.train.rows import ArrayRows, Rows, Sources
@@ -65,7 +64,5 @@ def make_method(name: str, **parameters: object) -> HeadsMap:
     cls = METHODS[check_choice(name, METHODS, "method")]
     known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):
-        raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use names from this list."
-        )
+        raise ParameterError(f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use these.")
     return cls(**parameters)

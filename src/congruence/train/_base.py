@@ -21,15 +21,26 @@ from congruence.errors import CongruenceWarning, InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.splits import duplicate_groups
-from congruence.train._reading import TrainingData, Unpaired, Validation, fold_numbers, read_data, space_of
 from congruence.train.loop import Callback, Schedule, autocast, run
 from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import left_out_ranks, mean_recall
-from congruence.train.rows import ArrayRows, Rows, sample
+from congruence.train.rows import (
+    ArrayRows,
+    Rows,
+    TrainingData,
+    Unpaired,
+    Validation,
+    fold_numbers,
+    read_data,
+    sample,
+    space_of,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from congruence.train._layers import Head
 
 #: Maximum number of unpaired rows that the mean of a side is computed from.
 MEAN_ROWS = 100_000
@@ -48,9 +59,7 @@ def retrieval_score(
     ``X`` (n, d_source), ``y`` (m, d_target): rows with equal labels match, without labels those at equal positions.
     """
     if y is None:
-        raise InputError(
-            "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
-        )
+        raise InputError("Got rows of the source alone, and none to search among.", "Pass `y=…`.")
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
     banks = self.banks_ if self.facts_.get("hubness") == "csls" else None
     return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels, banks)
@@ -251,21 +260,14 @@ def train_heads(
     schedule: Schedule,
     data: Mapping[str, object],
     spaces: tuple[Space, Space],
-    *,
-    checkpoint: str | Path | None,
-    resume: bool,
-    verbose: bool,
-    stop: int | None = None,
-    callback: Callback | None = None,
+    **options: Any,
 ) -> History:
-    """Train, and store the objective's layers and facts, which makes a trainer a fitted map.
-
-    ``data`` identifies the rows of this run, to tell it from others.
+    """Train with the options of ``run``, and store the objective's layers and facts, which makes a trainer a fitted
+    map; ``data`` identifies the rows of this run, to tell it from others.
     """
     parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
     identity = {"method": trainer.method, "parameters": parameters, **data}
-    options = {"resume": resume, "verbose": verbose, "stop": stop, "callback": callback}
-    history = run(objective, schedule, checkpoint=checkpoint, identity=identity, **options)  # type: ignore[arg-type]
+    history = run(objective, schedule, identity=identity, **options)
     layers, facts = objective.result(history)
     steps = {"steps": history.steps, "best_step": history.best_step, "history": history.to_dict()}
     trainer.set_layers(layers, trainer.method, {**facts, **steps, "training": parameters})
@@ -306,19 +308,13 @@ class HeadsObjective:
     def __init__(self, trainer: HeadTrainer, data: TrainingData, schedule: Schedule):
         import torch
 
-        from congruence.train import _layers
-
         self.trainer, self.data, self.schedule = trainer, data, schedule
         self.device = torch.device(choose_device(torch, schedule.device))
         rng = np.random.default_rng([schedule.random_state, 1])
         self.module = torch.nn.Module()
         sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
         for side, paired, unpaired in sides:
-            widths = [paired.shape[1], trainer.n_components]
-            if trainer.head == "mlp":
-                widths.insert(1, trainer.hidden or 4 * paired.shape[1])
-            layers = first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)
-            setattr(self.module, side, _layers.Head(layers))
+            setattr(self.module, side, new_head(trainer, paired, unpaired, trainer.n_components, rng))
         if trainer.pair_loss == "siglip":
             self.module.log_scale = torch.nn.Parameter(torch.tensor(float(np.log(trainer.logit_scale))))
             self.module.bias = torch.nn.Parameter(torch.tensor(float(trainer.logit_bias)))
@@ -413,10 +409,20 @@ class HeadsObjective:
             rows = Y if negatives is None else torch.cat([Y, negatives])
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
-            raise ParameterError(
-                'Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`, or leave them out.'
-            )
+            raise ParameterError('Got `pair_loss="infonce"` with unpaired negatives.', 'Pass `pair_loss="siglip"`.')
         return infonce_loss(X, Y, 1 / scale)
+
+
+def new_head(
+    trainer: HeadTrainer, paired: np.ndarray, unpaired: Rows | None, width: int, rng: np.random.Generator
+) -> Head:
+    """Return a head with initial weights, from rows of one side to a space of this width."""
+    from congruence.train import _layers
+
+    widths = [paired.shape[1], width]
+    if trainer.head == "mlp":
+        widths.insert(1, trainer.hidden or 4 * paired.shape[1])
+    return _layers.Head(first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng))
 
 
 def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:

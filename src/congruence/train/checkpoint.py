@@ -96,9 +96,7 @@ class Checkpoint:
                 kind, _, name = key.partition(".")
                 groups[kind][name] = tensor
         except (*unreadable, safetensors.SafetensorError) as error:
-            raise CorruptFileError(
-                f"Got an unreadable checkpoint at {self.path} ({error}).", "Remove it and train again."
-            ) from error
+            raise CorruptFileError(f"Got an unreadable checkpoint at {self.path} ({error}).", "Remove it.") from error
         self._check_replaceable()
         ours = _flat(self.identity)
         if differing := sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key)):
@@ -113,7 +111,7 @@ class Checkpoint:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
             raise CorruptFileError(
-                f"Got a checkpoint at {self.path} that does not fit ({error}).", "Remove it and train again."
+                f"Got a checkpoint at {self.path} that does not fit ({error}).", "Remove it."
             ) from error
         device = next(module.parameters()).device
         return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
@@ -203,9 +201,7 @@ def named_folder(place: Path) -> Iterator[Path]:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise OutputExistsError(
-            f"Got a file at {place} for checkpoints; expected a folder.", "Pass another `checkpoint=…`."
-        ) from None
+        raise OutputExistsError(f"Got a file at {place}, not a folder.", "Pass another `checkpoint=…`.") from None
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
     with locked(place, _IN_USE.format(place)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -17,58 +17,60 @@ from congruence.errors import AlignmentWarning
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.heads import SIDES
 from congruence.train._base import HeadTrainer, retrieval_score
-from congruence.train._reading import Unpaired, Validation, read_data, space_of
+from congruence.train.rows import TrainingData, Unpaired, Validation, read_data, space_of
 
 
-def fit_closed(
-    self: Any,
-    X: RowsLike,
-    Y: RowsLike | None = None,
-    *,
-    unpaired: Unpaired | None = None,
-    validation: Validation | None = None,
-    checkpoint: str | Path | None = None,
-    resume: bool = True,
-    verbose: bool = True,
-) -> HeadsMap:
-    """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
+class ClosedForm(HeadsMap):
+    """Base of the methods with a closed form: ``fit`` and ``score`` of those that are trained."""
 
-    Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
-    help. Validation rows are scored, but nothing is chosen by them.
-    """
-    self._check_parameters()
-    data = read_data(self, X, Y, unpaired, validation)
-    note = None
-    if hasattr(self, "fit_data"):
+    method: ClassVar[str]
+    criterion: ClassVar[str] = HeadTrainer.criterion
+    score = retrieval_score
+
+    def fit(
+        self,
+        X: RowsLike,
+        Y: RowsLike | None = None,
+        *,
+        unpaired: Unpaired | None = None,
+        validation: Validation | None = None,
+        checkpoint: str | Path | None = None,
+        resume: bool = True,
+        verbose: bool = True,
+    ) -> Self:
+        """Fit the map in closed form, with the arguments of ``HeadTrainer.fit``.
+
+        Unpaired rows are checked, but used by ``SelfTrainedMap`` only, which warns (AlignmentWarning) where they do not
+        help. Validation rows are scored, but nothing is chosen by them.
+        """
+        self._check_parameters()  # type: ignore[attr-defined]
+        data = read_data(self, X, Y, unpaired, validation)
         note = self.fit_data(data)
-    else:
-        self._fit(data.source, data.target)
-    self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
-    self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
-    if data.validation is not None:
-        self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
-    if note:
-        problem = f"The map is fitted on the pairs alone: {note}."
-        warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=(U, V)`."), stacklevel=2)
-    return self
+        self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
+        self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
+        if data.validation is not None:
+            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+        if note:
+            problem = f"The map is fitted on the pairs alone: {note}."
+            warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=(U, V)`."), stacklevel=2)
+        return self
+
+    def fit_data(self, data: TrainingData) -> str:
+        """Fit to the pairs; a method that uses unpaired rows returns why it did not."""
+        self._fit(data.source, data.target)  # type: ignore[attr-defined]  # of the map it extends
+        return ""
 
 
-class CCA(CCAMap):
+class CCA(ClosedForm, CCAMap):
     """Canonical correlation analysis: ``CCAMap`` as one of the methods (SOTAlign, equation 7 and proposition C.2)."""
 
     method: ClassVar[str] = "cca"
-    criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed  # type: ignore[assignment]
-    score = retrieval_score
 
 
-class Procrustes(ProcrustesHeads):
+class Procrustes(ClosedForm, ProcrustesHeads):
     """Procrustes analysis: ``ProcrustesHeads`` as one of the methods (SOTAlign, equation 6 and proposition C.1)."""
 
     method: ClassVar[str] = "procrustes"
-    criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed  # type: ignore[assignment]
-    score = retrieval_score
 
 
 class WeightedCCA(CCA):
@@ -90,7 +92,7 @@ class WeightedCCA(CCA):
         super().__init__(n_components, ridge, center, normalize, power)
 
 
-class CSA(HeadsMap):
+class CSA(ClosedForm):
     """Canonical similarity analysis as published: the score Σ ρ_i u_i v_i/(‖u‖‖v‖) of canonical directions u, v.
 
     Its norms are those of the *unweighted* rows. Two more coordinates make it a plain cosine of mapped rows:
@@ -114,9 +116,6 @@ class CSA(HeadsMap):
 
     kind: ClassVar[str] = "heads"
     method: ClassVar[str] = "csa"
-    criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed  # type: ignore[assignment]
-    score = retrieval_score
 
     def __init__(
         self, n_components: int | None = None, ridge: float = 0.0, center: bool = True, normalize: bool = True

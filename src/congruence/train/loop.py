@@ -123,9 +123,7 @@ def run(
     history, best = History(), _snapshot(module)
     if saved is not None and saved.exists:
         if not resume:
-            raise TrainingError(
-                f"Got a checkpoint at {checkpoint} and `resume=False`.", ("Remove it.", "Pass `resume=True`.")
-            )
+            raise TrainingError(f"{checkpoint} exists, and `resume=False`.", ("Remove it.", "Pass `resume=True`."))
         history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience

@@ -140,9 +140,7 @@ def siglip_loss(
     check_choice(reduction, REDUCTIONS, "reduction")
     X, Y = _batches(X, Y)
     if len(Y) < len(X):
-        raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y.", "Exchange X and Y."
-        )
+        raise ShapeError(f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y.", "Exchange them.")
 
     def strip(part: slice, rows: Tensor, Y: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         logits = torch.addmm(bias, rows * scale, Y.T)

@@ -23,9 +23,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
     nearest first; rows that differ by no more than rounding may be in either order.
     """
     if k > len(rows):
-        raise ParameterError(
-            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows.", f"Pass `n_neighbors={len(rows)}` or less."
-        )
+        raise ParameterError(f"Got `n_neighbors={k}` and {len(rows)} unpaired rows.", f"Pass at most {len(rows)}.")
     import torch
 
     unit = torch.nn.functional.normalize

@@ -13,15 +13,13 @@ from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.csls import ScaledSimilarity
-from congruence.maps import HeadsMap
 from congruence.maps.heads import SIDES
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-from congruence.train._base import HeadTrainer, check_numbers, retrieval_score
-from congruence.train._reading import DISTRACTORS, TrainingData, fold_numbers
-from congruence.train.closed import fit_closed
+from congruence.train._base import check_numbers
+from congruence.train.closed import ClosedForm
 from congruence.train.retrieval import left_out_ranks
-from congruence.train.rows import Rows, sample
+from congruence.train.rows import DISTRACTORS, Rows, TrainingData, fold_numbers, sample
 
 #: Leading principal directions of each side that are used: more change nothing measurable and cost their cube.
 DIRECTIONS = 256
@@ -48,7 +46,7 @@ class Choice(NamedTuple):
     hubness: str | None
 
 
-class SelfTrainedMap(HeadsMap):
+class SelfTrainedMap(ClosedForm):
     """Join two models by few pairs and two pools of unpaired rows, in closed form.
 
     A teacher is fitted on the pairs (canonical correlation analysis with a ridge, directions weighted by √ρ). Then, in
@@ -102,9 +100,6 @@ class SelfTrainedMap(HeadsMap):
 
     kind: ClassVar[str] = "heads"
     method: ClassVar[str] = "self_trained"
-    criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed  # type: ignore[assignment]
-    score = retrieval_score
     counts: ClassVar = ("n_components", "max_rounds", "max_rows", "folds")
     positive: ClassVar = ("temperature",)
 

@@ -15,10 +15,9 @@ from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.heads import SIDES
 from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import TrainingData
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
-from congruence.train.rows import Rows
+from congruence.train.rows import Rows, TrainingData
 from congruence.train.sail import SAIL
 from congruence.train.self_trained import SelfTrainedMap
 from congruence.transport import klot_features, solve_teacher

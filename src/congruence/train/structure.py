@@ -44,9 +44,7 @@ def structure_loss(
     check_choice(direction, DIRECTIONS, "direction")
     check_same_rows(len(aligned), len(original), "aligned", "original")
     if aligned.ndim != 2 or original.ndim != 2 or not len(aligned):
-        raise ShapeError(
-            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}.", "Pass arrays of shape (n, d)."
-        )
+        raise ShapeError(f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}.", "Pass (n, d).")
     Z, T = (_centered(rows) for rows in (aligned, original.detach().to(aligned.dtype)))
 
     def strip(part: slice, rows: Tensor, Z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import scipy.linalg
 from congruence._utils.typing import Layer
 from congruence.errors import ParameterError
 from congruence.maps import CCAMap
-from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, first_layers
+from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, new_head
 from congruence.train.loop import Schedule, run
 from congruence.train.rows import ArrayRows, Rows, Sources, sample
 
@@ -208,8 +208,6 @@ class _Spectral:
     def __init__(self, objective: _Objective, trainer: SUE):
         import torch
 
-        from congruence.train import _layers
-
         self.trainer, self.objective = trainer, objective
         self.module: Module = torch.nn.Module()
         data, rng = objective.data, np.random.default_rng([trainer.random_state, 2])
@@ -225,10 +223,7 @@ class _Spectral:
                     f"rows; expected at least {trainer.n_spectral_components + 2} rows.",
                     "Pass a smaller `n_spectral_components=…`, or a larger `spectral_batch_size=…`.",
                 )
-            widths = [paired.shape[1], trainer.n_spectral_components]
-            if trainer.head == "mlp":
-                widths.insert(1, trainer.hidden or 4 * paired.shape[1])
-            heads.append(_layers.Head(first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)))
+            heads.append(new_head(trainer, paired, unpaired, trainer.n_spectral_components, rng))
             self.rows.append(rows)
         self.module.heads = torch.nn.ModuleList(heads).to(objective.device)
 

@@ -1,9 +1,15 @@
 """The Canonical paper: maps between dual encoders, fitted on one modality and evaluated on both."""
 
-from congruence_papers.canonical.data import CaptionBank, Collection, Model, edit_caption
+from congruence_papers.canonical.data import (
+    CaptionBank,
+    Collection,
+    Model,
+    contrastive_heads,
+    edit_caption,
+    open_sample,
+)
 from congruence_papers.canonical.experiments import PAPER
 from congruence_papers.canonical.models import open_models, resolve_models
-from congruence_papers.canonical.samples import contrastive_heads, open_sample
 
 __all__ = [
     "PAPER",

@@ -135,9 +135,7 @@ def _tar_members(tarred: tarfile.TarFile, archive: Path) -> Iterator[_Member]:
 
 
 def _suspect(archive: Path, what: str) -> CorruptFileError:
-    return CorruptFileError(
-        f"Got {what} in {archive}.", "Do not use this archive: download it from its official source."
-    )
+    return CorruptFileError(f"Got {what} in {archive}.", "Do not use this archive: get it from its source.")
 
 
 def _place(name: str, archive: Path) -> str:

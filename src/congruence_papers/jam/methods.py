@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from congruence.errors import InputError, MissingExtraError
 from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
-from congruence.train.captions import Captions
+from congruence.train.jam import Captions
 from congruence_papers.core import check_choice
 from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
@@ -255,37 +255,3 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
     return replace(
         data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
     )
-
-
-class Transferred(NamedTuple):
-    """Recall of a method that was fitted on one task and evaluated on n items of another."""
-
-    fitted_on: str
-    task: str
-    n: int
-    binary: float
-    choice: float
-
-
-def measure_transfer(
-    data: JAMData,
-    method: str = "spread",
-    seed: int = 5,
-    *,
-    encoders: tuple[str, str] | None = None,
-    training: Mapping[str, Any] | None = None,
-    most: Mapping[str, int] | None = None,
-) -> list[Transferred]:
-    """Fit a method on each task, and on all tasks together, and evaluate each fit on every task.
-
-    The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
-    """
-    parts = data.split_tasks(seed, encoders=encoders, most=most)
-    out = []
-    for fitted_on, own in parts.items():
-        fitted = fit_method(method, own, data.sizes.get("training") if training is None else training, seed)
-        for task in data.tasks:
-            items = parts[task].items
-            recall = fitted.measure(items, parts[task].test, seed)[task]
-            out.append(Transferred(fitted_on, task, len(items), recall["binary_recall"], recall["five_way_recall"]))
-    return out

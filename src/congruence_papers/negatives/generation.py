@@ -97,9 +97,7 @@ def generate(
     """
     texts = check_captions(captions)
     if isinstance(kinds, str) or not len(kinds) or not all(isinstance(kind, str) for kind in kinds):
-        raise ParameterError(
-            argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}", fix=f"Pass `kinds=[{KINDS[0]!r}]`."
-        )
+        raise ParameterError(argument="kinds", got=kinds, expected=f"a list of {', '.join(KINDS)}")
     for kind in kinds if generator is None else ():
         check_choice(kind, KINDS, "kind")
     if generator is not None and not callable(generator):
@@ -243,16 +241,12 @@ def sibling_negatives(
     check_number(per_caption, "per_caption", integer=True)
     check_number(random_state, "random_state", zero=True, integer=True)
     if not isinstance(template, str) or template.count("{}") != 1:
-        raise ParameterError(
-            argument="template", got=template, expected="a text with {} once", fix="Pass `template='a {}.'`."
-        )
+        raise ParameterError(argument="template", got=template, expected="a text with {} once")
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):
         raise ParameterError(f"The name {missing!r} is not one of the {len(known)} classes.", "Add it to the classes.")
     if len(first) <= per_caption:
-        raise ParameterError(
-            f"Got {len(first)} classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
-        )
+        raise ParameterError(f"Got {len(first)} classes for `per_caption={per_caption}`.", "Pass more.")
     distinct, own = np.array(sorted(first.values())), np.array([first[name] for name in labels])
     if similarity is None:
         rngs = [np.random.default_rng([random_state, row]) for row in range(len(labels))]
