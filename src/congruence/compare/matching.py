@@ -25,7 +25,7 @@ from congruence.compare.spaces import FEWEST_ROWS, check_metrics
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS, Metric, between_spaces
 from congruence.metrics.cka import BIASED
-from congruence.metrics.correlations import compare_first
+from congruence.metrics.correlations import compare_bases
 from congruence.metrics.neighbors import prepare_cknna
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def measures(name: str, definition: str = "both", *, components: bool = True, no
     jam = {
         "linear_cka": BIASED,
         "cknna": replace(default, prepare=partial(prepare_cknna, definition="jam", normalize=normalize)),
-        "cca": replace(default, compare=compare_first),
+        "cca": replace(default, compare=partial(compare_bases, components="first")),
     }
     both = [Measure("jam", jam_formula, jam[name]), Measure("congruence", formula, default)]
     return [measure for measure in both if definition in ("both", measure.definition)]
