@@ -77,7 +77,8 @@ def linear_cka(
     for start in range(0, len(order) - 3, batch_size):
         rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
         batches.append(_hsic_terms(xp.take(A, rows, axis=0), xp.take(B, rows, axis=0), kernels.hsic_unbiased))
-    return as_scalar(_divide(*map(sum, zip(*batches, strict=True)), xp))  # type: ignore[arg-type]
+    cross, first, second = (sum(terms) for terms in zip(*batches, strict=True))
+    return as_scalar(_divide(cross, first, second, xp))
 
 
 def _varying_pair(X: RowsLike, Y: RowsLike) -> tuple[ArrayNamespace, Array, Array]:
