@@ -549,7 +549,7 @@ def draw_layers(
     """Draw the scores of all pairs of layers as a heat map.
 
     The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
-    ``congruence.compare.layers.LayerComparison.to_dict``, plus ``strength``, the color strength of each cell, 0 to
+    ``congruence.compare.spaces.LayerComparison.to_dict``, plus ``strength``, the color strength of each cell, 0 to
     1.
     """
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
