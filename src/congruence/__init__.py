@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from congruence._version import __version__
 
 if TYPE_CHECKING:
-    from congruence.compare.layers import compare_layers as compare_layers
     from congruence.compare.pairing import check_pairing as check_pairing
+    from congruence.compare.spaces import compare_layers as compare_layers
     from congruence.compare.spaces import compare_spaces as compare_spaces
     from congruence.embeddings import Embeddings as Embeddings
     from congruence.embeddings import Pairs as Pairs
@@ -56,9 +56,8 @@ if TYPE_CHECKING:
 
 #: Public names, by the module that they are imported from.
 _HOME = {
-    "compare.layers": "compare_layers",
     "compare.pairing": "check_pairing",
-    "compare.spaces": "compare_spaces",
+    "compare.spaces": "compare_layers compare_spaces",
     "embeddings": "Embeddings Pairs Space",
     "evaluation": "compare_maps evaluate",
     "io": "read_embeddings",

@@ -14,7 +14,7 @@ from congruence import Embeddings, LinearMap, Space
 from congruence._utils.display import visible
 from congruence.cli import print_table
 from congruence.cli.check import print_certificate
-from congruence.compare.layers import compare_layers
+from congruence.compare.spaces import compare_layers
 from congruence.embed.run import write_failures
 from congruence.errors import CongruenceWarning
 from congruence.report import write_layers

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from congruence.compare.matching import FORMULAS, match_test, measures
+from congruence.compare.matching import JAM, match_test, measures
 from congruence.metrics import METRICS, cknna, svcca
 from congruence_papers.jam.experiments import measure_statistics
 
@@ -107,7 +107,7 @@ def test_coco():
 
 
 def test_both_are_given_and_named():
-    found = match_test(*pairs(60, 12, 11), metrics=[*FORMULAS, "mutual_knn"], **ONCE)[::2]
+    found = match_test(*pairs(60, 12, 11), metrics=[*JAM, "mutual_knn"], **ONCE)[::2]
     assert [(one.metric, one.definition, one.formula) for one in found] == [
         ("linear_cka", "jam", "biased"),
         ("linear_cka", "congruence", "debiased"),
@@ -124,7 +124,7 @@ def test_both_are_given_and_named():
     )
 
 
-@pytest.mark.parametrize("metric", FORMULAS)
+@pytest.mark.parametrize("metric", JAM)
 @pytest.mark.parametrize("shapes", [((70, 8), (70, 6)), ((30, 40), (30, 5)), ((30, 40), (30, 50))])
 def test_reordering_is_preparing_reordered_rows(metric, shapes):
     rng = np.random.default_rng(0)

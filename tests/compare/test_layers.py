@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from congruence import errors
-from congruence.compare.layers import compare_layers
-from congruence.compare.spaces import compare_spaces
+from congruence.compare.spaces import compare_layers, compare_spaces
 from congruence.metrics import BETWEEN_SPACES, METRICS
 from congruence.plotting import MIDDLE, STRONG
 from congruence.plotting.look import COLORS

@@ -28,7 +28,7 @@ CONTEXT.set_forkserver_preload(
         *("onnx.checker", "onnx.helper", "onnx.numpy_helper", "array_api_compat.numpy", "pyarrow.parquet", "jinja2"),
         *("yaml", "rich.console", "rich.table", "typer._adapters", "congruence.integrations.faiss"),
         *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.datasets"),
-        *("congruence.upgrade.certify", "congruence.upgrade.transform", "congruence.compare.layers"),
+        *("congruence.upgrade.certify", "congruence.upgrade.transform", "congruence.compare.spaces"),
         *("congruence.embed", "congruence_papers.commands", "congruence_papers.running"),
         *("congruence_papers", "congruence_papers.negatives", "congruence_papers.image_sets", "warm"),
     ]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from congruence import errors
+from congruence.metrics import METRICS
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
 from congruence.metrics.shape import procrustes_distance
 
@@ -152,6 +153,22 @@ def test_far_rows_constant_columns_and_copies():
     assert linear_cka(X + 1e6, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
     twice = linear_cka(np.vstack([X, X]), np.vstack([Y, Y]), estimator="biased")
     assert twice == pytest.approx(linear_cka(X, Y, estimator="biased"), abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["debiased", "biased", "minibatch"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_equal_up_to_rounding_do_not_vary(estimator, dtype):
+    rng = np.random.default_rng(0)
+    equal = np.tile(rng.standard_normal(7) * 10.0 ** np.arange(-3, 4), (60, 1)).astype(dtype)
+    noisy = equal * (1 + np.finfo(dtype).eps * rng.integers(-1, 2, equal.shape).astype(dtype))
+    other = rng.standard_normal((60, 5)).astype(dtype)
+    for flat in (equal, noisy):
+        for sides in ((flat, other), (other, flat)):
+            with pytest.raises(errors.InputError, match="are equal"):
+                linear_cka(*sides, estimator=estimator)
+        for name in ("linear_cka", "rbf_cka"):
+            with pytest.raises(errors.InputError, match="are equal"):
+                METRICS[name].prepare(flat, "X")
 
 
 def test_bad_parameters():

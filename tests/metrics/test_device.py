@@ -66,7 +66,7 @@ def test_only_little_leaves_the_device(name):
         lambda A, B: cross_kernel_cka(A, A, B, B),
         lambda A, B: cca(A, B, reduce=None),
         lambda A, B: cca(A, B, reduce="kernel", ridge=0.1),
-        lambda A, B: pwcca(A, B, rank=5, weights="Y"),
+        lambda A, B: pwcca(A, B, rank=5),
         lambda A, B: rsa(A, B, rdm="cosine", max_rows=200),
         lambda A, B: rsa(A, B, rdm="euclidean", compare="pearson"),
         lambda A, B: rsa(A, B, rdm="sqeuclidean", compare="cosine"),

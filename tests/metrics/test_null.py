@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from congruence.compare.spaces import chance
 from congruence.metrics import BETWEEN_SPACES, METRICS
-from congruence.metrics.null import chance
 
 
 def pair(n, d, e, seed=0):

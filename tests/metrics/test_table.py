@@ -183,10 +183,9 @@ REFUSED = {
     "one column": {"rsa": "X has equal entries"},
     "a row of zeros": {"paired_cosine": "X is all zeros", "rsa": "X has equal entries"},
     "equal rows": {
-        "linear_cka": "does not vary",
         "rsa": "X has equal entries",
         "cknna": "not positive",
-        **dict.fromkeys(("rbf_cka", "cca", "svcca", "pwcca", "procrustes_distance"), "equal"),
+        **dict.fromkeys(("linear_cka", "rbf_cka", "cca", "svcca", "pwcca", "procrustes_distance"), "equal"),
     },
 }
 

@@ -13,7 +13,7 @@ from plan_problems import WAYS, clouds, drawn_marginals
 from scipy.optimize import linear_sum_assignment
 
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError
-from congruence.transport import _kernel, balanced, sinkhorn
+from congruence.transport import _kernel, entropic, sinkhorn
 
 
 def log_iterations(A, r, c, max_iter):
@@ -114,7 +114,7 @@ def test_affinities_thousands_of_epsilon_apart(dtype, way):
 def test_scalings_are_absorbed_as_often_as_it_takes(monkeypatch):
     X, Y = clouds(50, 40)
     whole = sinkhorn(X @ Y.T, 0.02, tolerance=1e-9)
-    monkeypatch.setattr(balanced, "GROWTH", 1.0)
+    monkeypatch.setattr(entropic, "GROWTH", 1.0)
     np.testing.assert_allclose(sinkhorn(X @ Y.T, 0.02, tolerance=1e-9).plan(), whole.plan(), atol=1e-9)
 
 
@@ -140,7 +140,7 @@ def held(way, X, Y, epsilon, **options):
             shares.append(stop / self.affinity.shape[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(balanced, "Kernel", Watched)
+        patch.setattr(entropic, "Kernel", Watched)
         found = sinkhorn(epsilon=epsilon, **{**WAYS[way](X, Y), **options})
     return found, shares
 

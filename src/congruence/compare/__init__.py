@@ -1,3 +1,3 @@
 """Compare spaces with chance: similarity, layers, matching pairs, the pairing itself, drift, and rows' origin."""
 
-__all__ = ["layers", "matching", "pairing", "spaces"]
+__all__ = ["matching", "pairing", "spaces"]

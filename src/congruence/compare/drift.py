@@ -34,17 +34,14 @@ _EXPONENTS = (0.2, 0.5, 0.8)
 
 @dataclass(frozen=True)
 class CanaryReport(PlainData):
-    """Comparison of two encodings of the same items (canaries).
+    """Comparison of two encodings of the same ``n`` items (canaries).
 
-    - ``n``: Number of canaries compared.
     - ``changed``: Whether a canary moved by more than the tolerance.
-    - ``kind``: "none", "norms", "rotation", "model". What explains the change. "none": no change. "norms": only the
-      norms changed. "rotation": the directions changed, but not the cosines between canaries (up to a tenth of the
-      tolerance), so a map can undo the change. "model": anything else.
+    - ``kind``: What explains the change: "none"; "norms", if only these changed; "rotation", if the cosines between
+      canaries are the same (up to a tenth of the tolerance), so that a map can undo the change; else "model".
     - ``moved``: Share of the canaries that moved by more than the tolerance.
     - ``largest``, ``median``: Largest and median distance ‖new − old‖ / ‖old‖.
-    - ``angles``: Largest change of a cosine between two canaries; NaN for a single canary or if the width has
-      changed.
+    - ``angles``: Largest change of a cosine between two canaries; NaN if there is none.
     """
 
     n: int
@@ -57,16 +54,11 @@ class CanaryReport(PlainData):
 
 
 def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
-    """Compare two encodings of the same items.
+    """Compare two encodings of the same items, paired by id if both have ids, else by position.
 
-    Rows are paired by id if both have ids, else by position. ``tolerance`` is a relative distance that is not exceeded
-    if the encoder has not changed. Rounding to float16 moves a vector by about 0.0003. A service that batches requests
-    or quantizes may move it further; encode the canaries twice in a row to find out by how much.
-
-    Notes
-    -----
-    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the
-    canaries can show. A few dozen items of the kinds in use are enough.
+    ``tolerance`` is a relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves
+    a vector by about 0.0003. A service that batches requests or quantizes may move it further; encode the canaries
+    twice in a row to find out by how much.
     """
     check_positive(tolerance, "tolerance")
     pairs = Pairs.join(*as_pair(reference, current, ("reference", "current")))
@@ -97,9 +89,7 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 class DriftReport(PlainData):
     """Evidence from a stream so far.
 
-    - ``n``: Number of vectors seen.
-    - ``alarm``: Whether the evidence has reached 1 / alpha at any vector.
-    - ``alarm_at``: Number of vectors seen at that point.
+    - ``n``, ``alarm_at``: Number of vectors seen, and at which of them the evidence reached ``threshold`` first.
     - ``evidence``: Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
     - ``by_score``: The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and
       ``spread`` (Mahalanobis distance).
@@ -127,13 +117,12 @@ class DriftMonitor:
 
     Notes
     -----
-    Each vector gets three scores: its norm, its cosine with the reference's mean, and the Mahalanobis distance of its
-    direction. Their ranks among the vectors so far give p-values, which are independent and uniform as long as the
-    stream is exchangeable with the reference, whatever the distribution. Bets on them multiply to a martingale, which
-    by Ville's inequality exceeds 1 / alpha with probability at most alpha (docs/drift.md).
+    The ranks of each vector's scores among the vectors so far give p-values, which are independent and uniform as long
+    as the stream is exchangeable with the reference. Bets on them multiply to a martingale, which by Ville's inequality
+    exceeds 1 / alpha with probability at most alpha (docs/drift.md).
 
-    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
-    change, and no unpaired test can distinguish the two. ``compare_canaries`` can.
+    Different content (another topic, language or camera) is also a change, and no unpaired test can distinguish the
+    two. ``compare_canaries`` can.
 
     Source: Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test
     martingales). Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change
@@ -157,20 +146,17 @@ class DriftMonitor:
         self.random_state = random_state
 
     def fit(self, reference: RowsLike) -> Self:
-        """Fit on vectors (n, d) of the unchanged encoder, with content like that of the stream, and start a new stream.
-
-        At least 40 rows are needed. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
+        """Fit on at least 40 vectors (n, d) of the unchanged encoder, with content like that of the stream, and start a
+        new stream. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
-                f"Got `alpha={self.alpha}`; expected a probability below 1.", "Pass `alpha=0.001`, for example."
+                f"Got `alpha={self.alpha}`; expected a probability.", "Pass `alpha=0.001`, for example."
             )
         check_seed(self.random_state)
         X = as_embeddings(reference, "reference").vectors
         if len(X) < _FEWEST:
-            raise InputError(
-                f"Got {len(X)} reference rows; expected at least {_FEWEST}.", "Pass more rows as `reference=…`."
-            )
+            raise InputError(f"Got {len(X)} reference rows; expected at least {_FEWEST}.", "Pass more rows.")
         self._rng = np.random.default_rng(self.random_state)
         order = self._rng.permutation(len(X))
         model_rows, score_rows = X[np.sort(order[::2])], X[np.sort(order[1::2])]
@@ -185,9 +171,7 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``. An alarm is never
-        withdrawn.
-        """
+        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``."""
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")
         X = as_embeddings(rows, "rows").vectors
@@ -216,11 +200,8 @@ class DriftMonitor:
 
     def _evidence(self, log_wealth: np.ndarray) -> float:
         """Return the logarithm of the mean over bets, including the share reserved for bets that start later."""
-        return float(
-            np.logaddexp(
-                np.logaddexp.reduce(log_wealth, axis=None) - math.log(log_wealth.size), -math.log(self.n_seen_ + 1)
-            )
-        )
+        mean = np.logaddexp.reduce(log_wealth, axis=None) - math.log(log_wealth.size)
+        return float(np.logaddexp(mean, -math.log(self.n_seen_ + 1)))
 
     def _scores(self, X: np.ndarray) -> np.ndarray:
         """Return the three scores of each row, shape (b, 3)."""

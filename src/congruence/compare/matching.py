@@ -25,7 +25,7 @@ from congruence.compare.spaces import FEWEST_ROWS, check_metrics
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS, Metric, between_spaces
 from congruence.metrics.cka import BIASED
-from congruence.metrics.correlations import compare_first
+from congruence.metrics.correlations import compare_bases
 from congruence.metrics.neighbors import prepare_cknna
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
 #: Largest number of texts of which all pairs are compared.
 _MOST_TEXTS = 5000
 
-#: What their formulas are called in the paper, and in this library. Yoon, Yue and Kim report the *first* canonical
-#: correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6 to 9).
-FORMULAS = {
-    "linear_cka": ("biased", "debiased"),
-    "cknna": ("eq. 6–9", "Huh et al."),
-    "cca": ("first", "mean"),
-    "svcca": ("mean", "mean"),
+#: The paper's metrics: what their formulas are called in it and in this library, and the steps of its own. It reports
+#: the *first* canonical correlation (appendix B.2.3), *biased* CKA (equations 3 and 4) and a CKNNA by equations 6 to 9.
+JAM = {
+    "linear_cka": ("biased", "debiased", BIASED),
+    "cknna": ("eq. 6–9", "Huh et al.", replace(METRICS["cknna"], prepare=partial(prepare_cknna, definition="jam"))),
+    "cca": ("first", "mean", replace(METRICS["cca"], compare=partial(compare_bases, components="first"))),
+    "svcca": ("mean", "mean", None),
 }
 
 
@@ -53,8 +53,7 @@ class Separation(PlainData):
     """One metric's scores of matching pairs compared with those of one kind of non-match.
 
     - ``definition``, ``formula``: Source of the definition, "jam", "congruence" or "both", and what distinguishes the
-      two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by
-      ``"eq. 6–9"`` of the paper or ``"Huh et al."``
+      two, as in ``JAM``.
     - ``against``: "noise", "shuffled", "unrelated", "hard".
     - ``match``, ``other``: Scores on all rows; except for ``"hard"`` the second is a mean over ``permutations`` draws.
     - ``match_scores``, ``other_scores``: Scores on random subsets of rows, the i-th entries on the same images.
@@ -111,9 +110,6 @@ def match_test(
 ) -> Separations:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric distinguishes them.
 
-    Returns for each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and
-    ``"hard"`` if given.
-
     Source: Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
     Models", section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
 
@@ -123,22 +119,18 @@ def match_test(
         Paired by row.
     hard : array_like of shape (n, e), or "nearest", optional
         A wrong caption for each image. ``"nearest"`` permutes ``texts`` such that each belongs to another image and the
-        old and new texts are as similar as possible (largest sum of cosines): captions of *other* images, not captions
-        with one wrong word.
+        old and new texts are as similar as possible (largest sum of cosines).
     unrelated : array_like, shape (m, e), optional
         Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired
         at random.
     definition : {"both", "jam", "congruence"}, default="both"
-        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and
-        4), CKNNA by equations 6 to 9, and the mean of the canonical correlations for SVCCA. ``"congruence"``: those of
-        ``congruence.metrics.METRICS``, the mean canonical correlation, debiased CKA, and CKNNA by the code of Huh
-        et al. (2024).
+        The paper's (``JAM``), or those of ``congruence.metrics.METRICS``.
     components : int or None, default=10
         Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for
         ``cca`` it is 50 there and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
     normalize, standardize : bool, default=False
         Scale the (reduced) rows to unit norm before CKNNA, and divide each column by its standard deviation before the
-        principal components of SVCCA, as the code of Huh et al. does. The JAM paper mentions neither.
+        principal components of SVCCA, as the code of Huh et al. does.
     draws, rows : int, default=100 and half of the rows
         Number and size of random subsets of rows, the same for every metric and kind of non-match.
     permutations : int, default=200
@@ -187,7 +179,7 @@ def match_test(
         return np.array([measure.metric.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
 
     def easy(image_side: _PreparedSide, text_side: _PreparedSide, raw: np.ndarray) -> list[np.ndarray]:
-        """Score a draw of noise images and a draw of other texts, with as many rows as ``raw``, the images."""
+        """Score noise like the images ``raw``, and a draw of other texts."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
@@ -253,10 +245,7 @@ def match_test(
 def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     """Return hard non-matches: the ones passed, or similar texts of other images."""
     if isinstance(hard, str):
-        if hard != "nearest":
-            raise ParameterError(
-                argument="hard", got=hard, expected="embeddings or 'nearest'", fix="Pass `hard='nearest'`."
-            )
+        check_choice(hard, ("nearest",), "hard")
         return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
     check_same_rows(len(T), len(H), "texts", "hard")
@@ -302,23 +291,19 @@ def measures(name: str, definition: str = "both", *, components: bool = True, no
     default = between_spaces(name)
     if name == "svcca" and components:
         default = replace(default, prepare=METRICS["cca"].prepare)
-    if name == "cknna" and normalize:
-        default = replace(default, prepare=partial(prepare_cknna, normalize=True))
-    if name not in FORMULAS:
+    if name not in JAM:
         if definition == "jam":
             raise ParameterError(
-                f"The JAM paper does not define {name}.", f"Choose from its metrics: {', '.join(FORMULAS)}."
+                f"The JAM paper does not define {name}.", f"Choose from its metrics: {', '.join(JAM)}."
             )
         return [Measure("congruence", "", default)]
-    jam_formula, formula = FORMULAS[name]
-    if name == "svcca":
+    jam_formula, formula, jam = JAM[name]
+    if jam is None:
         return [Measure("both", formula, default)]
-    jam = {
-        "linear_cka": BIASED,
-        "cknna": replace(default, prepare=partial(prepare_cknna, definition="jam", normalize=normalize)),
-        "cca": replace(default, compare=compare_first),
-    }
-    both = [Measure("jam", jam_formula, jam[name]), Measure("congruence", formula, default)]
+    if name == "cknna" and normalize:
+        default = replace(default, prepare=partial(prepare_cknna, normalize=True))
+        jam = replace(jam, prepare=partial(prepare_cknna, definition="jam", normalize=True))
+    both = [Measure("jam", jam_formula, jam), Measure("congruence", formula, default)]
     return [measure for measure in both if definition in ("both", measure.definition)]
 
 

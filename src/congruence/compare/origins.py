@@ -35,17 +35,7 @@ _UNSURE = 0.1
 class OriginDetector:
     """Determine which of several known models made the rows of a store, and which rows were made by none of them.
 
-    Parameters
-    ----------
-    fdr : float, default=0.01
-        Largest expected share of rows of known models among those reported to belong to none.
-    random_state : int, default=0
-        Determines how the known rows are split.
-
-    Attributes
-    ----------
-    names_ : list of str
-        Names of the known models.
+    ``fdr`` is the largest expected share of rows of known models among those reported to belong to none.
 
     Notes
     -----
@@ -53,11 +43,10 @@ class OriginDetector:
     description that were left out of it (``congruence.linalg.distribution``). A row belongs to no known model if it is
     about as far from each as an unrelated model's rows are, and if the largest of its p-values, the rank of its
     distance among those left out, is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
-    assigned to the most likely model (docs/doctor.md). Rows are read once, in blocks.
+    assigned to the most likely model (docs/doctor.md).
 
-    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
-    other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
-    then near 1, not far above).
+    A model's texts do not represent its images, and of a store with other content some rows belong to no known model
+    although the model is the right one (their ``distance`` is then near 1).
 
     Examples
     --------
@@ -77,14 +66,8 @@ class OriginDetector:
         self.random_state = random_state
 
     def fit(self, known: Mapping[str, RowsLike] | None = None, maps: Mapping[str, Map] | None = None) -> Self:
-        """Fit on rows of known models.
-
-        Parameters
-        ----------
-        known : mapping of str to Embeddings or array_like, shapes (n_k, d_k)
-            Rows of each model, of the store's modality: at least 40 different ones per model, preferably a few hundred.
-        maps : mapping of str to Map, optional
-            Maps from ``congruence.fit``, which keep a description of their models' rows and of mapped ones.
+        """Fit on rows of each known model, of the store's modality, at least 40 different ones and preferably a few
+        hundred; maps from ``congruence.fit`` keep a description of their models' rows and of mapped ones.
         """
         if not check_positive(self.fdr, "fdr") < 1:
             raise ParameterError(f"Got `fdr={self.fdr}`; expected a share below 1.", "Pass `fdr=0.01`, for example.")
@@ -110,29 +93,12 @@ class OriginDetector:
         return self
 
     def examine(self, rows: RowsLike | Source) -> OriginReport:
-        """Examine the rows of a store.
-
-        Parameters
-        ----------
-        rows : Embeddings, array_like of shape (n, d), or an opened source
-            A source (``congruence.io.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
-            are reported, not refused.
+        """Examine the rows of a store, an array or a source (``congruence.io.open_source``), which is read once,
+        in blocks. Rows with NaN and rows of zeros are reported, not refused.
         """
         if not hasattr(self, "kinds_"):
-            raise ParameterError(
-                "Got an OriginDetector that is not fitted; expected a fitted one.", "Call fit(known) first."
-            )
+            raise ParameterError("Got an OriginDetector that is not fitted.", "Call fit(known) first.")
         return _examine(rows, self.kinds_, self.fdr)
-
-
-def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> OriginReport:
-    """Examine rows; one that may be of an ``expected`` kind is, unless it is clearly of another."""
-    examination = _Examination(kinds, fdr, expected)
-    for ids, block in _scan(rows):
-        examination.add(ids, block)
-    if not examination.n:
-        raise InputError("No rows.", "Pass a store with rows.")
-    return examination.report()
 
 
 def _label(kind: str, name: str, mapping: Map, taken: Mapping[str, object]) -> str:
@@ -144,112 +110,99 @@ def _label(kind: str, name: str, mapping: Map, taken: Mapping[str, object]) -> s
     return f"{kind} of {name}" if label in taken else label
 
 
-class _Examination:
-    """Accumulates the results for the blocks of a store."""
+#: What is kept of each examined row: its origin, its p-value, its distance, and whether it fits no kind.
+_ROW = np.dtype([("origin", np.int16), ("p", np.float32), ("distance", np.float32), ("strange", bool)])
 
-    def __init__(self, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> None:
-        self._kinds, self._fdr, self._expected = kinds, fdr, expected
-        self.n = self.width = self._unit = self._finite = 0
-        self._bad: list[int] = []
-        self._zero: list[int] = []
-        self._origin: list[np.ndarray] = []
-        self._p: list[np.ndarray] = []
-        self._distance: list[np.ndarray] = []
-        self._strange: list[np.ndarray] = []
-        self._ids: dict[int, str] = {}
 
-    def add(self, ids: pa.Array | np.ndarray | None, block: np.ndarray) -> None:
-        """Add the next block of rows, unchecked."""
-        if not self.n:
-            self.width = block.shape[1]
-            self._names = [name for name, kind in self._kinds.items() if kind.width == self.width]
-            self._sure = all(self._kinds[name].tells_unrelated for name in self._names)
-        rows = block.astype(np.float64)
-        good = np.isfinite(rows).all(axis=1)
-        zero = good & ~rows.any(axis=1)
-        self._bad += (np.flatnonzero(~good) + self.n).tolist()
-        self._zero += (np.flatnonzero(zero) + self.n).tolist()
-        use = good & ~zero
-        origin, p, far, strange = (
-            np.full(len(rows), -1, np.int16),
-            np.full(len(rows), np.nan, np.float32),
-            np.full(len(rows), np.nan, np.float32),
-            np.full(len(rows), False),
-        )
+def _examine(rows: RowsLike | Source, kinds: Kinds, fdr: float, expected: Sequence[str] = ()) -> OriginReport:
+    """Examine rows; one that may be of an ``expected`` kind is, unless it is clearly of another."""
+    n = width = unit = used = 0
+    not_finite: list[int] = []
+    zero: list[int] = []
+    parts: list[np.ndarray] = []
+    names: list[str] = []
+    id_of: dict[int, str] = {}
+    for ids, block in _scan(rows):
+        width = block.shape[1]
+        names = [name for name, kind in kinds.items() if kind.width == width]
+        X = block.astype(np.float64)
+        finite = np.isfinite(X).all(axis=1)
+        use = finite & X.any(axis=1)
+        not_finite += (np.flatnonzero(~finite) + n).tolist()
+        zero += (np.flatnonzero(finite & ~use) + n).tolist()
+        found = np.full(len(X), np.array((-1, np.nan, np.nan, False), _ROW))
         if use.any():
-            unit, logs = directions(rows[use])
-            self._finite += len(unit)
-            self._unit += int(np.count_nonzero(np.abs(np.expm1(logs)) < UNIT_TOLERANCE))
-            if self._names:
-                origin[use], p[use], far[use], strange[use] = self._assign(unit, logs)
+            units, logs = directions(X[use])
+            used += len(units)
+            unit += int(np.count_nonzero(np.abs(np.expm1(logs)) < UNIT_TOLERANCE))
+            if names:
+                assigned = _assign(units, logs, kinds, names, fdr, expected)
+                for part, values in zip(("origin", "p", "distance", "strange"), assigned, strict=True):
+                    found[part][use] = values
                 if ids is not None:
-                    odd = np.flatnonzero(strange)
-                    self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
-        self._origin.append(origin)
-        self._p.append(p)
-        self._distance.append(far)
-        self._strange.append(strange)
-        self.n += len(rows)
+                    odd = np.flatnonzero(found["strange"])
+                    id_of |= dict(zip((odd + n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
+        parts.append(found)
+        n += len(X)
+    if not n:
+        raise InputError("No rows.", "Pass a store with rows.")
+    examined = np.concatenate(parts)
+    origin, p, distance = (np.ascontiguousarray(examined[name]) for name in ("origin", "p", "distance"))
+    sure = all(kinds[name].tells_unrelated for name in names)
+    odd = np.flatnonzero(examined["strange"] & ((p <= _cut(p, fdr)) | sure))
+    odd = odd[np.lexsort((odd, -distance[odd], p[odd]))]
+    listed: list[dict[str, Any]] = [
+        {
+            "row": int(row),
+            "id": id_of.get(int(row)),
+            "nearest": names[origin[row]],
+            "p": float(p[row]),
+            "distance": float(distance[row]),
+        }
+        for row in odd
+    ]
+    origin[odd] = -1
+    counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
+    return OriginReport(
+        n=n,
+        width=width,
+        names=names,
+        counts=counts,
+        recognized=[float(kinds[name].recognized[0]) for name in names],
+        other_width={name: kind.width for name, kind in kinds.items() if kind.width != width},
+        not_finite=not_finite,
+        zero=zero,
+        unit=unit / max(used, 1),
+        odd=listed,
+        fdr=fdr,
+        looks_like=next((name for name, count in zip(names, counts, strict=True) if 2 * count > n), None),
+        origin=origin,
+        p_value=p,
+    )
 
-    def _assign(self, unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return each row's most likely kind, p-value, distance (1 is usual), and whether it fits no kind."""
-        kinds = [self._kinds[name] for name in self._names]
-        distance = np.array([kind.distance(unit, logs) for kind in kinds])
-        each = list(zip(kinds, distance, strict=True))
-        p = np.array([kind.p_value(D) for kind, D in each])
-        fits = np.array([kind.fits(D, self._fdr) for kind, D in each])
-        likely = np.array([kind.log_likelihood(D) for kind, D in each])
-        strange = np.asarray(~fits.any(axis=0))
-        nearest = np.where(fits | strange, likely, -np.inf).argmax(axis=0)
-        for name in self._expected:
-            if name in self._names:
-                k = self._names.index(name)
-                others = [self._names[i] not in self._expected for i in nearest]
-                margin = np.array([self._kinds.margins.get((self._names[i], name), 0.0) for i in nearest])
-                more = likely[nearest, np.arange(len(unit))] - likely[k]
-                nearest = np.where(others & fits[k] & (more <= margin), k, nearest)
-        typical = np.array([kind.median for kind in kinds])
-        far = distance[nearest, np.arange(len(unit))] / typical[nearest]
-        return nearest, np.maximum(p.max(axis=0), 1e-30), far, strange
 
-    def report(self) -> OriginReport:
-        """Return the result for all blocks."""
-        origin, p, far, strange = (
-            np.concatenate(parts) for parts in (self._origin, self._p, self._distance, self._strange)
-        )
-        names = self._names
-        odd = np.flatnonzero(strange & ((p <= _cut(p, self._fdr)) | self._sure))
-        odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
-        listed: list[dict[str, Any]] = [
-            {
-                "row": int(row),
-                "id": self._ids.get(int(row)),
-                "nearest": names[origin[row]],
-                "p": float(p[row]),
-                "distance": float(far[row]),
-            }
-            for row in odd
-        ]
-        origin[odd] = -1
-        counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
-        count = max(self._finite, 1)
-        like = next((name for name, n in zip(names, counts, strict=True) if 2 * n > self.n), None)
-        return OriginReport(
-            n=self.n,
-            width=self.width,
-            names=names,
-            counts=counts,
-            recognized=[float(self._kinds[name].recognized[0]) for name in names],
-            other_width={name: kind.width for name, kind in self._kinds.items() if kind.width != self.width},
-            not_finite=self._bad,
-            zero=self._zero,
-            unit=self._unit / count,
-            odd=listed,
-            fdr=self._fdr,
-            looks_like=like,
-            origin=origin,
-            p_value=p,
-        )
+def _assign(
+    unit: np.ndarray, logs: np.ndarray, kinds: Kinds, names: list[str], fdr: float, expected: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return each row's most likely kind, p-value, distance (1 is usual), and whether it fits no kind."""
+    known = [kinds[name] for name in names]
+    distance = np.array([kind.distance(unit, logs) for kind in known])
+    each = list(zip(known, distance, strict=True))
+    p = np.array([kind.p_value(D) for kind, D in each])
+    fits = np.array([kind.fits(D, fdr) for kind, D in each])
+    likely = np.array([kind.log_likelihood(D) for kind, D in each])
+    strange = np.asarray(~fits.any(axis=0))
+    nearest = np.where(fits | strange, likely, -np.inf).argmax(axis=0)
+    for name in expected:
+        if name in names:
+            k = names.index(name)
+            others = [names[i] not in expected for i in nearest]
+            margin = np.array([kinds.margins.get((names[i], name), 0.0) for i in nearest])
+            more = likely[nearest, np.arange(len(unit))] - likely[k]
+            nearest = np.where(others & fits[k] & (more <= margin), k, nearest)
+    typical = np.array([kind.median for kind in known])
+    far = distance[nearest, np.arange(len(unit))] / typical[nearest]
+    return nearest, np.maximum(p.max(axis=0), 1e-30), far, strange
 
 
 def _cut(p: np.ndarray, fdr: float) -> float:
@@ -286,12 +239,10 @@ class OriginReport:
     - ``counts``: Number of rows that look like each of them.
     - ``recognized``: Share of each model's own known rows (left out of its description) that are most likely under it.
     - ``other_width``: Known models with another width, and that width; the rows cannot be theirs.
-    - ``not_finite``, ``zero``: Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model,
-      and are not counted elsewhere.
+    - ``not_finite``, ``zero``: Numbers of rows with NaN or infinity, and of rows of zeros, which belong to no model.
     - ``unit``: Share of the other rows that have unit norm.
     - ``odd``: Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids),
-      ``nearest`` (a known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty
-      without known rows. A row of unusual content is not odd as long as it is nearer than an unrelated model's rows.
+      ``nearest`` (a known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows).
     - ``fdr``: Bound on the expected share of rows of known models among ``odd``.
     - ``looks_like``: The known model that more than half of the rows look like, if any.
     - ``origin``, shape (n,): Position in ``names`` of the model that each row looks like; −1 for none.
@@ -320,15 +271,12 @@ class OriginReport:
 
     def summary(self) -> list[str]:
         """Return the conclusions as sentences."""
-        sentences = []
-        for rows, content in (
-            (self.not_finite, "NaN or infinity"),
-            (self.zero, "only zeros, as after a failed encoding"),
-        ):
-            if rows:
-                sentences.append(
-                    f"{_rows(len(rows))} with {content}, the first is row {rows[0]:,}: re-encode or remove."
-                )
+        damaged = (self.not_finite, "NaN or infinity"), (self.zero, "only zeros, as after a failed encoding")
+        sentences = [
+            f"{_rows(len(rows))} with {content}, the first is row {rows[0]:,}: re-encode or remove."
+            for rows, content in damaged
+            if rows
+        ]
         if 0 < self.unit < 1:
             sentences.append(
                 f"{self.unit:.1%} of the rows have unit norm, the others do not: they were written in two "
@@ -350,12 +298,9 @@ class OriginReport:
                 f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row "
                 f"{self.odd[0]['row']:,}."
             )
-        known = self.names or self.other_width
-        return (
-            sentences
-            if known
-            else [*sentences, "There is nothing to compare the rows with: pass rows of a known model, or a map."]
-        )
+        if not (self.names or self.other_width):
+            sentences.append("There is nothing to compare the rows with: pass rows of a known model, or a map.")
+        return sentences
 
 
 def remember_rows(mapping: Map, old: Mapping[str | None, np.ndarray], new: Mapping[str | None, np.ndarray]) -> None:
@@ -379,8 +324,7 @@ class Judgement:
       knows), "unlike" (some are like those of another model, or of none, but may have new content), "ask" (the modality
       is unclear), or "unknown" (it cannot be told).
     - ``shares``: Share of the distinct rows of each kind, in words.
-    - ``modality``: Modality that was given, or that the rows clearly are of.
-    - ``detail``, ``fix``: What was found, and what to do.
+    - ``modality``: The one that was given, or that the rows clearly are of.
     - ``strange``: The distinct rows, shape (n, d), that are like those of no model.
     """
 

@@ -1,9 +1,7 @@
 """Test whether anchors are paired, and find pairs that look wrong.
 
-A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map
-fitted on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors
-are split into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the
-same rows paired at random.
+A map fitted on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So each
+fold is mapped by a map fitted on the others, and its alignment compared with that of the same rows paired at random.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ _FOLD_ROWS = 500
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
 #: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed
-#: its null by this many standard deviations: folds share training rows, so shuffled pairs reach up to four of them,
-#: while true pairs reach thirty (docs/pairing.md).
+#: its null by this many standard deviations: shuffled pairs reach four, true pairs thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
 #: Fewest pairs among which rows out of step are searched.
@@ -53,18 +50,13 @@ _LINK = 0.5
 class PairingReport:
     """Result of ``check_pairing``.
 
-    - ``alignment``: Mean cosine of held-out pairs after centering and rotation.
-    - ``null_mean``, ``null_sd``: Mean and standard deviation of the alignment when the held-out rows are paired at
-      random.
-    - ``p_value``: Probability of an alignment at least this good if the rows are not paired.
+    - ``alignment``: Mean cosine of held-out pairs after centering and rotation; ``null_mean``, ``null_sd`` of the same
+      rows paired at random, and ``p_value``, the probability of an alignment at least this good if they are not paired.
     - ``share_wrong``: Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
-    - ``decided``: Whether there were enough pairs for a conclusion.
-    - ``looks_paired``: Whether a link between the two sides was found; also True if there were too few pairs to test.
-    - ``suspects``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
-    - ``suspect_probability``: Estimated probability that each of these pairs is wrong.
-    - ``state``: "paired", "shifted", "not paired", "cannot tell", "too few". ``"cannot tell"`` means that no link was
-      found but one too weak to be detected may exist, or that only one of the two tests found a link; ``decided`` is
-      then False. ``"shifted"``: rows resemble others nearby more than their partners.
+    - ``decided``, ``looks_paired``: Whether there were enough pairs for a conclusion, and whether a link was found; also True if there were too few pairs to test.
+    - ``suspects``, ``suspect_probability``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
+    - ``state``: "paired", "shifted" (rows resemble others nearby more than their partners), "not paired", "cannot tell"
+      (a link too weak to be detected may exist, or only one of the two tests found one), "too few".
     - ``lags``: For "shifted", pairs (row, lag): from this row of X on, row i belongs to row i + lag of Y.
     """
 
@@ -82,10 +74,8 @@ class PairingReport:
     lags: tuple[tuple[int, int], ...] = ()
 
     def realigned(self) -> np.ndarray:
-        """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless they are shifted.
-
-        Where a lag begins is known to about one row if neighbors differ. Of two rows that would share a partner, that
-        in the longer stretch has it.
+        """Return rows of X and of Y that belong together, shape (m, 2): the given pairs, unless they are shifted. Of
+        two rows that would share a partner, that in the longer stretch has it.
         """
         rows = np.arange(self.n_pairs)
         lag, length = np.zeros((2, self.n_pairs), int)
@@ -157,8 +147,6 @@ def check_pairing(
     X, Y : array_like, shapes (n, d_source) and (n, d_target)
     ids : sequence of str, optional
         Names of the pairs; row numbers by default.
-    permutations : int, default=999
-        Number of random re-pairings of the held-out rows.
     level : float, default=0.01
         Largest p-value at which the anchors count as paired.
 
@@ -166,12 +154,9 @@ def check_pairing(
     -----
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
     the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
-    that of their mean. Up to one set of unrelated rows in a hundred passes at the default level, so a second test must
-    agree; otherwise the state is "cannot tell". Wide rows are first projected on the 256 leading directions of their
-    own side. Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
-
-    Where the order of the rows means something, a file that is off by one has a link to its partner's neighbors. So
-    rows nearby are compared too, in the order given: see ``find_lags``.
+    that of their mean. A second test must agree; otherwise the state is "cannot tell". Wide rows are first projected on
+    the 256 leading directions of their own side. Rows nearby are compared too, in the order given (``find_lags``).
+    Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
     Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
@@ -179,15 +164,14 @@ def check_pairing(
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
     X, Y = in_order(X, Y)
-    A = as_matrix(X, "X", allow_zero_rows=True)
-    B = as_matrix(Y, "Y", allow_zero_rows=True)
+    A, B = (as_matrix(side, name, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_scale(A, "X")
     check_scale(B, "Y")
     n = len(A)
     names = id_texts(np.arange(n) if ids is None else list(ids))
+    nan = float("nan")
     if n < FEWEST:
-        nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")
     rng = np.random.default_rng(random_state)
     source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
@@ -204,7 +188,7 @@ def check_pairing(
     if state == "not paired" and not _would_detect(source, target, parts, permutations, level, rng):
         state = "cannot tell"
     rows, probability = np.empty(0, int), np.empty(0)
-    share = 1.0 if state == "not paired" else float("nan")
+    share = 1.0 if state == "not paired" else nan
     lags = find_lags(source.rows, target.rows) if n >= _FEWEST_IN_ORDER else []
     if lags:
         paired, state = False, "shifted"
@@ -246,9 +230,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
 
 @dataclass(frozen=True)
 class _CenteredRows:
-    """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the rest; the coordinates depend on one
-    side only, so that all re-pairings remain equally likely.
-    """
+    """Centered rows in at most ``_WIDTH`` coordinates, which depend on one side only, and the rest's squared norm."""
 
     rows: np.ndarray
     rest: np.ndarray
@@ -272,7 +254,7 @@ class _CenteredRows:
 
     @property
     def directions(self) -> np.ndarray:
-        """The rows divided by their full norms; single precision is enough to compare them with each other."""
+        """The rows divided by their full norms."""
         return _directions(self.rows, self.rest).astype(np.float32)
 
     @property
@@ -327,9 +309,7 @@ def _held_out(
 
 
 def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
-    """Return the exact p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing;
-    it needs no folds, which leave fewer rows to fit a rotation on.
-    """
+    """Return the exact p-value of the agreement of both sides' centered Gram matrices (HSIC), without folds."""
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
     own = float(flat @ L.ravel())
@@ -363,10 +343,9 @@ def _would_detect(
     level: float,
     rng: np.random.Generator,
 ) -> bool:
-    """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
-
-    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, its excess would be
-    f² times the other's: each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
+    """Return whether the test would have detected a link of strength ``_LINK`` between these rows: each side is paired
+    with its own rows, mixed with another row. If one side were a rotation of the other, with isotropic noise of share
+    1 − f of the variance, its excess would be f² times the other's.
     """
     flat, steep = sorted((source.excess, target.excess))
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
@@ -407,8 +386,7 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
     *Exchanged* partners: the assignment that gains most over the given one by the log likelihood ratio of "true pair"
     to "random pair", minus log n for each row moved, a union bound. *Lone* pairs, whose partner is not among the rows:
     the lowest k by the same ratio, minus the logarithm of the number of ways to choose them. The densities are
-    Student's t about the median with the spread of the lower quartile, and about 0 with spread 1: an approximation,
-    whose error rate was measured, not proved.
+    Student's t about the median with the spread of the lower quartile, and about 0 with spread 1.
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -486,7 +464,6 @@ def _log_t(x: np.ndarray, df: int) -> np.ndarray:
 
 
 def _log_true(evidence: np.ndarray, center: float, spread: float) -> np.ndarray:
-    """Return the log density of the evidence of true pairs."""
     return _log_t((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
 
 

@@ -36,9 +36,8 @@ def find_lags(X: np.ndarray, Y: np.ndarray) -> list[tuple[int, int]]:
     i of X belongs to row i + lag of Y. Empty if they are in step, or if it cannot be told.
 
     A rotation is fitted on the given pairs, and on those of the lag at which the sides are most alike. Held-out rows
-    are compared with all rows of the other side nearby, and the best sequence of lags is found by dynamic programming.
-    It is chosen by every second principal coordinate of Y, whose noise is uncorrelated with the others', and must be
-    better than no lag on these others.
+    are compared with all rows nearby, and the best sequence of lags is found by dynamic programming, by every second
+    principal coordinate of Y. It must be better than no lag by the others, whose noise is uncorrelated with these.
     """
     n = len(X)
     window = min(_WINDOW, n // 4)
@@ -86,8 +85,8 @@ def _likeness(X: np.ndarray, Y: np.ndarray, rows: np.ndarray, lag: int) -> float
 
 
 def _evidence(X: np.ndarray, Y: np.ndarray, rows: np.ndarray, path: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return cosines of held-out mapped rows with the rows of Y at each lag, by even and by odd coordinates, in their
-    standard deviations, shape (2, rows, lags); 0 beyond the ends of the file.
+    """Return standardized cosines of held-out mapped rows with the rows of Y at each lag, by even and by odd
+    coordinates, shape (2, rows, lags); 0 beyond the ends of the file.
     """
     out = np.zeros((2, len(rows), len(lags)))
     partner = rows + path
@@ -117,9 +116,7 @@ def _evidence(X: np.ndarray, Y: np.ndarray, rows: np.ndarray, path: np.ndarray, 
 
 
 def _best_path(table: np.ndarray) -> np.ndarray:
-    """Return the columns (n,) with the largest sum over rows, less ``_CHANGE`` for each change, also from no lag at the
-    start.
-    """
+    """Return the columns (n,) with the largest sum over rows, less ``_CHANGE`` for each change, also at the start."""
     n, count = table.shape
     total = np.full(count, -_CHANGE)
     total[count // 2] = 0.0

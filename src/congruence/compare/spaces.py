@@ -1,10 +1,12 @@
-"""Similarity scores between two spaces, each compared with its distribution over random re-pairings of the rows."""
+"""Similarity scores between spaces, each compared with its distribution over random re-pairings of the rows: of two
+spaces by several metrics, or of every layer of one model with every layer of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,9 +17,8 @@ from congruence._utils.progress import progress_bar
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
-from congruence.errors import ParameterError
-from congruence.metrics import BETWEEN_SPACES, METRICS, between_spaces, fit_cca
-from congruence.metrics.null import chance
+from congruence.errors import InputError, ParameterError
+from congruence.metrics import BETWEEN_SPACES, between_spaces, fit_cca
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,21 +27,20 @@ if TYPE_CHECKING:
 #: Default metrics: one of each family, whose chance level is either known to be near zero or reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 
+#: Minimum number of rows on which spaces are compared.
+FEWEST_ROWS = 8
+
+#: Layers of one model on the same items, as a mapping by name or as a sequence.
+Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
+
 
 @dataclass(frozen=True)
 class Similarity(PlainData):
-    """A similarity score and its distribution by chance.
+    """A similarity score and its distribution by chance: ``null_mean``, ``null_sd``, ``p_value`` and, over all metrics
+    measured together, ``adjusted_p_value`` as in ``Chance``.
 
-    - ``null_mean``, ``null_sd``: Mean and standard deviation of the score over random re-pairings of the rows.
-    - ``p_value``: Share of re-pairings, including the actual one, that score at least as close: never below 1 /
-      (permutations + 1).
-    - ``adjusted_p_value``: The same share for the closest score over *all* metrics measured together, each
-      standardized by its own mean and standard deviation over all re-pairings, including the actual pairing (Westfall
-      and Young 1993). Valid for the best metric.
     - ``low``, ``high``: Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     - ``held_out``: For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half.
-      In-sample, these scores are the result of an optimization, and rise with the number of dimensions whatever the
-      data.
     - ``n``: Number of rows.
     """
 
@@ -102,7 +102,7 @@ def compare_spaces(
     Parameters
     ----------
     X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
-        Embeddings with ids, and pandas objects with an index, are paired by those, else by row.
+        Paired by ids or a pandas index, else by row.
     metrics : sequence of str
         Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     permutations, halves : int, default=200 and 20
@@ -116,8 +116,7 @@ def compare_spaces(
 
     Notes
     -----
-    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of
-    the score. The spread over halves estimates the standard error at n rows (Shao and Wu 1989; docs/similarity.md).
+    The spread over halves estimates the standard error at n rows (Shao and Wu 1989; docs/similarity.md).
 
     Examples
     --------
@@ -148,9 +147,9 @@ def compare_spaces(
     orders = [rng.permutation(n) for _ in range(permutations)]
     parts = [np.sort(rng.choice(n, n // 2, replace=False)) for _ in range(halves)]
     values, nulls, errors = [], [], []
-    with progress_bar("comparing", len(names) * permutations, quiet=callback is not None) as bar:
+    with progress_bar("comparing", len(entries) * permutations, quiet=callback is not None) as bar:
         advance = callback or (bar and bar.advance)
-        for name, steps in zip(names, entries, strict=True):
+        for steps in entries:
             first, second = steps.prepare(A, "X"), steps.prepare(B, "Y")
             values.append(steps.compare(first, second))
             null = []
@@ -159,10 +158,9 @@ def compare_spaces(
                 if advance:
                     advance(1)
             nulls.append(null)
-            drawn = [float(METRICS[name].fn(A[part], B[part])) for part in parts]
-            errors.append(float(np.std(drawn, ddof=1)) if halves > 1 else 0.0)
-    larger = np.array([METRICS[name].larger_is_closer for name in names])
-    by_chance = chance(np.array(values), np.array(nulls).T, larger)
+            each = [float(steps.fn(A[part], B[part])) for part in parts]
+            errors.append(float(np.std(each, ddof=1)) if halves > 1 else 0.0)
+    by_chance = chance(np.array(values), np.array(nulls).T, np.array([steps.larger_is_closer for steps in entries]))
     return Similarities(
         Similarity(
             name,
@@ -174,11 +172,11 @@ def compare_spaces(
             values[k] - 1.96 * errors[k],
             values[k] + 1.96 * errors[k],
             _held_out(name, A, B, parts[0]),
-            METRICS[name].larger_is_closer,
+            steps.larger_is_closer,
             n,
             permutations,
         )
-        for k, name in enumerate(names)
+        for k, (name, steps) in enumerate(zip(names, entries, strict=True))
     )
 
 
@@ -198,10 +196,6 @@ def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> floa
     return float(fit_cca(sides[0][half], sides[1][half], reduce=None).score(sides[0][other], sides[1][other]))
 
 
-#: Minimum number of rows on which spaces are compared.
-FEWEST_ROWS = 8
-
-
 def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the names of metrics, each once."""
     if not metrics:
@@ -216,3 +210,228 @@ def draw_rows(n: int, max_rows: int | None, rng: np.random.Generator) -> np.ndar
     if check_positive(max_rows, "max_rows", integer=True) < FEWEST_ROWS:
         raise ParameterError(argument="max_rows", got=max_rows, expected=f"at least {FEWEST_ROWS}")
     return np.sort(rng.choice(n, max_rows, replace=False)) if n > max_rows else None
+
+
+# ------------------------------------------------------------------ layers
+
+
+@dataclass(frozen=True, eq=False)
+class LayerComparison(PlainData):
+    """Scores of L × M pairs of layers, and the best score that a search over them finds by chance.
+
+    - ``x_layers``, ``y_layers``: Names of the L and of the M layers.
+    - ``values``, and ``null_mean``, ``null_sd``, ``p_values``, ``adjusted_p_values`` as in ``Chance``, shape (L, M).
+    - ``best``, ``best_value``, ``best_p_value``, ``best_adjusted_p_value``: The pair of layers that scores closest. Use
+      the adjusted p-value, because the pair was found by a search.
+    - ``best_null_mean``, ``best_null_sd``: Of the closest of the L × M scores over re-pairings: the best by chance.
+    """
+
+    _also = ("z_scores",)
+
+    metric: str
+    x_layers: tuple[str, ...]
+    y_layers: tuple[str, ...]
+    values: np.ndarray
+    null_mean: np.ndarray
+    null_sd: np.ndarray
+    p_values: np.ndarray
+    adjusted_p_values: np.ndarray
+    best: tuple[str, str]
+    best_value: float
+    best_p_value: float
+    best_adjusted_p_value: float
+    best_null_mean: float
+    best_null_sd: float
+    larger_is_closer: bool
+    n: int
+    permutations: int
+
+    def __repr__(self) -> str:
+        rows = [
+            [name, *(f"{value:.3f}" for value in row)] for name, row in zip(self.x_layers, self.values, strict=True)
+        ]
+        found = f"best {' and '.join(self.best)}: {self.best_value:.3f}, by chance {self.best_null_mean:.3f} ± "
+        found += f"{self.best_null_sd:.3f}, adjusted p {self.best_adjusted_p_value:.3g}"
+        return f"{text_table([self.metric, *self.y_layers], rows)}\n{found}"
+
+    def to_frame(self) -> DataFrame:
+        """Return the values as a pandas table, one row a layer of the first model, one column one of the second."""
+        pandas = require("pandas", extra="pandas")
+        return pandas.DataFrame(self.values, index=list(self.x_layers), columns=list(self.y_layers))
+
+    @property
+    def z_scores(self) -> np.ndarray:
+        """Standard deviations by which each score is closer than chance (L, M); 0 for a null without variance."""
+        gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
+        flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
+        return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
+
+    @property
+    def strength(self) -> np.ndarray:
+        """How far each score is above chance (L, M): from 0, no closer, to 1, the furthest above it."""
+        above = np.maximum(self.z_scores, 0)
+        return above / (above.max() or 1.0)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        data = super().to_dict()
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+
+    def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
+        """Draw the scores as a heat map, colored by how far they are above chance, on ``ax`` or new axes."""
+        from congruence.plotting import draw_layers
+
+        return draw_layers(self.to_dict() | {"strength": self.strength}, ax, title=title, annotate=annotate)
+
+
+def compare_layers(
+    X_layers: Layers,
+    Y_layers: Layers,
+    metric: str = "linear_cka",
+    *,
+    permutations: int = 200,
+    max_rows: int | None = None,
+    random_state: int = 0,
+    callback: Callable[[int], None] | None = None,
+) -> LayerComparison:
+    """Score every layer of one model against every layer of another, corrected for the search.
+
+    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of
+    these is above chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
+
+    Source: Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic
+    Representation Hypothesis".
+
+    Parameters
+    ----------
+    X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
+        Row i is the same item in every layer of both models. Layers in a sequence are named by their position from 0.
+    metric : str, default="linear_cka"
+        A key of ``congruence.metrics.METRICS`` that compares two spaces.
+    permutations : int, default=200
+        Number of random re-pairings, the same ones for every pair of layers; ``callback`` is called with 1 after each.
+    max_rows : int, optional
+        If there are more rows, use a random sample of this size, at least 8.
+
+    Notes
+    -----
+    For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
+    """
+    check_seed(random_state)
+    steps = between_spaces(metric)
+    check_positive(permutations, "permutations", integer=True)
+    sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
+    layers = [(name, A) for side in sides for name, A in side.items()]
+    first_name, first = layers[0]
+    for name, A in layers[1:]:
+        check_same_rows(len(first), len(A), first_name, name)
+    n = len(first)
+    rng = np.random.default_rng(random_state)
+    rows = draw_rows(n, max_rows, rng)
+    if rows is not None:
+        sides = [{name: A[rows] for name, A in side.items()} for side in sides]
+        n = len(rows)
+    ours, theirs = ([steps.prepare(A, name) for name, A in side.items()] for side in sides)
+
+    def compare(others: list[object]) -> list[list[float]]:
+        return [[steps.compare(x, y) for y in others] for x in ours]
+
+    values = np.array(compare(theirs))
+    null = np.empty((permutations, *values.shape))
+    for scores in null:
+        order = rng.permutation(n)
+        scores[:] = compare([steps.reorder(side, order) for side in theirs])
+        if callback:
+            callback(1)
+    larger = steps.larger_is_closer
+    by_chance = chance(values, null, larger)
+    best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)
+    closest = null.max(axis=(1, 2)) if larger else null.min(axis=(1, 2))
+    x_names, y_names = (_names(layers) for layers in (X_layers, Y_layers))
+    return LayerComparison(
+        metric=metric,
+        x_layers=x_names,
+        y_layers=y_names,
+        values=values,
+        null_mean=by_chance.mean,
+        null_sd=by_chance.sd,
+        p_values=by_chance.p_value,
+        adjusted_p_values=by_chance.adjusted_p_value,
+        best=(x_names[best[0]], y_names[best[1]]),
+        best_value=float(values[best]),
+        best_p_value=float(by_chance.p_value[best]),
+        best_adjusted_p_value=float(by_chance.adjusted_p_value[best]),
+        best_null_mean=float(closest.mean()),
+        best_null_sd=float(closest.std(ddof=1)) if permutations > 1 else 0.0,
+        larger_is_closer=larger,
+        n=n,
+        permutations=permutations,
+    )
+
+
+def _names(layers: Layers) -> tuple[str, ...]:
+    return tuple(map(str, layers if isinstance(layers, Mapping) else range(len(layers))))
+
+
+def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
+    """Return the checked layers by their names in error messages."""
+    names = _names(layers)
+    if not names:
+        raise ParameterError(f"No layers of {side}.", "Pass a mapping of names to arrays, or a list of arrays.")
+    if len(set(names)) < len(names):
+        raise ParameterError(
+            f"Got layers of {side} that share a name; expected names that differ.", "Give each layer its own name."
+        )
+    arrays = layers.values() if isinstance(layers, Mapping) else layers
+    out = {}
+    for name, array in zip(names, arrays, strict=True):
+        label = f"layer {name!r} of {side}"
+        A = out[label] = as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True)
+        if not np.ptp(A, axis=0).any():
+            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ.", "Leave this layer out.")
+    return out
+
+
+# ------------------------------------------------------------------ chance
+
+
+class Chance(NamedTuple):
+    """Null distribution and p-values of scores; each array has the shape of the scores.
+
+    ``mean`` and ``sd`` are over re-paired rows. ``p_value`` is the share of the permutations + 1 pairings, including
+    the actual one, that score at least as close; ``adjusted_p_value`` that for the closest of *all* scores in a
+    pairing, each standardized over all pairings (Westfall and Young 1993), and is valid for the best of them.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    p_value: np.ndarray
+    adjusted_p_value: np.ndarray
+
+
+def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | bool) -> Chance:
+    """Return p-values of scores, individually and adjusted for choosing the best of all; row r of ``null`` holds all
+    scores of the same re-pairing.
+
+    If rows are unrelated, all pairings are exchangeable: the probability that any adjusted p-value is at most α is at
+    most α. Standardizing without the actual pairing would reject far more often.
+
+    Source: Westfall and Young (1993), the single-step max-T procedure; Phipson and Smyth (2010), "Permutation p-values
+    should never be zero".
+    """
+    sign = np.where(larger_is_closer, 1.0, -1.0)
+    values, null = values * sign, null * sign
+    draws = len(null)
+    # Equal scores may differ by rounding if they are summed in another order; they must count as ties.
+    tolerance = 1e-12 * np.maximum(1, np.abs(values))
+    n_as_close = (null >= values - tolerance).sum(axis=0)
+    pairings = np.concatenate([values[None], null])
+    center, spread = pairings.mean(axis=0), pairings.std(axis=0)
+    # A constant score (PWCCA with n ≤ d) carries no information: neither the value nor any re-pairing is extreme.
+    scale = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
+    slack = tolerance / scale
+    best = ((null - center) / scale + slack).reshape(draws, -1).max(axis=1)
+    observed = (values - center) / scale - slack
+    n_best_as_close = draws - np.searchsorted(np.sort(best), observed)
+    sd = null.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape)
+    return Chance(sign * null.mean(axis=0), sd, (1 + n_as_close) / (draws + 1), (1 + n_best_as_close) / (draws + 1))

@@ -27,7 +27,8 @@ from congruence.evaluation.scores import (
     with_vectors,
 )
 from congruence.maps import HeadsMap, Map
-from congruence.metrics import nearest, paired_cosines, top1_scores, zero_shot_scores
+from congruence.metrics import nearest, paired_cosines, top1_scores
+from congruence.metrics.retrieval import check_prototypes
 from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
@@ -422,7 +423,8 @@ def _across(
         if not known.any():
             return None
         scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
-        scores[known] = zero_shot_scores(images.vectors[known], texts.vectors, of_image[known], of_text)
+        check_prototypes(of_text)
+        scores[known] = top1_scores(images.vectors[known], texts.vectors, of_image[known], of_text)
         columns.append(scores)
     assert first is not None
     scores = np.stack(columns, axis=1)

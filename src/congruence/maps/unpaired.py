@@ -227,7 +227,7 @@ def _compare(search: _Search, restarts: list[tuple[np.ndarray, np.ndarray]]) -> 
 
 def _initial_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
     """Couple rows by the similarity of their similarity distributions, each minus the mean distribution of its side."""
-    from congruence.transport.balanced import sinkhorn
+    from congruence.transport.entropic import sinkhorn
     from congruence.transport.gromov import local_distributions
 
     affinity = _center_and_scale(local_distributions(U)) @ _center_and_scale(local_distributions(V)).T

@@ -24,7 +24,6 @@ from congruence.metrics.retrieval import (
     recall_at_k,
     top1_scores,
     zero_shot_accuracy,
-    zero_shot_scores,
 )
 from congruence.metrics.search import nearest
 from congruence.metrics.shape import procrustes_distance
@@ -63,7 +62,6 @@ __all__ = [
     "svcca",
     "top1_scores",
     "zero_shot_accuracy",
-    "zero_shot_scores",
 ]
 
 #: Metrics of paired rows, by name; every property declared in an entry is tested.

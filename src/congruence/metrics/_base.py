@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import NUMPY, device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, check_scale
@@ -33,6 +33,9 @@ OF_SHAPES = frozenset({"rotation", "isotropic scaling", "translation", "joint pe
 
 EPS = float(np.finfo(np.float64).eps)
 
+#: Differences of rows up to this many machine epsilons of the entries are rounding errors of the caller's arithmetic.
+NOISE = 4
+
 #: Number of rows up to which all pairs are compared by default: 100 MB per side.
 MOST_ROWS = 5000
 
@@ -46,16 +49,12 @@ class Metric:
     """A measure of agreement with its declared properties, which tests verify.
 
     - ``fn``: ``fn(X, Y)`` on paired rows; its name is the metric's.
-    - ``range``: Smallest and largest possible value.
-    - ``invariances``: Keys of ``INVARIANCES``.
-    - ``reference``: Source of the definition.
+    - ``range``, ``invariances``, ``reference``: Smallest and largest value; keys of ``INVARIANCES``; source.
     - ``prepare``, ``compare``, ``reorder``: The same value in steps, so that random re-pairings reuse the first:
       ``prepare(A, name)`` computes from checked rows what depends on one side only (a basis, a Gram matrix, a table
       of neighbors), ``compare(first, second)`` is the value, and ``reorder(side, order)`` equals preparing
-      ``A[order]``.
+      ``A[order]``. Metrics within one space have no steps.
     - ``cost``: Number of operations, up to a constant, for n rows of width d.
-    - ``one_space``: Whether both sides must be in the same space, and so have the same width. Such a metric has no
-      steps.
     """
 
     fn: Callable[..., float | Array]
@@ -90,9 +89,7 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
 def native_pair(
     X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
 ) -> tuple[ArrayNamespace, Array, Array]:
-    """Validate two matrices with paired rows and any widths, and return their array namespace and them; a torch tensor
-    stays one, on its device and in its graph.
-    """
+    """Validate two matrices with paired rows, and return their array namespace and them; tensors stay tensors."""
     X, Y = in_order(X, Y)
     A: Array
     B: Array
@@ -131,8 +128,8 @@ def equal_rows(name: str, n: int) -> InputError:
     )
 
 
-def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) -> Array:
-    """Return n − 1 orthonormal contrasts of A's rows, without constant columns, by default with a largest entry of 1.
+def contrasts(xp: ArrayNamespace, A: Array, name: str) -> Array:
+    """Return n − 1 orthonormal contrasts of A's rows, without constant columns, with a largest entry of 1.
 
     Inner products of columns are those of the centered columns, but without the zero singular value of the centered
     matrix, which breaks the gradient of its decomposition if there are fewer rows than columns.
@@ -143,12 +140,21 @@ def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) ->
     C = A[1:, :] - A[:1, :]
     C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     size = xp.max(xp.abs(C), axis=0)
-    # Differences below this threshold are rounding errors of the caller's own arithmetic.
-    varies = size > 4 * EPS * xp.max(xp.abs(A), axis=0)
+    varies = size > NOISE * EPS * xp.max(xp.abs(A), axis=0)
     if not bool(xp.any(varies)):
         raise equal_rows(name, n)
-    C = C[:, varies]
-    return C / xp.max(size) if scale else C  # a scale of 1 avoids overflow and underflow of squares
+    return C[:, varies] / xp.max(size)  # avoids overflow and underflow of squares
+
+
+def check_varies(xp: ArrayNamespace, A: Array, name: str) -> None:
+    """Check that rows differ by more than rounding errors of their own precision."""
+    A = A.detach() if is_tensor(A) else A
+    if not xp.isdtype(A.dtype, "real floating"):
+        A = xp.astype(A, xp.float64)
+    low, high = xp.min(A, axis=0), xp.max(A, axis=0)
+    largest = xp.maximum(xp.abs(low), xp.abs(high))
+    if not bool(xp.any(high - low > NOISE * float(xp.finfo(A.dtype).eps) * largest)):
+        raise equal_rows(name, A.shape[0])
 
 
 def from_contrasts(contrast: Array) -> np.ndarray:
@@ -190,9 +196,10 @@ def positive(size: float, name: str) -> float:
 
 def scaled(A: np.ndarray, name: str) -> np.ndarray:
     """Return centered rows in float64 whose largest entry is 1, shape (n, d)."""
+    check_varies(NUMPY, A, name)
     A = A.astype(np.float64)
     A = A - A.mean(axis=0)
-    return A / positive(float(np.abs(A).max()), name)
+    return A / np.abs(A).max()
 
 
 def check_square(A: np.ndarray, metric: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import NUMPY, blocks, device, is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
@@ -18,6 +19,7 @@ from congruence.metrics._base import (
     Metric,
     as_scalar,
     check_square,
+    check_varies,
     inner,
     native_pair,
     positive,
@@ -63,7 +65,7 @@ def linear_cka(
     """
     check_seed(random_state)
     check_choice(estimator, ESTIMATORS, "estimator")
-    xp, A, B = native_pair(X, Y, min_rows=4)
+    xp, A, B = _varying_pair(X, Y)
     if estimator != "minibatch":
         hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
         return as_scalar(_divide(*_hsic_terms(A, B, hsic), xp))
@@ -71,23 +73,28 @@ def linear_cka(
     if batch_size < 4:
         raise ParameterError(argument="batch_size", got=batch_size, expected="at least 4 rows")
     order = np.random.default_rng(random_state).permutation(A.shape[0])
-    totals = [xp.zeros((), dtype=xp.float64, device=device(A)) for _ in range(3)]
+    batches = []
     for start in range(0, len(order) - 3, batch_size):
         rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
-        a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
-        for k, value in enumerate(_hsic_terms(a, b, kernels.hsic_unbiased)):
-            totals[k] = totals[k] + value
-    return as_scalar(_divide(totals[0], totals[1], totals[2], xp))
+        batches.append(_hsic_terms(xp.take(A, rows, axis=0), xp.take(B, rows, axis=0), kernels.hsic_unbiased))
+    cross, first, second = (sum(terms) for terms in zip(*batches, strict=True))
+    return as_scalar(_divide(cross, first, second, xp))
+
+
+def _varying_pair(X: RowsLike, Y: RowsLike) -> tuple[ArrayNamespace, Array, Array]:
+    """Like ``native_pair``, for at least four rows on each side, not all equal."""
+    xp, A, B = native_pair(X, Y, min_rows=4)
+    check_varies(xp, A, "X")
+    check_varies(xp, B, "Y")
+    return xp, A, B
 
 
 def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
     """Return HSIC of A with B, of A with itself and of B with itself, for linear kernels."""
-    a, b = _means(A), _means(B)
-    return (
-        hsic(kernels.linear_sums(A, B, a, b)),
-        hsic(kernels.linear_sums(A, A, a, a)),
-        hsic(kernels.linear_sums(B, B, b, b)),
-    )
+    first, second = (A, _means(A)), (B, _means(B))
+    pairs = (first, second), (first, first), (second, second)
+    cross, own, other = (hsic(kernels.linear_sums(X, Y, x, y)) for (X, x), (Y, y) in pairs)
+    return cross, own, other
 
 
 def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
@@ -98,7 +105,7 @@ def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Ar
 
 
 def _means(A: Array) -> Array:
-    """Column means in float64, computed block by block so that half precision is never summed directly."""
+    """Return column means, summed in float64 block by block."""
     xp = namespace(A)
     total = xp.zeros(A.shape[1], dtype=xp.float64, device=device(A))
     for part in blocks(A.shape[0], 8 * A.shape[1]):
@@ -122,19 +129,15 @@ def rbf_cka(
     check_positive(fraction, "fraction")
     if bandwidth != "median":
         check_positive(bandwidth, "bandwidth")
-    xp, A, B = native_pair(X, Y, min_rows=4)
+    xp, A, B = _varying_pair(X, Y)
     A, B = (_centered_rows(xp, side) for side in (A, B))
     scales = []
-    for side in (A, B):
+    for side, name in ((A, "X"), (B, "Y")):
         if bandwidth == "median":
             square = kernels.median_squared_distance(side.detach() if is_tensor(side) else side) * fraction**2
         else:
             square = float(bandwidth) ** 2
-        if square == 0:
-            raise InputError(
-                "All rows of a side are equal, so they have no distances.", "Pass the encoder different items."
-            )
-        scales.append(2 * square)
+        scales.append(2 * positive(square, name))
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
     cross, first, second = map(hsic, kernels.rbf_sums(A, B, *scales))
     return as_scalar(_divide(cross, first, second, xp))
@@ -191,13 +194,14 @@ class _Linear(NamedTuple):
     is_gram: bool
 
 
-def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
+def _prepare_linear(A: np.ndarray, name: str, biased: bool = False) -> _Linear:
     A = scaled(A, name)
     n, d = A.shape
     if n <= 4 * d:  # re-pairing and comparing then cost n² operations instead of n·d²
-        K = _u_center(A @ A.T)
+        K = A @ A.T if biased else _u_center(A @ A.T)
         return _Linear(K / positive(float(np.linalg.norm(K)), name), True)
-    return _Linear(A / np.sqrt(np.sqrt(positive(_linear_inner(A, A), name))), False)
+    size = float(np.linalg.norm(A.T @ A)) if biased else np.sqrt(positive(_linear_inner(A, A), name))
+    return _Linear(A / np.sqrt(size), False)
 
 
 def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
@@ -218,15 +222,6 @@ def _compare_linear(first: _Linear, second: _Linear) -> float:
     return float(np.vdot(B, K @ B))
 
 
-def _prepare_biased(A: np.ndarray, name: str) -> _Linear:
-    """Return the centered kernel of unit norm, or its features."""
-    A = scaled(A, name)
-    is_gram = len(A) <= 4 * A.shape[1]
-    K = A @ A.T if is_gram else A.T @ A
-    size = positive(float(np.linalg.norm(K)), name)
-    return _Linear(K / size if is_gram else A / np.sqrt(size), is_gram)
-
-
 def _compare_biased(first: _Linear, second: _Linear) -> float:
     if first.is_gram or second.is_gram:
         return _compare_linear(first, second)
@@ -235,6 +230,7 @@ def _compare_biased(first: _Linear, second: _Linear) -> float:
 
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     check_square(A, "rbf_cka")
+    check_varies(NUMPY, A, name)
     A = A.astype(np.float64)
     A = A - A.mean(axis=0)
     scale = positive(kernels.median_squared_distance(A), name)
@@ -255,7 +251,7 @@ LINEAR = Metric(
 )
 
 #: ``linear_cka(X, Y, estimator="biased")`` in steps.
-BIASED = replace(LINEAR, prepare=_prepare_biased, compare=_compare_biased)
+BIASED = replace(LINEAR, prepare=partial(_prepare_linear, biased=True), compare=_compare_biased)
 
 METRICS = (
     LINEAR,

@@ -27,6 +27,7 @@ from congruence.errors import InputError, ParameterError
 from congruence.linalg.canonical import canonical_correlations, canonical_directions, gains, whiten
 from congruence.metrics._base import (
     EPS,
+    NOISE,
     OF_SHAPES,
     Metric,
     as_scalar,
@@ -69,7 +70,7 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
     C = A - A[:1, :]
     C = C - xp.mean(C, axis=0, keepdims=True)
     top = xp.max(xp.abs(C))
-    if _number(top) <= 4 * EPS * _number(xp.max(xp.abs(A))):
+    if _number(top) <= NOISE * EPS * _number(xp.max(xp.abs(A))):
         raise equal_rows(name, n)
     C = C / top
     norms = xp.sum(C * C, axis=1)
@@ -91,7 +92,7 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
 
 
 def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
-    """Return a side's orthonormal columns, shorter ones with a ridge (λ as a share of the mean variance)."""
+    """Return a side's orthonormal columns, shorter ones with a ridge."""
     if reduce == "kernel":
         U, s = _kernel_spectrum(xp, A, name)
         return _shrink(xp, U[:, :rank], s[:rank], ridge)
@@ -117,11 +118,10 @@ def _shrink(xp: ArrayNamespace, U: Array, s: Array, ridge: float) -> Array:
 
 
 def _summarize(xp: Any, correlations: Any, components: str) -> Any:
-    """Return the mean, the first or all correlations; a single value is a float for NumPy and a tensor for torch."""
+    """Return the mean, the first or all correlations."""
     if components == "all":
         return correlations
-    value = correlations[0] if components == "first" else xp.mean(correlations)
-    return value if is_tensor(value) else float(value)
+    return as_scalar(correlations[0] if components == "first" else xp.mean(correlations))
 
 
 def _count_kept(s: Array, keep: float | int) -> int:
@@ -152,10 +152,10 @@ def cca(
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
     components : {"mean", "first", "all"}, default="mean"
-        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
-        r is the dimension of a side after reduction.
+        The mean of the canonical correlations, the largest, or all, descending: as many as the narrower side, after
+        reduction, has dimensions.
     rank : int, default=50
-        Number of dimensions each side is reduced to, or the number of dimensions in which it varies, if smaller.
+        Number of dimensions each side is reduced to, if it varies in more.
     reduce : {"pca", "kernel", None}, default="pca"
         ``"pca"``: leading principal components. ``"kernel"``: leading components of kernel PCA with the kernel
         exp(−‖a − b‖² / 2m), where m is the median of the squared distances of different rows; requires O(n²) memory.
@@ -185,18 +185,17 @@ def svcca(
 ) -> float | Array:
     """Singular vector CCA: canonical correlations of the leading principal components.
 
-    Torch in, torch out, in [0, 1], differentiable where the singular values of the sides are distinct. Unchanged by
-    translations, rotations and isotropic scaling of either side. Saturates as ``cca`` does.
+    Torch in, torch out, in [0, 1], differentiable where the singular values of the sides are distinct. Saturates as
+    ``cca`` does.
 
     Parameters
     ----------
     keep : float or int, default=0.99
         A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
         components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
-    components : {"mean", "first", "all"}, default="mean"
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et
-        al. (2024) does; columns that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
+        Divide each column by its standard deviation first, as the code of Huh et al. (2024) does; columns that do not
+        vary are dropped. The papers of SVCCA and of JAM center columns only.
 
     Source: Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis
     for deep learning dynamics and interpretability", NeurIPS.
@@ -222,36 +221,23 @@ def _leading(xp: ArrayNamespace, A: Array, name: str, keep: float | int = 0.99, 
     return U[:, : _count_kept(s, keep)]
 
 
-def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
-    """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
+def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None) -> float | Tensor:
+    """Projection-weighted CCA: the canonical correlations, averaged by how much X uses each variate.
 
-    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are
-    scaled to sum to 1.
+    The weight of X's variate hᵢ is Σⱼ |⟨hᵢ, zⱼ⟩| over X's centered columns zⱼ; weights are scaled to sum to 1. (The
+    authors' code takes the side with fewer columns instead of X, and adds the column means.)
 
     In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
-    distinct. ``rank`` reduces each side to this many principal components before the CCA, as is necessary if n < 2d;
-    the weights are still computed from all columns. ``weights``, "X" or "Y", is the side from whose variates and
-    columns they are computed. The authors' code uses the side with fewer columns, and adds the column means.
-
-    Notes
-    -----
-    The weights depend on single columns, so they change with a rotation of the weighting side and with the scale of a
-    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal,
-    their variates are an arbitrary basis of a common subspace, which affects only the total weight of that subspace.
-    With n ≤ d all correlations, and so the result, are 1.
+    distinct. ``rank`` reduces each side to this many principal components before the CCA, as is necessary if n < 2d
+    (with n ≤ d the result is 1); the weights are still computed from all columns.
 
     Source: Morcos, Raghu and Bengio (2018), "Insights on representational similarity in neural networks with canonical
     correlation", NeurIPS.
     """
-    check_choice(weights, ("X", "Y"), "weights")
     if rank is not None:
         check_positive(rank, "rank", integer=True)
     xp, A, B = float_pair(X, Y)
-    names = ("X", "Y")
-    if weights == "Y":
-        A, B, names = B, A, ("Y", "X")
-    first, second = (_weighted(xp, side, name, rank) for side, name in zip((A, B), names, strict=True))
-    return as_scalar(_compare_weighted(xp, first, second))
+    return as_scalar(_compare_weighted(xp, _weighted(xp, A, "X", rank), _weighted(xp, B, "Y", rank)))
 
 
 class _Weighted(NamedTuple):
@@ -308,11 +294,8 @@ class CCAFit:
         )
 
     def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
-        """Return the correlations, in [-1, 1] and near 0 if unrelated, of the two sides' variates on new rows (n, d_x)
-        and (n, d_y).
-
-        ``components`` is as for ``cca``; "all" keeps the order of the fit, in which held-out correlations need not
-        descend.
+        """Return the correlations, in [-1, 1] and near 0 if unrelated, of the variates of new rows;
+        ``components`` is as for ``cca``, "all" in the order of the fit.
         """
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
@@ -363,7 +346,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         mean = shifted.mean(axis=0)
         C = shifted - mean
         unit = np.abs(C).max(axis=0)
-        unit[unit <= 4 * EPS * np.abs(side).max(axis=0)] = 0
+        unit[unit <= NOISE * EPS * np.abs(side).max(axis=0)] = 0
         if not unit.any():
             raise equal_rows(name, len(side))
         if reduce is None and ridge == 0:  # as in _whitened: only the span matters
@@ -399,18 +382,14 @@ def _prepare_pwcca(A: np.ndarray, name: str) -> _Weighted:
     return side._replace(basis=from_contrasts(side.basis))
 
 
-def _compare_bases(U: np.ndarray, V: np.ndarray) -> float:
-    return float(np.mean(to_numpy(canonical_correlations(NUMPY, U, V))))
-
-
-def compare_first(U: np.ndarray, V: np.ndarray) -> float:
-    """Return the first canonical correlation of two bases."""
-    return float(canonical_correlations(NUMPY, U, V)[0])
+def compare_bases(U: np.ndarray, V: np.ndarray, components: str = "mean") -> float:
+    """Return the mean or the first canonical correlation of two bases."""
+    return float(_summarize(NUMPY, canonical_correlations(NUMPY, U, V), components))
 
 
 METRICS = (
-    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, _compare_bases),
-    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, _compare_bases),
+    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_cca, compare_bases),
+    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_svcca, compare_bases),
     Metric(
         pwcca,
         (0.0, 1.0),

@@ -1,15 +1,13 @@
 """Representational similarity analysis: whether the same pairs of items are similar in both spaces.
 
-Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side.
-Ranking needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their
-ranks in it.
-
-GPU tensors stay on the GPU, including sorting; only Kendall's τ transfers its ranks, for SciPy.
+Dissimilarities are computed in blocks of rows, into condensed vectors of n(n − 1)/2 numbers. A vector is ranked by
+sorting it in place, and looking up the blocks, computed once more, in it. GPU tensors stay on the GPU; only Kendall's τ
+transfers its ranks, for SciPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -26,8 +24,8 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 
 
 class Dissimilarities:
-    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks, as squared
-    distances: 1 − cos is half of one, and no comparison depends on the factor.
+    """The upper triangle of a dissimilarity matrix in row order, computed in blocks, as squared distances: 1 − cos is
+    half of one, and no comparison depends on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -59,14 +57,14 @@ class Dissimilarities:
 
     def rounding(self, values: Array) -> Array:
         """Return a bound on the rounding error of dissimilarities of about this size."""
-        # The error of a product is proportional to the squared norms of the rows, and products are used only if these
-        # are at most 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the
-        # rounding error of the entries, even for copies of a row, which torch may sum in different orders.
+        # Products, whose error is proportional to the squared norms of the rows, are used only if these are at most 1 /
+        # _CLOSE times the value. Smaller values have the rounding error of the entries, even for copies of a row, which
+        # torch may sum in different orders.
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
-    def blocks(self, *, root: bool) -> Iterator[tuple[slice, Array]]:
-        """Yield positions in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield positions in the condensed vector and the squared distances there."""
         n, start = len(self.A), 0
         for part in blocks(n, 96 * n):  # computing ranks requires a dozen temporary arrays of the size of a block
             rows = self.A[part]
@@ -78,13 +76,11 @@ class Dissimilarities:
             distances += self.squares[part.start :]
             self._recompute_close(distances, part, later)
             values = distances[later]
-            if root and self.root:
-                values = self.xp.sqrt(values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
     def _recompute_close(self, distances: Array, part: slice, upper: Array) -> None:
-        """Recompute the distances of close pairs from differences, because of cancellation in the product."""
+        """Recompute the distances of close pairs from differences, since their products cancel."""
         squared_norms = self.squares[part, None] + self.squares[part.start :]
         close = upper & (distances < _CLOSE * squared_norms)
         i, j = self.xp.nonzero(close)
@@ -92,23 +88,28 @@ class Dissimilarities:
             difference = self.A[part.start + i[pairs]] - self.A[part.start + j[pairs]]
             distances[i[pairs], j[pairs]] = self.xp.einsum("ij,ij->i", difference, difference)
 
-    def condensed(self, *, root: bool) -> Array:
-        """Return all dissimilarities as one vector."""
-        out = self._vector()
-        for place, values in self.blocks(root=root):
-            out[place] = values
+    def condensed(self, look_up: Callable[[Array], Array] | None = None) -> Array:
+        """Return all dissimilarities as one vector, or what ``look_up`` makes of blocks of squared distances."""
+        out = self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
+        for place, values in self.blocks():
+            out[place] = look_up(values) if look_up else self.xp.sqrt(values) if self.root else values
         return out
 
     def sorted(self) -> Array:
-        """Return the squared dissimilarities in ascending order."""
-        out = self.condensed(root=False)
+        """Return the squared distances in ascending order."""
+        out = self.condensed(lambda values: values)
         if is_tensor(out):
             return out.sort().values
         to_numpy(out).sort()  # in place: to_numpy returns the array itself, not a copy
         return out
 
-    def excess(self, ordered: Array, values: Array) -> Array:
-        """Return the number of dissimilarities below minus the number above: twice the average rank, centered."""
+    def ranks(self, ordered: Array) -> Array:
+        """Return for each pair the number of ``ordered`` distances below minus the number above: twice the average
+        rank, centered.
+        """
+        return self.condensed(lambda values: self._excess(ordered, values))
+
+    def _excess(self, ordered: Array, values: Array) -> Array:
         xp = self.xp
         order = xp.argsort(values, stable=False)  # adjacent lookups access adjacent memory
         lookups = values[order]
@@ -119,62 +120,28 @@ class Dissimilarities:
         out[order] = xp.astype(below - above, xp.float64)
         return out
 
-    def ranks(self, ordered: Array) -> Array:
-        """Return ``excess`` of all dissimilarities."""
-        out = self._vector()
-        for place, values in self.blocks(root=False):
-            out[place] = self.excess(ordered, values)
-        return out
 
-    def _vector(self) -> Array:
-        return self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
+def _compared(side: Dissimilarities, compare: str, name: str) -> Array:
+    """Return the vector of a side whose cosine or rank correlation with the other's is the result."""
+    if compare in ("spearman", "kendall"):
+        ordered = side.sorted()
+        _check_varies(ordered[0], ordered[-1], side.tie, name)
+        return side.ranks(ordered)
+    vector = side.condensed()
+    if compare == "pearson":
+        _check_varies(side.xp.min(vector), side.xp.max(vector), side.tie, name)
+        vector -= side.xp.mean(vector)
+    elif not side.xp.max(vector) > side.tie:
+        raise InputError(f"All pairs of {name} have dissimilarity 0.", "Remove duplicate items, or check the encoder.")
+    return vector
 
 
 def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
-    """Check that the smallest and the largest dissimilarity of a side differ. Raises InputError."""
+    """Check that the smallest and the largest dissimilarity of a side differ."""
     if float(high - low) <= tie:
         raise InputError(
             f"All pairs of {name} have the same dissimilarity.", ("Pass `compare='cosine'`.", "Check the encoder.")
         )
-
-
-def _spearman(X: Dissimilarities, Y: Dissimilarities) -> float:
-    a, b = X.sorted(), Y.sorted()
-    _check_varies(a[0], a[-1], X.tie, "X")
-    _check_varies(b[0], b[-1], Y.tie, "Y")
-    xy = xx = yy = 0.0
-    for (_, u), (_, v) in zip(X.blocks(root=False), Y.blocks(root=False), strict=True):
-        p, q = X.excess(a, u), Y.excess(b, v)
-        xy, xx, yy = xy + float(p @ q), xx + float(p @ p), yy + float(q @ q)
-    return xy / np.sqrt(xx) / np.sqrt(yy)
-
-
-def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
-    from scipy.stats import kendalltau
-
-    ranks = []
-    for side, name in ((X, "X"), (Y, "Y")):
-        ordered = side.sorted()
-        _check_varies(ordered[0], ordered[-1], side.tie, name)
-        ranks.append(to_numpy(side.ranks(ordered)))
-    return float(kendalltau(ranks[0], ranks[1]).statistic)
-
-
-def _pearson(X: Dissimilarities, Y: Dissimilarities) -> float:
-    return _cosine(X, Y, center=True)
-
-
-def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool = False) -> float:
-    a, b = X.condensed(root=True), Y.condensed(root=True)
-    for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
-        if center:
-            _check_varies(side.xp.min(vector), side.xp.max(vector), side.tie, name)
-            vector -= side.xp.mean(vector)
-        elif not side.xp.max(vector) > side.tie:
-            raise InputError(
-                f"All pairs of {name} have dissimilarity 0.", "Remove duplicate items, or check the encoder."
-            )
-    return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
 
 def _side(X: RowsLike, Y: RowsLike, name: str) -> Array:
@@ -195,13 +162,11 @@ def rsa(
 ) -> float:
     """Agreement between the dissimilarities of all pairs of items in two spaces.
 
-    In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
-    same GPU are compared there.
+    In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient.
 
     Parameters
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        Paired by row; widths may differ.
     rdm : {"correlation", "cosine", "euclidean", "sqeuclidean"}, default="correlation"
         Dissimilarity of two rows: 1 − Pearson's correlation of their entries, 1 − their cosine, their distance, or its
         square. The package rsatoolbox calls the squared distance (divided by the width) "euclidean".
@@ -210,12 +175,11 @@ def rsa(
         τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no
         more than rounding error are ties.
     max_rows : int, optional
-        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are
-        compared, and more than 5000 are refused: pass the size of the sample, or n to compare all of them.
+        Size of the random sample of rows to compare. By default all are, and more than 5000 are refused.
 
     Notes
     -----
-    Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs several more, in SciPy.
+    Memory: three condensed vectors of n(n − 1)/2 float64 and a block; ``"kendall"`` needs more, in SciPy.
 
     Source: Kriegeskorte, Mur and Bandettini (2008), "Representational similarity analysis – connecting the branches of
     systems neuroscience", Frontiers in Systems Neuroscience 2:4. Nili et al. (2014), "A toolbox for representational
@@ -231,16 +195,19 @@ def rsa(
         if n > MOST_ROWS:
             raise ShapeError(
                 f"Got {n} rows, above {MOST_ROWS}; memory grows with the number of pairs.",
-                f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
+                f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 24 / 1e9:.1f} GB.",
             )
     elif check_positive(max_rows, "max_rows", integer=True) < 3:
         raise ParameterError(argument="max_rows", got=max_rows, expected="at least 3")
     elif n > max_rows:
         rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
         A, B = A[rows], B[rows]
-    left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
-    measure = {"spearman": _spearman, "kendall": _kendall, "pearson": _pearson, "cosine": _cosine}[compare]
-    return float(np.clip(measure(left, right), -1.0, 1.0))
+    a, b = (_compared(Dissimilarities(side, rdm, name), compare, name) for side, name in ((A, "X"), (B, "Y")))
+    if compare == "kendall":
+        from scipy.stats import kendalltau
+
+        return float(np.clip(kendalltau(to_numpy(a), to_numpy(b)).statistic, -1.0, 1.0))
+    return float(np.clip(float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5, -1.0, 1.0))
 
 
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:

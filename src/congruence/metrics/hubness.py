@@ -1,8 +1,7 @@
 """Corrections of cosines for hubs: gallery rows that are near many queries, also those they do not match.
 
-Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one
-product of bank and gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery
-rows are processed in blocks, so that no m × n array is needed.
+Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries, by one
+product of bank and gallery per gallery, in blocks.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ class HubnessCorrection:
     def as_inner_products(
         self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries (m, d + 1) and gallery (n, d + 1), from unit rows, whose inner products are the corrected
-        cosines.
-        """
+        """Return unit queries and gallery with one more column, whose inner products are the corrected cosines."""
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
             is_corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
@@ -57,13 +54,11 @@ class Hubness(ABC):
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n), −inf
-        where missing.
-        """
+        """Return the number to subtract from each column (n,) of the bank's cosines (b, n), −inf where missing."""
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> HubnessCorrection:
-        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks; with
-        ``exclude_self``, without gallery row i for query i.
+        """Return the correction of unit gallery rows (n, d) by a bank of unit queries (b, d); with ``exclude_self``,
+        without gallery row i for query i.
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -96,9 +91,7 @@ class Hubness(ABC):
 @dataclass(frozen=True)
 class CSLS(Hubness):
     """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``, with r the mean cosine with the
-    ``n_neighbors`` nearest queries of the bank, or all, if it has fewer.
-
-    ``r(q)`` is the same for all rows that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``.
+    ``n_neighbors`` nearest queries of the bank; the ranking is that of ``cos(q, g) − r(g)/2``.
 
     Source: Conneau et al. (2018), "Word translation without parallel data", §2.3.
     """

@@ -1,20 +1,19 @@
 """Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
 Each side is represented by every row's k nearest other rows in its own space (``search``), in O(n k) memory besides a
-block. CKNNA is CKA restricted to the neighborhoods that both spaces share.
+block.
 
 Ties carry no information, so none may come from the order of the rows. Where t rows tie for the last r of a row's k
 places, each is a neighbor with probability r / t, independently in the two spaces. ``mutual_knn`` is the expected value
 over these orders, Σ p_ij q_ij / (n k); ``cknna`` has p_ij q_ij in place of its masks. The other measures, which depend
-on the order of a list, are means over ``_ORDERS`` random orders of all ties. (Broken by row number on both sides, ties
-make strangers similar: independent labels of ten classes then share .08 of their neighbors instead of .02.)
+on the order of a list, are means over ``_ORDERS`` random orders of all ties.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -78,9 +77,9 @@ def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str =
 
 
 class _Neighbors(NamedTuple):
-    """Each row's k nearest other rows at positions ``keys`` i n + j, ascending, with their similarity and their
-    probability of being among the k if ties are in random order, each (p,). For CKNNA, ``values`` are entries of the
-    Gram matrix up to a common factor, and ``scale`` is the root of its alignment with itself.
+    """Each row's k nearest other rows at positions ``keys`` i n + j, ascending, with their similarities and
+    probabilities, as of ``neighbor_shares``. For CKNNA, ``values`` are entries of the Gram matrix up to a common
+    factor, and ``scale`` is the root of its alignment with itself.
     """
 
     keys: np.ndarray
@@ -132,7 +131,7 @@ def _common_share(first: _Neighbors, second: _Neighbors) -> float:
 
 
 def _orders(side: _Neighbors) -> np.ndarray:
-    """Return every row's k nearest other rows, nearest first, shape (orders, n, k): one order if nothing ties."""
+    """Return every row's list of neighbors, nearest first, shape (orders, n, k): one order if nothing ties."""
     i, j = np.divmod(side.keys, side.n)
     starts = np.searchsorted(i, np.arange(side.n))
     order = np.lexsort((-side.values, i))
@@ -148,14 +147,6 @@ def _orders(side: _Neighbors) -> np.ndarray:
         drawn = order if count == 1 else order[np.lexsort((side.rng.random(len(i)), place))]
         table[:] = j[drawn[within]].reshape(table.shape)
     return tables
-
-
-def _prepare_orders(A: np.ndarray, name: str) -> np.ndarray:
-    return _orders(_prepare(A, name))
-
-
-def _reorder_orders(tables: np.ndarray, order: np.ndarray) -> np.ndarray:
-    return np.argsort(order)[tables[:, order]]
 
 
 def _over_orders(measure: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -228,7 +219,7 @@ def cknna(
     Parameters
     ----------
     X, Y : array_like, shapes (n, d) and (n, e), n ≥ 4
-        Paired by row. Nothing is centered beforehand.
+        Nothing is centered beforehand.
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
         JAM paper (Yoon et al.). Both are described below; their values differ.
@@ -242,14 +233,11 @@ def cknna(
     n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
 
     Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and
-    B are not symmetric, since being a neighbor is not mutual. Two things follow. tr(AB) = Σ A_ij B_ji, so a pair
-    contributes to it only if i and j are neighbors of each other in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value
-    changes slightly if X and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased
-    CKA. The published code also adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
+    B are not symmetric, since being a neighbor is not mutual: tr(AB) = Σ A_ij B_ji counts only pairs that are neighbors
+    of each other in both spaces, and 1ᵀAB1 ≠ 1ᵀBA1, so the value changes slightly if X and Y are exchanged. With n − 1
+    neighbors the value is debiased CKA. The published code also adds 10⁻⁶ to the denominator.
 
     **jam.** The text leaves four points open; docs/match.md says how they are read here.
-
-    O(n² (d + e)) time.
 
     Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et
     al. (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
@@ -274,7 +262,7 @@ def prepare_cknna(
     normalize: bool = False,
     place: Device | None = None,
 ) -> _Neighbors:
-    """Return one side of ``cknna`` from its checked rows; neighbors are searched on the device ``place``."""
+    """Return one side of ``cknna`` from its checked rows."""
     n = len(A)
     check_n_neighbors(k, n)
     side = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)
@@ -337,26 +325,19 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
 _FACTS = frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"})
 
 
-def _of_orders(fn: Callable[..., float], compare: Callable[[np.ndarray, np.ndarray], float], most: float) -> Metric:
-    facts = _FACTS - {"symmetry"} if fn is cycle_knn else _FACTS
-    return Metric(fn, (0.0, most), facts, _APPENDIX, _prepare_orders, compare, _reorder_orders, cost="n²·d")
-
-
+_ONE_WAY = _FACTS - {"symmetry"}
 _APPENDIX = "Huh et al. (2024), appendix A"
+_STEPS: dict[str, Any] = {"prepare": _prepare, "reorder": _reorder, "cost": "n²·d"}
+_CKNNA = _STEPS | {"prepare": prepare_cknna}
+_LISTS = _STEPS | {
+    "prepare": lambda A, name: _orders(_prepare(A, name)),
+    "reorder": lambda tables, order: np.argsort(order)[tables[:, order]],
+}
 
 METRICS = (
-    Metric(
-        cknna,
-        (float("-inf"), float("inf")),
-        _FACTS - {"symmetry"},
-        _APPENDIX,
-        prepare_cknna,
-        _compare_cknna,
-        _reorder,
-        cost="n²·d",
-    ),
-    Metric(mutual_knn, (0.0, 1.0), _FACTS, "Huh et al. (2024), eq. 11", _prepare, _common_share, _reorder, cost="n²·d"),
-    _of_orders(cycle_knn, _cycle_share, 1.0),
-    _of_orders(lcs_knn, _common_length, float("inf")),
-    _of_orders(edit_knn, _edit_share, 1.0),
+    Metric(cknna, (-math.inf, math.inf), _ONE_WAY, _APPENDIX, compare=_compare_cknna, **_CKNNA),
+    Metric(mutual_knn, (0.0, 1.0), _FACTS, "Huh et al. (2024), eq. 11", compare=_common_share, **_STEPS),
+    Metric(cycle_knn, (0.0, 1.0), _ONE_WAY, _APPENDIX, compare=_cycle_share, **_LISTS),
+    Metric(lcs_knn, (0.0, math.inf), _FACTS, _APPENDIX, compare=_common_length, **_LISTS),
+    Metric(edit_knn, (0.0, 1.0), _FACTS, _APPENDIX, compare=_edit_share, **_LISTS),
 )

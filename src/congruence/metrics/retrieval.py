@@ -8,7 +8,7 @@ first place and one is correct, the query scores 1/3, the expected score of brea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,31 +60,26 @@ def paired_distance(X: RowsLike, Y: RowsLike) -> float:
 
 
 def _similarities(
-    queries: SizedRows,
-    gallery: SizedRows,
-    hubness: str | Hubness | None,
-    bank: RowsLike | None,
-    exclude_self: bool = False,
+    queries: SizedRows, gallery: SizedRows, hubness: str | Hubness | None, bank: RowsLike | None, exclude_self: bool
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
     """Yield slices of queries, their similarities to the gallery, and the difference up to which two count as equal."""
     method = as_hubness(hubness)
     if bank is not None and method is None:
         raise ParameterError("A bank of queries is used only with hubness.", 'Pass `hubness="csls"`, or leave it out.')
-    Q = as_matrix(queries, "queries", allow_zero_rows=True)
-    G = as_matrix(gallery, "gallery", allow_zero_rows=True)
+    Q, G = (as_matrix(X, name, allow_zero_rows=True) for X, name in ((queries, "queries"), (gallery, "gallery")))
     check_same_width(Q, G)
-    B = Q if bank is None else as_matrix(bank, "bank", allow_zero_rows=True)
-    check_same_width(B, G)
     dtype = np.result_type(Q, G)
-    G = normalize_rows(G, "gallery").astype(dtype, copy=False)
 
     def unit(rows: np.ndarray, name: str) -> np.ndarray:
         return np.asarray(normalize_rows(rows, name).astype(dtype, copy=False))
 
+    G = unit(G, "gallery")
     # The rounding error of a dot product of unit vectors grows like √d; copies of a row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
     correction = None
     if method is not None:
+        B = Q if bank is None else as_matrix(bank, "bank", allow_zero_rows=True)
+        check_same_width(B, G)
         bank_rows = unit(B, "queries" if bank is None else "bank")
         correction = method.of(bank_rows, G, exclude_self=exclude_self and bank is None)
         tie *= 2  # the subtracted numbers are rounded as well
@@ -106,17 +101,15 @@ def top1_scores(
     bank: RowsLike | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
-    """Return for each query whether its nearest gallery row has the query's label.
-
-    The result (m,) is 1, 0, or a fraction for ties.
+    """Return for each query whether its nearest gallery row has the query's label: 1, 0, or a fraction for ties, (m,).
 
     Parameters
     ----------
     hubness : {"csls", "qb_norm"} or Hubness, optional
         Correct for gallery rows that are near many queries (``CSLS``, ``QBNorm``).
     bank : array_like, shape (b, d), optional
-        Other queries from which the correction is computed. By default the queries themselves: the score is then
-        transductive, i.e. that of queries that arrive together.
+        Queries from which the correction is computed. By default the given ones: the score is then transductive, i.e.
+        that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
     """
@@ -157,9 +150,9 @@ def class_retrieval(
 
     Source: Gupta et al. (2026), appendix D.4.2, metric (2).
     """
-    labels = query_labels, query_labels if gallery_labels is None else gallery_labels
-    scores = top1_scores(queries, gallery, *labels, exclude_self=exclude_self, hubness=hubness, bank=bank)
-    return float(scores.mean())
+    theirs = query_labels if gallery_labels is None else gallery_labels
+    options: dict[str, Any] = {"exclude_self": exclude_self, "hubness": hubness, "bank": bank}
+    return float(top1_scores(queries, gallery, query_labels, theirs, **options).mean())
 
 
 def zero_shot_accuracy(
@@ -179,32 +172,23 @@ def zero_shot_accuracy(
 
     Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
-    scores = zero_shot_scores(images, prototypes, labels, classes, hubness=hubness, bank=bank)
-    return float(scores.mean())
-
-
-def zero_shot_scores(
-    images: SizedRows,
-    prototypes: SizedRows,
-    labels: Labels,
-    classes: Labels | None = None,
-    *,
-    hubness: str | Hubness | None = None,
-    bank: RowsLike | None = None,
-) -> np.ndarray:
-    """Return the score of each image (n,) that ``zero_shot_accuracy`` averages: 1, 0, or a fraction for ties."""
     k = len(prototypes)
     names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
     expected = as_labels(labels, len(images), "labels")
-    if len(np.unique(names)) < k:
-        raise InputError("Got a class with two prototypes.", "Average the prompts of each class with ensemble_prompts.")
+    check_prototypes(names)
     unknown = ~np.isin(expected, names)
     if unknown.any():
         raise InputError(
             f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images).",
             "Use the names of `classes=…`.",
         )
-    return top1_scores(images, prototypes, expected, names, hubness=hubness, bank=bank)
+    return float(top1_scores(images, prototypes, expected, names, hubness=hubness, bank=bank).mean())
+
+
+def check_prototypes(names: np.ndarray) -> None:
+    """Check that no class has two prototypes."""
+    if len(np.unique(names)) < len(names):
+        raise InputError("Got a class with two prototypes.", "Average the prompts of each class with ensemble_prompts.")
 
 
 def recall_at_k(
@@ -220,21 +204,21 @@ def recall_at_k(
     """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
     In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random. ``relevant``
-    has for each query the relevant gallery row, or a sequence of several. ``mode`` is "any", the share of queries with
-    at least one relevant row among the k, the convention of image-caption retrieval, or "share", the mean share of
-    relevant rows found, the convention of information retrieval. The other arguments are as for ``top1_scores``.
+    has for each query the relevant gallery row, or several. ``mode`` is "any", the share of queries with a relevant row
+    among the k, as in image-caption retrieval, or "share", the mean share of relevant rows found, as in information
+    retrieval. The other arguments are as for ``top1_scores``.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")
     m, n = len(queries), len(gallery)
     if k > n:
-        raise ParameterError(f"Got `k={k}` for a gallery of {n}; expected k ≤ {n}.", f"Pass `k={n}` or less.")
+        raise ParameterError(f"Got `k={k}` for a gallery of {n}.", f"Pass `k={n}` or less.")
     if len(relevant) != m:
         raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries.", f"Pass `relevant=…` of length {m}.")
     query, row = _pairs(relevant, n)
     count = np.bincount(query, minlength=m)
     total = 0.0
-    for part, similarity, tie in _similarities(queries, gallery, hubness, bank):
+    for part, similarity, tie in _similarities(queries, gallery, hubness, bank, exclude_self=False):
         kth = np.partition(similarity, n - k, axis=1)[:, n - k, None]
         above, level = similarity > kth + tie, np.abs(similarity - kth) <= tie
         places, tied = k - np.count_nonzero(above, axis=1), np.count_nonzero(level, axis=1)

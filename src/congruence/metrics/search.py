@@ -3,13 +3,8 @@
 Similarities are computed block by block. By default a fast product in the input's precision selects every row that may
 be among the nearest in view of its rounding error, and these candidates are compared again with sums in float64. The
 result therefore depends neither on the block size nor on the order in which a product is summed, and copies of a row
-tie exactly.
-
-If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host
-fetches the data once, O((m + n) d), and the positions of the candidates, and compares these itself, so that every
+tie exactly. Tensors on a GPU are multiplied and searched there, and the host compares the candidates, so that every
 device gives the same table to the bit.
-
-Memory: one block of similarities and the table, never an m × n array.
 """
 
 from __future__ import annotations
@@ -53,17 +48,14 @@ def nearest(
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         Largest inner product, largest cosine or smallest Euclidean distance.
     exact : bool, default=True
-        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact,
-        tie exactly, while values that are equal only mathematically may differ in their last bit. False compares
-        products in the rows' own precision, which takes about half the time; rows that are equal up to its rounding may
-        then be in a different order.
+        Compare with sums in float64, whatever the precision of X. False compares products in the rows' own precision,
+        in about half the time; rows that are equal up to its rounding may then be in a different order.
     left_out : array_like of int, shape (m,), optional
         With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
 
     Notes
     -----
-    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without
-    a dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
+    Memory: a block and the table, and a copy of the rows except for ``"inner"`` on rows without a dominant mean.
     """
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
@@ -105,13 +97,9 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     """Return the excluded gallery row of each of m queries, after checking it."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
-        raise ShapeError(
-            f"Got left_out of shape {rows.shape} and type {rows.dtype}.", f"Pass an array of integers of shape ({m},)."
-        )
+        raise ShapeError(f"Got left_out of shape {rows.shape} and type {rows.dtype}.", f"Pass {m} row numbers.")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
-        raise ParameterError(
-            f"Got left_out from {rows.min()} to {rows.max()}; expected 0 to {n - 1}.", "Pass rows of the gallery."
-        )
+        raise ParameterError(f"Got left_out from {rows.min()} to {rows.max()}.", f"Pass rows from 0 to {n - 1}.")
     return rows
 
 
@@ -130,9 +118,7 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
 
 
 def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """Scale rows by a power of two, which is exact, if products of entries (with those of ``other``) could overflow or
-    underflow.
-    """
+    """Scale rows by a power of two, which is exact, if products (with ``other``) could overflow or underflow."""
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
     if top == 0 or 1 / limit < top < limit:
@@ -143,11 +129,9 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_shares(
     A: np.ndarray, k: int, metric: str = "inner", *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each checked row's nearest other rows, as positions i n + j, ascending, with their similarities and the
-    probabilities that they are among the k nearest if ties are broken at random; shapes (p,).
-
-    Similarities are inner products or negative squared distances of rows scaled by ``rescale``, or cosines. Without
-    ties every probability is 1 and p is n k; see ``share_top_k`` for its largest size.
+    """Return each checked row's nearest other rows, as positions i n + j, ascending, with their similarities (inner
+    products or negative squared distances after ``rescale``, or cosines) and the probabilities that they are among the
+    k nearest if ties are broken at random; shapes (p,), without ties n k.
     """
     check_n_neighbors(k, len(A))
     parts = []
@@ -217,8 +201,8 @@ def _candidates(
     names: tuple[str, str],
     place: Device | None,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield slices of queries, and of these all gallery rows that may be among the k nearest: row in the slice, gallery
-    row, similarity, and for each query the difference up to which similarities count as equal.
+    """Yield slices of queries, the pairs (row in the slice, gallery row) that may be among the k nearest, their
+    similarities, and for each query the difference up to which these count as equal.
     """
     Q, G = _rescaled(Q, G, metric)
     send, truncation = device_transfer(place, G.dtype)
@@ -255,8 +239,7 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
             precision = torch.get_float32_matmul_precision()
         except RuntimeError:  # set by device-specific options, which may mean any of these
             precision = "medium"
-        # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed
-        # it.
+        # The caller may have allowed factors with the 10 fraction bits of TF32, or with the 7 of bfloat16.
         truncation = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
     return lambda array: torch.from_numpy(array).to(place), truncation
 
@@ -264,11 +247,8 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
 def centered_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], truncation: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
-    """Return rows whose inner products minus a shift rank the gallery for each query, and bounds on errors.
-
-    Queries (m, d), gallery rows (n, d), the shift (n,) or None, and for each query (m,) the largest rounding error,
-    which structured data reach, and that of float64 sums alone. ``Q`` is ``G`` if a gallery is searched for its own
-    rows.
+    """Return queries (m, d) and gallery rows (n, d) whose inner products minus a shift, (n,) or None, rank the gallery,
+    and for each query (m,) bounds on the rounding error and on that of float64 sums alone.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -331,9 +311,7 @@ def _norms(A: np.ndarray) -> np.ndarray:
 def pair_values(
     A: np.ndarray, i: np.ndarray, j: np.ndarray, form: Callable[[np.ndarray], np.ndarray], B: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return inner products (m,) of rows i of A with rows j of B, by default A, in float64 after ``form``; equal rows
-    give equal values, at any position.
-    """
+    """Return inner products (m,) of rows i of A with rows j of B, by default A, in float64 after ``form``."""
     B = A if B is None else B
     out = np.empty(len(i))
     for part in blocks(len(i), 16 * A.shape[1], budget=_PAIR_BYTES):

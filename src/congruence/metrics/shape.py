@@ -6,8 +6,6 @@ import numpy as np
 
 from congruence._utils.arrays import NUMPY, blocks, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
-from congruence._utils.validation import check_choice
-from congruence.errors import ParameterError
 from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, from_contrasts, native_pair
 
 
@@ -51,50 +49,26 @@ def _squared_distance(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     return total
 
 
-def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> float | Tensor:
-    """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
+def procrustes_distance(X: RowsLike, Y: RowsLike) -> float | Tensor:
+    """Angle between two shapes (n, d_x) and (n, d_y), paired by row: 0 if they are equal up to translation, rotation,
+    reflection and scale, π/2 at most.
 
-    Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
-    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the
-    triangle inequality.
-
-    Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
-    rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
-
-    Parameters
-    ----------
-    X, Y : array_like, shapes (n, d_x) and (n, d_y)
-        Paired by row. Widths may differ: the narrower side is treated as padded with zeros.
-    scale : bool, default=True
-        Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
-        √(‖X‖² + ‖Y‖² − 2ν), in the units of the vectors.
-
-    Notes
-    -----
-    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
-    cheaper.
+    Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angle is
+    arccos ν, a metric. The narrower side is treated as padded with zeros. Torch input gives torch output, which is
+    differentiable once, except where the distance is 0.
 
     Source: Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations",
     NeurIPS.
     """
-    check_choice(kind, ("angular", "euclidean"), "kind")
-    if kind == "angular" and not scale:
-        raise ParameterError(
-            "An angle does not depend on scale.",
-            ("Pass `scale=True` with `kind='angular'`.", "Pass `kind='euclidean'`."),
-        )
-    quick = _quick_angle(X, Y) if kind == "angular" else None
+    quick = _quick_angle(X, Y)
     if quick is not None:
         return quick
     xp, A, B = float_pair(X, Y)
-    A, B = (_shape(xp, side, name, scale) for side, name in ((A, "X"), (B, "Y")))
-    return as_scalar(_distance(xp, A, B, kind, scale))
+    return as_scalar(_angle(xp, _shape(xp, A, "X"), _shape(xp, B, "Y")))
 
 
 def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
-    """Return the angle of two arrays in single precision from products in it, unless shapes so near, or values so large
-    or small, need more.
-    """
+    """Return the angle of two float32 arrays from products in that precision, unless these would lose digits."""
     if not (isinstance(X, np.ndarray) and isinstance(Y, np.ndarray) and X.dtype == Y.dtype == np.float32):
         return None
     _, *sides = native_pair(X, Y)
@@ -116,18 +90,17 @@ def _quick_angle(X: RowsLike, Y: RowsLike) -> float | None:
     return float(np.arccos(alike)) if alike < 0.99 else None  # near 1 the cosine loses half of the angle's digits
 
 
-def _shape(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
-    C = contrasts(xp, A, name, scale=scale)
-    return C / xp.sqrt(xp.sum(C * C)) if scale else C
+def _shape(xp: ArrayNamespace, A: Array, name: str) -> Array:
+    """Return contrasts of unit Frobenius norm."""
+    C = contrasts(xp, A, name)
+    return C / xp.sqrt(xp.sum(C * C))
 
 
-def _distance(xp: ArrayNamespace, A: Array, B: Array, kind: str, scale: bool) -> Array:
+def _angle(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     squared = _squared_distance(xp, A, B)
     # The derivative of the root is infinite at 0; the square is used there, which gives zero gradients instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
-    if scale:
-        distance = xp.clip(distance, 0.0, 2**0.5)
-    return 2 * xp.asin(distance / 2) if kind == "angular" else distance  # arccos ν, with all digits near ν = 1
+    return 2 * xp.asin(xp.clip(distance, 0.0, 2**0.5) / 2)  # arccos ν, with all digits near ν = 1
 
 
 # ------------------------------------------------------------------ in steps, for many re-pairings
@@ -135,7 +108,7 @@ def _distance(xp: ArrayNamespace, A: Array, B: Array, kind: str, scale: bool) ->
 
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
     """Return centered rows of unit Frobenius norm, turned into at most n columns."""
-    C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name, True))
+    C = from_contrasts(_shape(NUMPY, A.astype(np.float64), name))
     return np.linalg.qr(C.T)[1].T if C.shape[1] > len(C) else C
 
 
@@ -146,7 +119,7 @@ METRICS = (
         OF_SHAPES,
         "Williams et al. (2021)",
         _prepare_shape,
-        lambda A, B: float(_distance(NUMPY, A, B, "angular", True)),
+        lambda A, B: float(_angle(NUMPY, A, B)),
         larger_is_closer=False,
     ),
 )

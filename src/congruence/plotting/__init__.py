@@ -495,7 +495,7 @@ def draw_layers(
 ) -> Axes:
     """Draw the scores of all pairs of layers as a heat map, with a frame around the best; color is lead over chance.
 
-    ``data``: that of ``congruence.compare.layers.LayerComparison.to_dict``, and ``strength`` of each cell's color.
+    ``data``: that of ``congruence.compare.spaces.LayerComparison.to_dict``, and ``strength`` of each cell's color.
     """
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
     slope = _LETTER * max(map(len, columns)) * 0.71  # column names are rotated by 45 degrees

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
-from congruence.compare.layers import LayerComparison
-from congruence.compare.spaces import Similarities
+from congruence.compare.spaces import LayerComparison, Similarities
 from congruence.errors import ParameterError
 from congruence.plotting import layer_notes
 from congruence.plotting.look import COLOR, COLORS, style, words

@@ -21,8 +21,8 @@ from congruence.train.rows import Rows, TrainingData
 from congruence.train.sail import SAIL
 from congruence.train.self_trained import SelfTrainedMap
 from congruence.transport import klot_features, solve_teacher
-from congruence.transport.divergence import Side, warn_unconverged
-from congruence.transport.unbalanced import check_rho
+from congruence.transport.divergence import warn_unconverged
+from congruence.transport.entropic import Side, check_rho
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,10 +1,9 @@
 """Optimal transport: distances between collections whose rows are not paired, and plans between them."""
 
-from congruence.transport.balanced import SinkhornResult, sinkhorn
 from congruence.transport.divergence import Convergence, klot, klot_features, solve_teacher
+from congruence.transport.entropic import SinkhornResult, sinkhorn, sinkhorn_unbalanced
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
-from congruence.transport.unbalanced import sinkhorn_unbalanced
 
 __all__ = [
     "Convergence",

@@ -83,7 +83,7 @@ class Dense(_Affinity):
         self.A, self.shape = A, (A.shape[0], A.shape[1])
 
     def every(self, step: int) -> Dense:
-        """Return the affinities of every ``step``-th row."""
+        """Return every ``step``-th row."""
         return Dense(self.A[::step, :], self.dtype)
 
     @cached_property
@@ -148,10 +148,8 @@ Affinity: TypeAlias = Dense | Products
 class Kernel:
     """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with rows kept in up to ``memory`` bytes.
 
-    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below
-    r_i·min(c)·e^-CUT are dropped, where CUT is GROWTH plus the negative logarithm of the unit roundoff, so that
-    scalings with max |log a| + max |log b| ≤ GROWTH change the sums by at most a rounding error. ``reach`` is the
-    largest such growth for which the kernel is accurate; None if it is for any.
+    Rows with very few significant entries are kept as a sparse matrix, without entries so small that they change sums
+    by a rounding error at most while max |log a| + max |log b| ≤ ``reach`` (GROWTH; None if nothing is dropped).
     """
 
     def __init__(
@@ -162,8 +160,8 @@ class Kernel:
         self._strip_pool = pool
         n, m = affinity.shape
         self.fits = fits(affinity, memory)
-        self._sparse: tuple[slice, SparseStrip] | None = None
-        self._held: dict[int, DenseStrip] = {}
+        self._sparse: tuple[slice, Strip] | None = None
+        self._held: dict[int, Strip] = {}
         self._held_parts: list[slice] = []
         self._parts: list[slice] = []
         self.u, self.v = np.zeros(n), np.zeros(m)
@@ -171,9 +169,7 @@ class Kernel:
         self.buffer = buffer  # memory of the rows that are kept
 
     def exponents(self, work: Callable[[slice, Array], T], u: np.ndarray, v: np.ndarray) -> Iterator[T]:
-        """Yield the results of ``work`` on each slice of rows and its exponents u_i + A_ij/ε + v_j, in scratch memory
-        that belongs to the call.
-        """
+        """Yield the results of ``work`` on each slice of rows and its exponents, in scratch memory."""
         held = self.fits or isinstance(self.affinity, Dense)
         parts = list(blocks(self.affinity.shape[0], width(self.affinity), strip_bytes(self.affinity.device, held)))
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
@@ -185,7 +181,7 @@ class Kernel:
         marginals: tuple[np.ndarray, np.ndarray] | None = None,
         rows: np.ndarray | None = None,
     ) -> None:
-        """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory; sparse ones need the
+        """Set base potentials u (n,) and v (m,), and recompute the rows kept in memory, sparse ones only with the
         ``marginals``. Without u, the largest exponents of the rows become ``rows`` (n,).
         """
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
@@ -207,7 +203,7 @@ class Kernel:
             if rows is not None:
                 self.u[part] = rows[part] - to_numpy(self.xp.max(strip, axis=1))
                 strip += A.vector(self.u[part])[:, None]
-            self._held[part.start] = DenseStrip(exponential(strip), self._strip_pool.avoid_blas)
+            self._held[part.start] = Strip(exponential(strip), self._strip_pool.avoid_blas)
 
         for _ in self._builders().each(hold, self._held_parts):
             pass
@@ -247,7 +243,7 @@ class Kernel:
             return 0
         self.reach = GROWTH
         K = scipy.sparse.vstack(pieces, format="csr")
-        self._sparse = slice(0, K.shape[0]), SparseStrip(K)
+        self._sparse = slice(0, K.shape[0]), Strip(K)
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
@@ -259,7 +255,7 @@ class Kernel:
         if not self._parts:
             return
         yield from in_exponents(
-            lambda part, L: work(part, DenseStrip(exponential(L), False)),
+            lambda part, L: work(part, Strip(exponential(L))),
             CALLING_THREAD,
             self.affinity,
             self.epsilon,
@@ -269,45 +265,29 @@ class Kernel:
         )
 
 
-class DenseStrip:
-    """Rows of the kernel as a dense array, which multiplies NumPy vectors; ``avoid_blas`` as for ``StripPool``."""
+class Strip:
+    """Rows of the kernel, dense or sparse, that multiply NumPy vectors; ``avoid_blas`` as for ``StripPool``."""
 
-    def __init__(self, entries: Array, avoid_blas: bool) -> None:
-        self._entries, self._avoid_blas, self._remote = entries, avoid_blas, remote(device(entries))
-        self._near = np.empty((0, 0)) if self._remote else to_numpy(entries)
-
-    def times(self, b: np.ndarray) -> np.ndarray:
-        """Return K b."""
-        return self._product(self._entries, b) if self._remote else times_columns(self._near, b, self._avoid_blas)
-
-    def transposed_times(self, a: np.ndarray) -> np.ndarray:
-        """Return Kᵀ a."""
-        return self._product(self._entries.T, a) if self._remote else times_rows(self._near, a, self._avoid_blas)
-
-    def _product(self, K: Array, vector: np.ndarray) -> np.ndarray:
-        return to_numpy(K @ namespace(K).asarray(vector, device=device(K)))
-
-
-class SparseStrip:
-    """Rows of the kernel as a sparse matrix."""
-
-    def __init__(self, matrix: scipy.sparse.csr_matrix) -> None:
-        self._matrix = matrix
+    def __init__(self, entries: Array | scipy.sparse.csr_matrix, avoid_blas: bool = False) -> None:
+        self._entries, self._avoid_blas = entries, avoid_blas
+        self._sparse = scipy.sparse.issparse(entries)
+        near = not self._sparse and not remote(device(entries))
+        self._near = to_numpy(entries) if near else None
 
     def times(self, b: np.ndarray) -> np.ndarray:
-        """Return K b with every entry at least the smallest positive normal number, so that one can divide by it."""
-        return self._product(self._matrix, b)
+        """Return K b; of a sparse strip at least the smallest normal number, so that one can divide by it."""
+        if self._near is not None:
+            return times_columns(self._near, b, self._avoid_blas)
+        return self._product(self._entries, b)
 
     def transposed_times(self, a: np.ndarray) -> np.ndarray:
         """Return Kᵀ a, bounded below in the same way."""
-        return self._product(self._matrix.T, a)
+        return self._product(self._entries.T, a) if self._near is None else times_rows(self._near, a, self._avoid_blas)
 
-    def _product(self, matrix: scipy.sparse.spmatrix, vector: np.ndarray) -> np.ndarray:
-        product = matrix @ vector
-        return np.maximum(product, np.finfo(product.dtype).tiny)
-
-
-Strip: TypeAlias = DenseStrip | SparseStrip
+    def _product(self, K: Any, vector: np.ndarray) -> np.ndarray:
+        if self._sparse:
+            return np.maximum(K @ vector, np.finfo(vector.dtype).tiny)
+        return to_numpy(K @ namespace(K).asarray(vector, device=device(K)))
 
 
 def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:

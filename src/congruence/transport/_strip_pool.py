@@ -1,10 +1,8 @@
 """A thread pool for the strips of a matrix, in which each thread computes a whole strip single-threaded.
 
-A linear algebra library splits every operation among its threads and waits for the slowest. If another process keeps a
-core busy, a thread is preempted for milliseconds, and the others spin in operations that take a tenth of one. Here a
-thread takes a strip, does all the work on it, and takes the next, so a preempted thread delays only its own strip. The
-result for a strip does not depend on the thread that computed it, and results are combined in the order of the strips:
-they are bitwise identical for any number of threads above one, and for tensors also for one thread.
+A linear algebra library splits every operation among its threads and waits for the slowest, which another process may
+have preempted. Here a preempted thread delays only its own strip. Results are combined in the order of the strips: they
+are bitwise identical for any number of threads above one, and for tensors also for one thread.
 """
 
 from __future__ import annotations
@@ -38,10 +36,9 @@ DOT_TERMS = 8192
 class StripPool:
     """Thread pool for the strips of one matrix of ``entries`` numbers, like ``like``; active inside a ``with`` block.
 
-    Inside, each of its ``size`` threads, the caller's included, runs torch single-threaded; torch's setting elsewhere
-    and afterwards is unchanged. If strips are not ``held`` in memory, or are on a device with its own, the caller's
-    thread does all the work, with the library's multithreading. ``avoid_blas``: whether matrix products of small NumPy
-    strips would start threads of their own.
+    Inside, each of its ``size`` threads, the caller's included, runs torch single-threaded. If strips are not ``held``
+    in memory, or are on a device with its own, the caller's thread does all the work, with the library's
+    multithreading. ``avoid_blas``: whether products of small NumPy strips would start threads of their own.
     """
 
     def __init__(self, like: Array, entries: int, held: bool = True) -> None:
@@ -72,11 +69,9 @@ class StripPool:
     def each(
         self, work: Callable[[slice], T], parts: Sequence[slice], then: Callable[[slice, T], None] | None = None
     ) -> Iterator[T]:
-        """Yield the results of ``work`` for the parts, in their order; a single thread computes each on demand.
-
-        ``then`` is called with a part and its result, in the order of the parts and one call at a time, by the thread
-        that computed it: for sums too large to be kept for every part. What either raises is raised after all threads
-        have returned.
+        """Yield the results of ``work`` for the parts, in their order. ``then`` is called with each and its result, in
+        the order of the parts, one call at a time: for sums too large to be kept for every part. What either raises is
+        raised after all threads have returned.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:
@@ -181,9 +176,7 @@ def _limit_torch_to_one_thread() -> None:
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
-    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is: both
-    modes are thread-local, and strips of a forward pass would otherwise join its graph.
-    """
+    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is."""
     import torch
 
     inference = torch.is_inference_mode_enabled()

@@ -16,9 +16,8 @@ from congruence._utils.optional import require
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._comparison import Side as Side
 from congruence.transport._kernel import Affinity, Dense
-from congruence.transport.balanced import (
+from congruence.transport.entropic import (
     LEAST,
     MASSES,
     MAX_ITER,
@@ -26,15 +25,17 @@ from congruence.transport.balanced import (
     Goal,
     Potentials,
     Sample,
+    Side,
     check_epsilon,
     check_options,
+    check_rho,
     computing_dtype,
     iterate,
     products,
+    relax,
     same_library,
     weights,
 )
-from congruence.transport.unbalanced import check_rho, relax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,11 +50,9 @@ SAFE = 0.8
 class Convergence:
     """Convergence of the iterations for the two plans of a KLOT.
 
-    - ``student``, ``teacher``: Potentials of the two plans, their numbers of iterations (``n_iter``), the L1 error of
-      their marginals (``marginal_error``) and their estimated L1 distance to the converged plans (``error``), for mass
-      1: from 0 to 2.
+    - ``student``, ``teacher``: Potentials, iterations and errors of the two plans, for mass 1.
     - ``difference``: ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the
-      affinities. The maximum, 2, if the GPU kernels do not report it.
+      affinities.
     - ``rounding``: L1 error of the plans due to rounding of A/ε.
     - ``tolerance``: The largest ``gradient_error`` that counts as converged.
     """
@@ -77,9 +76,7 @@ class Convergence:
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn that the iterations ended too early for an accurate gradient: ``where`` says when, ``otherwise`` adds a
-    remedy.
-    """
+    """Warn that the gradient is not accurate: ``where`` says when, ``otherwise`` adds a remedy."""
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
     off = f"{math.ceil(100 * gradient_error) / 100:.2g}"
     warnings.warn(
@@ -112,8 +109,6 @@ def klot(
         Affinities A, into which gradients flow, and T. float16 and bfloat16 are computed in float32.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two plans, in units of affinity.
-    max_iter : int, default=1000
-        Largest number of Sinkhorn iterations per plan.
     tolerance : float, default=1e-3
         Stop when the gradient's estimated error in L1 norm, relative to the gradient, is at most this. A warning says
         where that was not reached.
@@ -123,8 +118,7 @@ def klot(
     rho_teacher : float, optional
         Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have
         no partner; see ``sinkhorn_unbalanced``. P* is then the unbalanced plan divided by its mass, and P has the
-        marginals of P*, so that rows without a known partner have little weight. Balanced by default. This is our
-        extension, not the paper's.
+        marginals of P*. Balanced by default. This is our extension, not the paper's.
     start : tensor, shape (m,), optional
         Column potentials to start the student's iterations from: ``student.v`` of the ``Convergence`` of an earlier
         call for the same rows.
@@ -207,11 +201,9 @@ def klot_features(
     TX, TY : tensor, shapes (n, e) and (m, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     memory : int, default=2**30
-        Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
-        strips of about 50 MB.
+        Bytes of a kernel that are kept in memory; the rest is recomputed in each iteration, in strips of about 50 MB.
     teacher : result of ``solve_teacher``, optional
-        The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
-        ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
+        The teacher's plan for the same rows, in place of the other arguments about the teacher.
 
     Notes
     -----
@@ -254,10 +246,7 @@ def solve_teacher(
     rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
-    """Solve for a teacher's plan once, for repeated use as ``teacher`` in ``klot_features``, whose arguments these are.
-
-    It is kept as vectors and potentials, O((n + m)·d) numbers.
-    """
+    """Solve for a teacher's plan once, for repeated use in ``klot_features``, whose arguments these are."""
     torch = require("torch", extra="train")
     check_options(max_iter, tolerance, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
@@ -288,7 +277,7 @@ def _with_info(
 def _in_library(side: Side) -> Potentials[Array]:
     """Return the potentials of a side in its library."""
     found, vector = side.potentials, side.affinity.vector
-    return Potentials(vector(found.u), vector(found.v), found.n_iter, found.error, found.marginal_error, found.log_mass)
+    return replace(found, u=vector(found.u), v=vector(found.v))
 
 
 def _rounding(affinity: Affinity, epsilon: float) -> float:

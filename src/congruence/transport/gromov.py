@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence._utils.validation import check_positive
 from congruence.errors import ShapeError
-from congruence.transport.balanced import sinkhorn
+from congruence.transport.entropic import sinkhorn
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ def gromov_wasserstein(
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
     """Return, for each row of X (n, d), ascending quantiles of its inner products with all rows: (n, n_quantiles).
 
-    They do not change under rotations, so the transport cost between them, the third lower bound of Mémoli (2011),
-    "Gromov–Wasserstein distances and the metric approach to object matching", gives an initial plan of the full
-    problem.
+    The transport cost between them (Mémoli 2011, the third lower bound) gives an initial plan of the full problem.
     """
     check_positive(n_quantiles, "n_quantiles", integer=True)
     return np.asarray(np.quantile(X @ X.T, (np.arange(n_quantiles) + 0.5) / n_quantiles, axis=1).T)

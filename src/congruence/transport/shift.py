@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distance:
-    """A sliced Wasserstein distance averaged over several draws, in turns of the circle.
-
-    - ``value``, ``sd``: Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
-    - ``floor``: The mean of the same distance between two clouds of the same sizes into which all sampled rows are
-      split at random: the distance expected between two samples of one collection.
+    """Mean and standard deviation of a sliced Wasserstein distance over draws of rows and circles, in turns of the
+    circle; ``floor`` is the mean between two clouds into which the same rows are split at random.
     """
 
     value: float
@@ -34,11 +31,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class DistributionShift(PlainData):
-    """Distances between an unpaired and a paired collection.
-
-    - ``text``: None if no texts were given.
-    - ``total``: Their sum, draw by draw.
-    """
+    """Distances between an unpaired and a paired collection, and their sum, draw by draw."""
 
     image: Distance
     text: Distance | None
@@ -80,7 +73,7 @@ def distribution_shift(
     p, n_projections, variant, grid, normalize
         As for ``sliced_wasserstein_sphere``.
     max_rows : int, default=100_000
-        If a collection has more rows, use a random sample of this size, drawn without replacement.
+        Number of rows drawn, without replacement, of a larger collection.
     repeats : int, default=20
         Number of draws of rows and circles; ``callback`` is called with 1 after each.
     """
@@ -114,6 +107,5 @@ def distribution_shift(
 
 
 def _summary(draws: np.ndarray) -> Distance:
-    """Return mean, standard deviation and floor from distances and floors, shape (draws, 2)."""
     sd = float(draws[:, 0].std(ddof=1)) if len(draws) > 1 else 0.0
     return Distance(float(draws[:, 0].mean()), sd, float(draws[:, 1].mean()))

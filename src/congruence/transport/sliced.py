@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, normalize_rows, to_numpy
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
-from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
+from congruence.errors import ParameterError, ShapeError, ZeroRowError
 
 Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -25,10 +25,8 @@ ATOMS = 2**17
 
 
 def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
-    """Draw pairs of orthonormal vectors in d ≥ 2 dimensions by the Haar measure, float64, shape (n_projections, d, 2).
-
-    Each spans the plane of a great circle. Two Gaussian vectors are orthonormalized by Gram–Schmidt: rotating both
-    rotates the result, so no frame is preferred.
+    """Draw pairs of orthonormal vectors in d ≥ 2 dimensions by the Haar measure, float64, shape (n_projections, d, 2);
+    each spans the plane of a great circle.
     """
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
@@ -59,10 +57,8 @@ def sliced_wasserstein_sphere(
 ) -> float:
     """Sliced Wasserstein distance between two clouds on the unit sphere, whose rows need not be paired.
 
-    Both clouds are projected on random great circles, where transport is solved exactly;
-    the result is (mean over circles of the p-th power of the distance)^(1/p).
-
-    In turns of the circle, from 0 to 1/2: multiply by 2π for radians.
+    Both clouds are projected on random great circles, where transport is solved exactly; the result is (mean over
+    circles of the p-th power of the distance)^(1/p), in turns of the circle, from 0 to 1/2.
 
     Parameters
     ----------
@@ -71,12 +67,9 @@ def sliced_wasserstein_sphere(
         float64.
     p : float, default=2
         At least 1. The linear variant is defined for 2 only.
-    n_projections : int, default=50
-        Number of great circles.
     variant : {"circular", "linear"}, default="circular"
         ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds
-        through the uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no
-        search.
+        through the uniform distribution instead (Liu et al. 2025): it is never smaller, and needs no search.
     grid : int, optional
         For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of
         computing the integral.
@@ -87,8 +80,7 @@ def sliced_wasserstein_sphere(
 
     Notes
     -----
-    O(N · (n + m) · (d + log(n + m))) operations and O(n + m) memory. A row orthogonal to the plane of a
-    circle, which has probability zero, is placed at the circle's origin.
+    O(N · (n + m) · (d + log(n + m))) operations and O(n + m) memory.
 
     Source: Bonet, Berg, Courty, Septier, Drumetz and Pham (2023), "Spherical sliced-Wasserstein", ICLR, section 3.
     Liu et al. (2025), "Linear spherical sliced optimal transport", ICLR.
@@ -171,15 +163,14 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
 
 def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
     frames = to_numpy(projections)
-    if frames.dtype.kind not in "fiu":
-        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers.", "Convert them to float32.")
-    if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
-        raise ShapeError(f"Got projections of shape {frames.shape}; expected (N, {d}, 2).", "Use random_frames.")
+    if frames.dtype.kind not in "fiu" or frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
+        raise ShapeError(
+            f"Got projections of shape {frames.shape} and type {frames.dtype}; expected numbers of shape (N, {d}, 2).",
+            "Use random_frames.",
+        )
     frames = frames.astype(np.float64)
-    if not np.isfinite(frames).all():
-        raise NotFiniteError("Got NaN or inf in projections.", "Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
-    if error > TOLERANCE:
+    if not error <= TOLERANCE:
         raise ParameterError(f"Got projections that are not orthonormal (off by {error:.3g}).", "Use random_frames.")
     return frames
 
@@ -192,9 +183,8 @@ def circle_costs(
     *,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2).
-
-    With ``order``, a permutation of the concatenated rows, a second row has the cost of the clouds so permuted.
+    """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2); with
+    ``order``, a permutation of all rows, in a second row that of the clouds so permuted.
     """
     n, total = len(A), len(A) + len(B)
     size = 3 * total * max(A.itemsize, B.itemsize)  # two coordinates and an angle
@@ -302,10 +292,8 @@ def _pick(wide: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndarray:
-    """Return a shift of minimal cost for each row, as a number of units.
-
-    The one sign change of the slope of a convex function, bracketed by shifts of one turn, where all of u is on one
-    side of v, is located by false position (Illinois), with a bisection every third step.
+    """Return a shift of minimal cost for each row, as a number of units: the one sign change of the slope of a convex
+    function between shifts of one turn, by false position (Illinois), with a bisection every third step.
     """
     b, m = v.shape
     after = np.concatenate([v[:, 1:], v[:, :1] + 1], axis=1)

@@ -15,8 +15,7 @@ from congruence.errors import InputError, ParameterError
 if TYPE_CHECKING:
     import numpy as np
 
-    from congruence.compare.layers import LayerComparison
-    from congruence.compare.spaces import Similarities
+    from congruence.compare.spaces import LayerComparison, Similarities
     from congruence.embeddings import Embeddings
 
 #: Intensity of a cell's color above which white text is more legible than black.
@@ -93,7 +92,7 @@ def _compare_layers(
 ) -> LayerComparison:
     """Compare every layer with every layer."""
     from congruence._utils.ids import id_rows
-    from congruence.compare.layers import compare_layers
+    from congruence.compare.spaces import compare_layers
     from congruence.embeddings import Pairs
     from congruence.metrics import between_spaces
 

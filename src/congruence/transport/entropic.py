@@ -1,4 +1,6 @@
-"""Entropic optimal transport between two collections with given affinities (Cuturi 2013)."""
+"""Entropic optimal transport between two collections with given affinities: balanced plans (Cuturi 2013), and
+unbalanced ones, which need not match all mass (Chizat et al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 import numpy as np
@@ -33,6 +35,8 @@ LEAST = {4: 1e-10, 8: 1e-100}
 #: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29):
 #: times both scalings they are below 3e-20, too small to affect any marginal.
 GROWTH = 20.0
+#: The same of an unbalanced iteration: beyond it, entries of K that were raised to e^-65 would matter.
+LEAP = 2 * GROWTH
 #: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors, and that
 #: below which they may, if PATIENCE iterations have not halved it.
 SETTLED, ROUNDED, PATIENCE = 4, 100, 20
@@ -52,19 +56,16 @@ SMALL = -40.0
 class SinkhornResult:
     """An entropic transport plan stored in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
 
-    - ``u``, ``v``, shapes (n,) and (m,): Logarithms of the scalings: ε·u is the dual potential in units of affinity.
-    - ``epsilon``, ``mass``: Weight of the entropy, in units of affinity, and sum of P: 1 ("unit") or n
-      ("bistochastic").
-    - ``marginal_error``: L1 distance of the row sums from their marginals plus that of the column sums, for the plan
-      of mass 1: from 0 to 4. For an unbalanced plan: L1 distance of the row sums from those that the potentials
-      imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the unnormalized plan, plus the same for columns.
+    - ``u``, ``v``, shapes (n,) and (m,): ε·u and ε·v are the dual potentials in units of affinity.
+    - ``mass``: Sum of P: 1 ("unit") or n ("bistochastic").
+    - ``marginal_error``: L1 distances of the row sums and of the column sums from their marginals, for mass 1: from 0
+      to 4. For an unbalanced plan: from those that the potentials imply, r·exp(−ε(u_i − log r_i)/ρ) with u of the
+      unnormalized plan.
     - ``error``, ``converged``: Estimated L1 distance to the converged plan, for mass 1, from 0 to 2, and whether it is
       at most ``tolerance``.
-    - ``n_iter``: Number of iterations; each updates rows and columns.
-    - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1: in an unbalanced plan,
-      rows without a near partner have little mass.
-    - ``rho``, ``log_mass``: Strength of the marginal constraints of an unbalanced plan, in units of affinity, else
-      infinite, and the logarithm of its sum before normalization.
+    - ``row_marginal``, ``column_marginal``, shapes (n,) and (m,): Sums of the plan of mass 1.
+    - ``rho``, ``log_mass``: Strength of the marginal constraints in units of affinity, infinite for a balanced plan,
+      and the logarithm of the sum before normalization.
     """
 
     u: Array
@@ -82,10 +83,7 @@ class SinkhornResult:
     log_mass: float = 0.0
 
     def plan(self, rows: slice | None = None) -> Array:
-        """Return the plan (n, m), or some of its ``rows``, a slice with step 1, in the array library passed in.
-
-        It is computed from the current content of the arrays that were passed in.
-        """
+        """Return the plan (n, m), or some of its ``rows``, a slice with step 1, from the arrays that were passed in."""
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
         if step != 1:
@@ -113,8 +111,8 @@ def sinkhorn(
     Parameters
     ----------
     affinity : array_like, shape (n, m), optional
-        A: similarity of row and column, i.e. the negative of a cost. NumPy or torch, computed on the tensor's device;
-        no gradient flows through. float16 and bfloat16 are computed in float32.
+        A: similarity of row and column, i.e. the negative of a cost. NumPy or torch, computed on the tensor's device
+        without a graph. float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
     tolerance : float, default=1e-6
@@ -149,19 +147,89 @@ def sinkhorn(
            [0.119, 0.881]]), True)
     """
     check_choice(mass, MASSES, "mass")
+    return _transport(affinity, X, Y, math.inf, epsilon, max_iter, tolerance, marginals, mass, memory)
+
+
+def sinkhorn_unbalanced(
+    affinity: RowsLike | None = None,
+    rho: float = 0.1,
+    epsilon: float = 0.05,
+    max_iter: int = MAX_ITER,
+    tolerance: float = CONVERGED,
+    *,
+    X: RowsLike | None = None,
+    Y: RowsLike | None = None,
+    marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None = None,
+    memory: int = MEMORY,
+) -> SinkhornResult:
+    """Transport one collection to another when some rows have no partner: marginals are soft constraints of strength ρ.
+
+    The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this
+    plan divided by its mass.
+
+    Parameters
+    ----------
+    rho : float, default=0.1
+        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
+        affinities are high. ``math.inf`` gives the result of ``sinkhorn``, to the bit.
+    affinity, epsilon, max_iter, tolerance, X, Y, marginals, memory
+        As for ``sinkhorn``; the tolerance is a share of the mass.
+
+    Notes
+    -----
+    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j
+    exp(A_ij/ε + v_j) with λ = ρ/(ρ + ε); the balance between u and v is set in closed form. Adding a constant k to all
+    affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` only; adding a vector to all rows or
+    columns changes the plan (docs/transport.md).
+
+    Source: Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
+    Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D
+    Frank-Wolfe".
+    """
+    rho = float(check_rho(rho, "rho"))
+    return _transport(affinity, X, Y, rho, epsilon, max_iter, tolerance, marginals, "unit", memory)
+
+
+def _transport(
+    affinity: RowsLike | None,
+    X: RowsLike | None,
+    Y: RowsLike | None,
+    rho: float,
+    epsilon: float,
+    max_iter: int,
+    tolerance: float,
+    marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None,
+    mass: str,
+    memory: int,
+) -> SinkhornResult:
+    """Return the plan for marginal constraints of strength ``rho``, exact ones if it is infinite."""
     check_options(max_iter, tolerance, memory)
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
-    n = A.shape[0]
-    solved, _ = iterate(A, float(epsilon), r, c, max_iter, Goal(tolerance), memory)
-    with strip_pool_for(A, memory) as pool:
-        rows, columns = kernel_marginals(Kernel(A, float(epsilon), memory, pool), solved.u, solved.v)
-    error = float(np.abs(rows - r).sum() + np.abs(columns - c).sum())
-    u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
+    epsilon, goal = float(epsilon), Goal(tolerance)
+    if math.isinf(rho):
+        solved, _ = iterate(A, epsilon, r, c, max_iter, goal, memory)
+        with strip_pool_for(A, memory) as pool:
+            rows, columns = kernel_marginals(Kernel(A, epsilon, memory, pool), solved.u, solved.v)
+        error = float(np.abs(rows - r).sum() + np.abs(columns - c).sum())
+        solved = replace(solved, marginal_error=error)
+    else:
+        solved, (rows, columns) = relax(A, epsilon, rho, r, c, max_iter, goal, memory)
     return SinkhornResult(
-        *(A.vector(u), A.vector(solved.v), float(epsilon), mass, error, solved.error, solved.n_iter),
-        *(solved.error <= tolerance, as_array(rows, A), as_array(columns, A), A),
+        u=A.vector(solved.u + math.log(len(r)) if mass == "bistochastic" else solved.u),
+        v=A.vector(solved.v),
+        epsilon=epsilon,
+        mass=mass,
+        marginal_error=solved.marginal_error,
+        error=solved.error,
+        n_iter=solved.n_iter,
+        converged=solved.error <= tolerance,
+        row_marginal=A.xp.asarray(rows, device=A.device),
+        column_marginal=A.xp.asarray(columns, device=A.device),
+        _affinity=A,
+        rho=rho,
+        log_mass=solved.log_mass,
     )
 
 
@@ -194,6 +262,11 @@ def check_marginals(
     return weights(sides[0], n, "row", affinity), weights(sides[1], m, "column", affinity)
 
 
+def check_rho(rho: float, name: str) -> float:
+    """Return a strength of the marginal constraints that is positive or infinite."""
+    return rho if isinstance(rho, float) and rho == math.inf else check_positive(rho, name)
+
+
 def check_options(max_iter: int, tolerance: float, memory: int) -> None:
     """Check the options of the iteration."""
     check_positive(max_iter, "max_iter", integer=True)
@@ -219,7 +292,7 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
             )
     if any(tensor.device != first.device for tensor in tensors.values()):
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
-        raise DtypeError(f"Got {where}; expected one device.", "Move them to one with .to(…).")
+        raise DtypeError(f"Got {where}.", "Move them to one device with .to(…).")
     xp = namespace(first)
     moved = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
     return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in moved]
@@ -279,10 +352,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
 @dataclass(frozen=True)
 class Potentials(Generic[ArrayT]):
-    """Potentials u (n,) and v (m,) of the plan P = exp(u_i + A_ij/ε + v_j) of mass 1.
-
-    ``error`` estimates the L1 distance to the converged plan, from 0 to 2 (2 also if it is not known yet);
-    ``marginal_error`` is the L1 error of the column sums half an iteration earlier, which no half iteration increases.
+    """Potentials u (n,) and v (m,) of a plan of mass 1, its estimated L1 distance to the converged plan, from 0 to 2 (2
+    also if it is not known), and the L1 error of the column sums half an iteration earlier, which none increases.
     """
 
     u: ArrayT
@@ -291,6 +362,21 @@ class Potentials(Generic[ArrayT]):
     error: float
     marginal_error: float
     log_mass: float = 0.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """The plan of one side: its affinities, its potentials, and its marginals at convergence."""
+
+    affinity: Affinity
+    epsilon: float
+    potentials: Potentials[np.ndarray]
+    marginals: tuple[np.ndarray, np.ndarray]
+    kernel: Kernel | None = field(default=None, repr=False)  # of the last iteration, if it may be overwritten
+
+    def exponent(self, part: slice, out: Array) -> Array:
+        """Write the rows ``part`` of log P into ``out``, and return it."""
+        return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
 
 
 class Goal:
@@ -313,7 +399,7 @@ class Sample:
         self._share = float(r[:: self._step].sum() / r.sum())
 
     def plan(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Return these rows of exp(u_i + A_ij/ε + v_j), or a multiple of them where that is too large or too small."""
+        """Return these rows of the plan, or a multiple of them where they are too large or too small."""
         few = self._rows
         out = few.xp.empty(few.shape, dtype=few.dtype, device=few.device)
         L = few.exponent(slice(0, few.shape[0]), u[:: self._step], v, self._epsilon, out)
@@ -327,12 +413,11 @@ class Sample:
 
 
 class Anderson:
-    """Acceleration of an iteration x ← G(x) for the column potentials x (m,).
+    """Acceleration of an iteration x ← G(x) for the column potentials x (m,): the next iterate combines the last ones
+    so that their combined residual Σ w (G(x) − x)² is smallest.
 
-    The next iterate combines the last ones so that their combined residual Σ w (G(x) − x)² is smallest. The iteration
-    is slow where the plan has nearly separate blocks. Near convergence its residuals shrink by a fixed symmetric
-    matrix, and few combinations remove the largest eigenvalues, as conjugate gradients do. Sums are NumPy's own, so
-    that they do not depend on the number of threads.
+    Near convergence residuals shrink by a fixed symmetric matrix, and few combinations remove its largest eigenvalues,
+    as conjugate gradients do. Sums are NumPy's own, so that they do not depend on the number of threads.
 
     Source: Anderson (1965), "Iterative procedures for nonlinear integral equations". Walker and Ni (2011), "Anderson
     acceleration for fixed-point iterations".
@@ -382,9 +467,8 @@ class Anderson:
 
 @dataclass(frozen=True)
 class Iterate:
-    """A plan on the way: its potentials, and what is known of its error.
-
-    The column potentials are to change by ``rest`` more, the row potentials by less than ``change`` of the columns'.
+    """A plan on the way, whose column potentials are to change by ``rest`` more, the row potentials by less than
+    ``change`` of the columns'; ``known``: whether these are good estimates.
     """
 
     u: np.ndarray
@@ -408,11 +492,9 @@ class Progress:
         self._least, self._since = math.inf, 0
 
     def change(self, x: np.ndarray, plain: np.ndarray, u: np.ndarray, residual: np.ndarray) -> np.ndarray | None:
-        """Return the change of the column potentials ``x`` (m,); None if the plan is good enough, or will not get
-        better.
-
-        The iteration would change them by ``plain``; ``u`` (n,) are the row potentials before, and ``residual`` (m,) is
-        what the column sums lack.
+        """Return the change of the column potentials ``x`` (m,), which the iteration would change by ``plain``; None if
+        the plan is good enough, or will not get better. ``u`` (n,) are the row potentials before, and ``residual`` (m,)
+        is what the column sums lack.
         """
         marginal = float(np.abs(residual).sum())
         if self._best is not None and not (self._went_back or marginal <= WORSE * self._best.marginal_error):
@@ -444,10 +526,8 @@ class Progress:
         self._accelerated.restart()
 
     def _estimate(self, at: Iterate) -> tuple[float, np.ndarray]:
-        """Return the promised error and the sampled rows of a plan.
-
-        If the column potentials before the last plain change are to change by s, those of the rows change by the mean
-        of −λs over the row, and those of the columns by the rest of s. The error is the mean of |δu_i + δv_j|.
+        """Return the promised error, the mean of |δu_i + δv_j|, and the sampled rows of a plan: if column potentials
+        before the last plain change are to change by s, δu is the mean of −λs over the row, and δv the rest of s.
         """
         P = self._sample.plan(at.u, at.v)
         change, rest = at.change.astype(P.dtype), at.rest.astype(P.dtype)
@@ -467,11 +547,6 @@ class Progress:
         return Potentials(best.u, best.v, n_iter, self._error, best.marginal_error)
 
 
-def as_array(vector: np.ndarray, affinity: Affinity) -> Array:
-    """Return a vector in the library and memory of an affinity."""
-    return affinity.xp.asarray(vector, device=affinity.device)
-
-
 def iterate(
     affinity: Affinity,
     epsilon: float,
@@ -484,55 +559,48 @@ def iterate(
     buffer: Array | None = None,
 ) -> tuple[Potentials[np.ndarray], Kernel]:
     """Return the potentials, and the kernel at the end, after accelerated Sinkhorn iterations from v = 0 or ``start``,
-    rows first: a ← r/(K b), b ← c/(Kᵀa).
+    rows first: a ← r/(K b), b ← c/(Kᵀa), with K = exp(U_i + A_ij/ε + V_j), in ``buffer`` if that is passed.
 
-    Sums are those of a kernel K = exp(U_i + A_ij/ε + V_j), in ``buffer`` if that is passed. When logarithms of the
-    scalings exceed GROWTH, they are absorbed into U and V, and K is computed again, so nothing overflows, and entries
-    below e^-65 that matter appear (Schmitzer 2019, section 3.1). It stops when the plan is good enough, or further
-    iterations would only change rounding.
+    When logarithms of the scalings exceed GROWTH, they are absorbed into U and V, and K is computed again, so nothing
+    overflows, and entries below e^-65 that matter appear (Schmitzer 2019, section 3.1).
     """
     with strip_pool_for(affinity, memory) as pool:
-        return _iterate(Kernel(affinity, epsilon, memory, pool, buffer), r, c, max_iter, goal, start)
+        kernel = Kernel(affinity, epsilon, memory, pool, buffer)
+        marginals = None if kernel.fits else (r, c)
+        narrow, log_c = r.astype(kernel.real), np.log(c)
+        sample = Sample(kernel.affinity, kernel.epsilon, r)
+        progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample)
+        _start(kernel, np.zeros(len(c)) if start is None else start, r, c)
+        n_iter, exact = 0, False
+        # Potentials are those of the kernel's base plus these.
+        log_a, x, a = np.zeros(len(r)), np.zeros(len(c)), np.empty_like(narrow)
+        while n_iter < max_iter:
+            b = np.exp(x).astype(kernel.real)
 
+            def scale(part: slice, K: Strip, b: np.ndarray = b) -> np.ndarray:
+                a[part] = narrow[part] / K.times(b)
+                return K.transposed_times(a[part])
 
-def _iterate(
-    kernel: Kernel, r: np.ndarray, c: np.ndarray, max_iter: int, goal: Goal, start: np.ndarray | None
-) -> tuple[Potentials[np.ndarray], Kernel]:
-    marginals = None if kernel.fits else (r, c)
-    narrow, log_c = r.astype(kernel.real), np.log(c)
-    sample = Sample(kernel.affinity, kernel.epsilon, r)
-    progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample)
-    _start(kernel, np.zeros(len(c)) if start is None else start, r, c)
-    n_iter, exact = 0, False
-    # Potentials are those of the kernel's base plus these.
-    log_a, x, a = np.zeros(len(r)), np.zeros(len(c)), np.empty_like(narrow)
-    while n_iter < max_iter:
-        b = np.exp(x).astype(kernel.real)
-
-        def scale(part: slice, K: Strip, b: np.ndarray = b) -> np.ndarray:
-            a[part] = narrow[part] / K.times(b)
-            return K.transposed_times(a[part])
-
-        sums = functools.reduce(operator.iadd, kernel.strips(scale), np.zeros_like(b))
-        new_log_a, have = np.log(a, dtype=np.float64), b * sums.astype(np.float64)
-        plain = log_c - np.log(have)
-        grown = float(np.abs(new_log_a).max()) + max(float(np.abs(side).max()) for side in (x, x + plain))
-        if kernel.reach is not None and not grown <= kernel.reach:
-            # The dropped entries may matter now: start again from here, and densely if that is where it was.
-            kernel.rebase(kernel.u + log_a, kernel.v + x, marginals if exact else None)
-            log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
-            continue
-        n_iter += 1
-        if grown > GROWTH:
-            kernel.rebase(kernel.u + new_log_a, kernel.v + x + plain, marginals)
-            progress.restart()
-            log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
-            continue
-        change = progress.change(kernel.v + x, plain, kernel.u + new_log_a, c - have)
-        if change is None:
-            break
-        log_a, x, exact = new_log_a, x + change, True
-    return progress.result(n_iter, kernel.u + log_a, kernel.v + x), kernel
+            sums = functools.reduce(operator.iadd, kernel.strips(scale), np.zeros_like(b))
+            new_log_a, have = np.log(a, dtype=np.float64), b * sums.astype(np.float64)
+            plain = log_c - np.log(have)
+            grown = float(np.abs(new_log_a).max()) + max(float(np.abs(side).max()) for side in (x, x + plain))
+            if kernel.reach is not None and not grown <= kernel.reach:
+                # The dropped entries may matter now: start again from here, and densely if that is where it was.
+                kernel.rebase(kernel.u + log_a, kernel.v + x, marginals if exact else None)
+                log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
+                continue
+            n_iter += 1
+            if grown > GROWTH:
+                kernel.rebase(kernel.u + new_log_a, kernel.v + x + plain, marginals)
+                progress.restart()
+                log_a, x, exact = np.zeros(len(r)), np.zeros(len(c)), False
+                continue
+            change = progress.change(kernel.v + x, plain, kernel.u + new_log_a, c - have)
+            if change is None:
+                break
+            log_a, x, exact = new_log_a, x + change, True
+        return progress.result(n_iter, kernel.u + log_a, kernel.v + x), kernel
 
 
 def _start(kernel: Kernel, v: np.ndarray, r: np.ndarray, c: np.ndarray) -> None:
@@ -548,10 +616,9 @@ def _start(kernel: Kernel, v: np.ndarray, r: np.ndarray, c: np.ndarray) -> None:
 def log_domain_pass(
     kernel: Kernel, v: np.ndarray, row_potentials: Callable[[slice, np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return row potentials u (n,) from column potentials v (m,) in the log domain, in one pass over the rows.
-
-    ``row_potentials`` gets, for a slice of rows, the largest exponent A_ij/ε + v_j of each and the log of the sum of
-    exp of the others minus it. The same two are returned for each column of u_i + A_ij/ε + v_j.
+    """Return row potentials u (n,) from column potentials v (m,) in one pass in the log domain: ``row_potentials`` gets
+    a slice of rows, the largest exponent A_ij/ε + v_j of each, and the log of the sum of exp of all minus it. The same
+    two are returned for each column of u_i + A_ij/ε + v_j.
     """
     A, xp, (n, m) = kernel.affinity, kernel.xp, kernel.affinity.shape
     u = np.zeros(n)
@@ -589,6 +656,119 @@ def kernel_marginals(kernel: Kernel, u: np.ndarray, v: np.ndarray) -> tuple[np.n
     for sums in kernel.exponents(add_up, u, v):
         columns += sums
     return rows, columns
+
+
+def relax(
+    affinity: Affinity,
+    epsilon: float,
+    rho: float,
+    r: np.ndarray,
+    c: np.ndarray,
+    max_iter: int,
+    goal: Goal,
+    memory: int,
+) -> tuple[Potentials[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return potentials and marginals of the optimal plan divided by its mass, after accelerated iterations from
+    v = log c.
+
+    One iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), λ = ρ/(ρ + ε), then the same for columns, written as in
+    ``iterate`` with scalings a, b of a stored kernel K = exp(U_i + A_ij/ε + V_j). Since λ damps the whole potential,
+    log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h; the scalar h keeps the mass of K near 1, and u = U + log a + h.
+    The shift (u + t, v − t), on which the plan does not depend, would converge only at the rate λ², and is set in
+    closed form after every iteration (Séjourné, Vialard and Peyré 2022). A row without a partner may correctly have a
+    sum far below its marginal, so no entries are dropped.
+    """
+    with strip_pool_for(affinity, memory) as pool:
+        kernel, ratio = Kernel(affinity, epsilon, memory, pool), epsilon / rho
+        lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
+        log_r, log_c = np.log(r), np.log(c)
+        sample = Sample(kernel.affinity, kernel.epsilon, r)
+        progress = Progress(c, float(np.finfo(kernel.real).eps), goal, sample, lam)
+        h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
+        log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
+        n_iter = 1
+        while n_iter < max_iter:
+            b = np.exp(log_b)
+            narrow = b.astype(kernel.real)
+            new_log_a = log_r - damp * kernel.u - (1 + lam) * h  # − λ log(K b)
+
+            def scale(part: slice, K: Strip, b: np.ndarray = narrow, log_a: np.ndarray = new_log_a) -> np.ndarray:
+                log_a[part] -= lam * np.log(K.times(b))
+                return K.transposed_times(np.exp(log_a[part]).astype(b.dtype))
+
+            sums = functools.reduce(operator.iadd, kernel.strips(scale), np.zeros(len(c)))
+            new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * np.log(sums)
+            grown = float(np.abs(new_log_a).max()) + max(float(np.abs(side).max()) for side in (log_b, new_log_b))
+            n_iter += 1
+            # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the
+            # first.
+            if not grown <= LEAP:
+                h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
+                log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
+                progress.restart()
+                continue
+            t = _shift(ratio, kernel.u + new_log_a - log_r + h, kernel.v + new_log_b - log_c + h, log_r, log_c)
+            # An update changes a potential by λ times the logarithmic error of its sum.
+            have = b * sums
+            plain = new_log_b - log_b
+            wanted = have * np.exp(np.clip(plain / lam, -2 * GROWTH, 2 * GROWTH))
+            residual = (wanted - have) / max(wanted.sum(), have.sum())
+            change = progress.change(kernel.v + log_b + h, plain - t, kernel.u + new_log_a + (t + h), residual)
+            log_a = new_log_a
+            if change is None:
+                break
+            kernel.u, kernel.v = kernel.u + t, kernel.v - t  # its entries, which depend on u + v only, stay valid
+            log_b = log_b + change + t
+            if n_iter < max_iter and grown > GROWTH:
+                half = 0.5 * math.log(float(np.exp(log_b) @ sums))
+                h += half
+                kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
+                log_a, log_b = np.zeros(len(r)), np.zeros(len(c))
+        best = progress.result(n_iter, kernel.u + log_a + h, kernel.v + log_b + h)
+        return _result(kernel, best, h, ratio, log_r, log_c)
+
+
+def _result(
+    kernel: Kernel, best: Potentials[np.ndarray], h: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray
+) -> tuple[Potentials[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Normalize the plan, and measure its distance from the optimality conditions; ``best`` has potentials with h."""
+    u, v = best.u - h, best.v - h
+    rows, columns = kernel_marginals(kernel, u, v)
+    log_mass = math.log(rows.sum())
+    h += 0.5 * log_mass
+    u, v = u - 0.5 * log_mass, v - 0.5 * log_mass
+    rows, columns = kernel_marginals(kernel, u, v)
+    error = 0.0
+    for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
+        log_implied = log_weight - ratio * (potential + h - log_weight) - 2 * h
+        # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
+        error += float(np.abs(sums - np.exp(np.clip(log_implied, -700.0, 700.0))).sum())
+    return replace(best, u=u, v=v, marginal_error=error, log_mass=2 * h), (rows, columns)
+
+
+def _log_domain_iteration(
+    kernel: Kernel, lam: float, ratio: float, log_r: np.ndarray, log_c: np.ndarray, start: np.ndarray
+) -> float:
+    """Run one log-domain iteration from the column potentials ``start``, rebase to mass 1, and return h."""
+    u, largest, log_sums = log_domain_pass(
+        kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
+    )
+    log_column_sums = largest + log_sums - start  # log of the sums of exp(u + A/ε) over rows
+    v = log_c - lam * log_column_sums
+    half = 0.5 * _log_sum(v + log_column_sums)
+    t = _shift(ratio, u - log_r, v - log_c, log_r, log_c)
+    kernel.rebase(u + (t - half), v - (t + half))
+    return half
+
+
+def _shift(ratio: float, f: np.ndarray, g: np.ndarray, log_r: np.ndarray, log_c: np.ndarray) -> float:
+    """Return the t that maximizes the dual value of (f + t, g − t); f and g are potentials divided by ε."""
+    return (_log_sum(log_r - ratio * f) - _log_sum(log_c - ratio * g)) / (2 * ratio)
+
+
+def _log_sum(L: np.ndarray) -> float:
+    """Return log Σ exp(L)."""
+    return float(np.logaddexp.reduce(L))
 
 
 def float64(vector: Array) -> np.ndarray:
