@@ -4,10 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import congruence
 from arrays import spoiled
 from congruence import Embeddings, OrthogonalMap, RefinedMap, errors, refine
+from congruence.embeddings import normalize_rows
+from congruence.linalg.csls import ScaledSimilarity
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation, rigid_problem
 
@@ -43,7 +46,7 @@ def test_two_pools_do_what_their_pairs_would(refined):
     assert found.p_value <= 0.05
     assert found.recall_after > found.recall_before
     assert found.median_rank_after == 1 < found.median_rank_before
-    assert refined.n_pairs_ == 8 + len(found.source_rows)
+    assert refined.n_pairs_ == 8 + found.to_dict()["matches"]
     assert len(np.unique(found.target_rows)) == len(found.target_rows)
 
 
@@ -61,6 +64,31 @@ def test_pools_of_other_worlds_change_nothing_and_are_reported():
     found = refine(P.X[PAIRS], other.Y[PAIRS], (P.X[POOL], P.Y[ORDER]))
     assert not found.improves
     assert found.matched_share > 0.3  # matches are there all the same: their number is no evidence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pools_without_common_items_help_by_their_means(seed):
+    p = rigid_problem(800, 32, 36, noise=0.1, decay=0.8, random_state=seed)
+    pairs = p.X[:8], p.Y[:8]
+    mapping = RefinedMap().fit(*pairs, unpaired=(p.X[260:530], p.Y[530:]))
+    found = mapping.refinement_
+    assert found.improves
+    assert found.kind == "soft"
+    assert found.cosine_gain > 0.1
+    assert retrieval(mapping, p) > retrieval(OrthogonalMap().fit(*pairs), p) + 0.1
+
+
+def test_soft_means_are_those_of_the_whole_matrix():
+    rng = np.random.default_rng(0)
+    A, B = (normalize_rows(rng.standard_normal((n, 6))) for n in (40, 30))
+    U, V = rng.standard_normal((40, 5)), rng.standard_normal((30, 4))
+    S = A @ B.T
+    csls = 2 * S - np.sort(S, axis=1)[:, -10:].mean(axis=1)[:, None] - np.sort(S, axis=0)[-10:].mean(axis=0)
+    expected = softmax(csls / 0.3, axis=1) @ V, softmax(csls / 0.3, axis=0).T @ U
+    for block_rows in (None, 7):
+        found = ScaledSimilarity(A, B, 10, block_rows=block_rows).soft_means(U, V, 0.3)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))

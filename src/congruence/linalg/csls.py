@@ -55,6 +55,19 @@ class ScaledSimilarity:
         for part, S in self._products():
             yield part, 2.0 * S - self.r_b
 
+    def soft_means(self, U: np.ndarray, V: np.ndarray, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each row of A, the mean of V (m, d_v) weighted by the softmax of its CSLS, and for each row of B
+        that of U (n, d_u).
+        """
+        # CSLS of unit rows is at most 4, so no exponential overflows, and one matrix serves rows and columns.
+        of_a, of_b, total = np.empty((len(U), V.shape[1]), V.dtype), np.zeros((len(V), U.shape[1])), np.zeros(len(V))
+        for part, scaled in self.blocks():
+            affinity = np.exp((scaled - self.r_a[part, None]) / temperature).astype(V.dtype)
+            of_a[part] = (affinity @ V) / affinity.sum(axis=1, keepdims=True)
+            of_b += affinity.T @ U[part]
+            total += affinity.sum(axis=0, dtype=np.float64)
+        return of_a, (of_b / total[:, None]).astype(U.dtype)
+
     def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find the pairs of mutually nearest rows; see ``mutual_neighbors``."""
         n, m = len(self._A), len(self._B)

@@ -55,7 +55,10 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
 def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
     """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table."""
     return [
-        ["matches of unpaired rows among the pairs", str(record["matches"] if record["improves"] else 0)],
+        [
+            "matches of unpaired rows among the pairs",
+            f"{record['matches']}, {record.get('kind', 'hard')}" if record["improves"] else "0",
+        ],
         [
             f"left-out anchors ranked first of {record['gallery']}, before and after",
             f"{record['recall_before']:.3f} → {record['recall_after']:.3f}",

@@ -20,7 +20,7 @@ from congruence._utils.validation import (
     check_width,
 )
 from congruence.errors import AlignmentWarning, CongruenceWarning, InputError, ParameterError, TooFewAnchorsError
-from congruence.linalg.csls import mutual_neighbors
+from congruence.linalg.csls import ScaledSimilarity, mutual_neighbors
 from congruence.maps.evidence import refinement_sentence
 from congruence.maps.orthogonal import Modalities, OrthogonalMap
 from congruence.splits import duplicate_groups
@@ -31,8 +31,11 @@ FEWEST = 5
 #: Largest p-value at which refinement counts as an improvement.
 LEVEL = 0.05
 
-#: Number of leading directions of each pool used in the rounds; the final matches use all directions.
+#: Number of leading directions of each pool used in the rounds; the final fit uses all directions.
 _DIRECTIONS = 128
+
+#: Temperature of the softmax over CSLS similarities.
+_TEMPERATURE = 0.3
 
 #: Number of random sign patterns in the sign test when there are too many pairs to enumerate all patterns.
 _DRAWS = 4095
@@ -40,23 +43,25 @@ _DRAWS = 4095
 
 @dataclass(frozen=True)
 class Refinement:
-    """Pairs found between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
+    """Matches between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
-    - ``improves``: Whether refined maps retrieve left-out pairs better (``p_value`` ≤ 0.05). Use the matches only if
-      True.
+    - ``improves``: Whether refined maps are better on left-out pairs (``p_value`` ≤ 0.05); only then use the matches.
+    - ``kind``: ``"soft"`` (each row of a pool matched with a weighted mean of the other pool) or ``"hard"`` (mutual
+      nearest neighbors), whichever gains more.
     - ``n_pairs``, ``pool_sizes``: Pairs given; rows of the pools, without duplicates and rows that are among the pairs.
-    - ``source_rows``, ``target_rows``: Row numbers (k,) of the matches, in the pools as passed.
+    - ``source_rows``, ``target_rows``: Row numbers (k,) of the mutual nearest neighbors, in the pools as passed.
     - ``matched_share``: k divided by the rows of the smaller pool. No evidence: wrong maps match a third to two thirds.
     - ``recall_before``, ``recall_after``, ``median_rank_before``, ``median_rank_after``: Of left-out pairs, whose
       target is ranked among the ``gallery`` (the target pool and the other left-out targets), without and with
       refinement.
-    - ``log_gain``, ``p_value``: Mean of log₂(rank before / rank after), and the one-sided p-value of its sign test.
+    - ``cosine_gain``, ``p_value``: Mean gain in the cosine of a left-out pair, both sides centered, and the one-sided
+      p-value of its sign test.
     """
 
     improves: bool
+    kind: str
     n_pairs: int
     pool_sizes: tuple[int, int]
-    rounds: int
     source_rows: np.ndarray = field(repr=False)
     target_rows: np.ndarray = field(repr=False)
     matched_share: float
@@ -65,13 +70,14 @@ class Refinement:
     median_rank_before: float
     median_rank_after: float
     gallery: int
-    log_gain: float
+    cosine_gain: float
     p_value: float
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the matches as plain data."""
         plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
-        return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}
+        matches = len(self.source_rows) if self.kind == "hard" else sum(self.pool_sizes)
+        return {**plain, "pool_sizes": list(self.pool_sizes), "matches": matches}
 
     @property
     def sentence(self) -> str:
@@ -90,14 +96,15 @@ def refine(
     folds: int = 5,
     random_state: int = 0,
 ) -> Refinement:
-    """Find pairs between two unpaired pools, starting from at least five known pairs, and test whether they help.
+    """Match two unpaired pools, starting from at least five known pairs, and test whether the matches help.
 
-    A round maps the source pool by the current map, centers both pools, takes the mutual nearest neighbors under CSLS,
-    and fits a map on the pairs and the r/max_iter most confident matches (Conneau et al. 2018; Artetxe, Labaka and
-    Agirre 2018). For each fold all rounds are run on the other folds, and each source row of the fold is searched among
-    the target pool and the fold's own targets; gains in rank are compared by a sign test (docs/refine.md). In the
-    rounds, wide rows are reduced to the 128 leading directions of their pool. Time: (folds + 1) · max_iter rounds, each
-    O(p q · 128).
+    A round maps the source pool by the current map, centers both pools, matches them by CSLS similarities (Conneau et
+    al. 2018), and fits the next map on pairs and matches. In the first ``max_iter`` rounds each row of a pool is
+    matched with the mean of the other pool weighted by a softmax at temperature 0.3, which needs no common items; in up
+    to ``max_iter`` further rounds with its mutual nearest neighbor. For each fold all rounds are run on the other
+    folds, and the cosines of the fold's own pairs are compared. The soft rounds must improve them (sign test); the hard
+    ones are used if they improve them further (docs/refine.md). In the rounds, wide rows are reduced to the 128 leading
+    directions of their pool. Time: at most 2 (folds + 1) · max_iter rounds, each O(p q · 128).
 
     Parameters
     ----------
@@ -107,6 +114,20 @@ def refine(
     base : OrthogonalMap, optional
         Map whose parameters the fits use; fitted or not.
     """
+    return _refine(X, Y, unpaired, base, max_iter, n_neighbors, folds, random_state)[0]
+
+
+def _refine(
+    X: RowsLike,
+    Y: RowsLike,
+    unpaired: tuple[RowsLike, RowsLike],
+    base: OrthogonalMap | None,
+    max_iter: int,
+    n_neighbors: int,
+    folds: int,
+    random_state: int,
+) -> tuple[Refinement, tuple[np.ndarray, np.ndarray]]:
+    """Return the evidence, and pairs and matches, (m, d_source) and (m, d_target)."""
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(n_neighbors, "n_neighbors", integer=True)
     check_seed(random_state)
@@ -130,36 +151,41 @@ def refine(
     bases = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
     reduced = _Rounds(base, U @ bases[0], V @ bases[1], max_iter, n_neighbors)
     full, (A, B) = (A, B), (A @ bases[0], B @ bases[1])
-    before, after = np.empty(n), np.empty(n)
+    # With the pairs alone, after the soft rounds, after the hard ones: cosines of left-out pairs, and ranks.
+    cosines, ranks = np.empty((2, 3, n))
     fold = np.random.default_rng(random_state).permutation(n_different)[labels] % min(folds, n_different)
     gallery = 0
     for k in range(fold.max() + 1):
-        left_out = fold == k
-        first, last, _ = reduced.run(A[~left_out], B[~left_out])
-        before[left_out] = reduced.ranks(first, A[left_out], B[left_out])
-        after[left_out] = reduced.ranks(last, A[left_out], B[left_out])
-        gallery = max(gallery, len(V) + int(left_out.sum()))
-    gain = np.bincount(labels, np.log2(before / after)) / np.bincount(labels)
-    p_value = _sign_test(gain, random_state)
-    _, _, (i, j, rounds) = reduced.run(A, B)
-    refined = all_directions.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]]))
-    i, j, _ = all_directions.match(refined)
-    return Refinement(
+        out = fold == k
+        maps = reduced.run(A[~out], B[~out])
+        for stage, mapping in enumerate(maps):
+            cosines[stage, out], ranks[stage, out] = reduced.measure(mapping, A[out], B[out])
+        gallery = max(gallery, len(V) + int(out.sum()))
+    gains = [np.bincount(labels, after - cosines[0]) / np.bincount(labels) for after in cosines[1:]]
+    stage = 1 if gains[0].mean() > gains[1].mean() else 2
+    # The soft matches must help, so that the hard ones are no second chance.
+    p_value = max(_sign_test(gain, random_state) for gain in gains[:stage])
+    maps = reduced.run(A, B)
+    i, j, _ = reduced.match(maps[2])
+    i, j, _ = all_directions.match(all_directions.fit(*_joined(full, U[i], V[j])))
+    matched = _joined(full, *(reduced.soft(maps[1], U, V) if stage == 1 else (U[i], V[j])))
+    refinement = Refinement(
         improves=p_value <= LEVEL,
+        kind=("soft", "hard")[stage - 1],
         n_pairs=n,
         pool_sizes=(len(U), len(V)),
-        rounds=rounds,
         source_rows=rows[0][i],
         target_rows=rows[1][j],
         matched_share=len(i) / min(len(U), len(V)),
-        recall_before=float((before <= 1).mean()),
-        recall_after=float((after <= 1).mean()),
-        median_rank_before=float(np.median(before)),
-        median_rank_after=float(np.median(after)),
+        recall_before=float((ranks[0] <= 1).mean()),
+        recall_after=float((ranks[stage] <= 1).mean()),
+        median_rank_before=float(np.median(ranks[0])),
+        median_rank_after=float(np.median(ranks[stage])),
         gallery=gallery,
-        log_gain=float(gain.mean()),
+        cosine_gain=float(gains[stage - 1].mean()),
         p_value=p_value,
     )
+    return refinement, matched
 
 
 @dataclass(eq=False, repr=False)
@@ -205,29 +231,17 @@ class RefinedMap(OrthogonalMap):
                 "Unpaired rows need pairs of one modality and equal weight.",
                 "Leave out `sample_weight=…`, and pass one `modality=…`.",
             )
-        refinement = refine(
-            X,
-            Y,
-            unpaired,
-            base=self,
-            max_iter=self.max_iter,
-            n_neighbors=self.n_neighbors,
-            folds=self.folds,
-            random_state=self.random_state,
+        refinement, matched = _refine(
+            X, Y, unpaired, self, self.max_iter, self.n_neighbors, self.folds, self.random_state
         )
-        A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
-        if refinement.improves:
-            U, V = read_pools(unpaired, A.shape[1], B.shape[1])
-            A = np.concatenate([A, U[refinement.source_rows]])
-            B = np.concatenate([B, V[refinement.target_rows]])
+        A, B = matched if refinement.improves else (X, Y)
         super().fit(A, B, None, modality)
         self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
         if not refinement.improves:
             warnings.warn(
                 AlignmentWarning(
                     f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is "
-                    "fitted on the pairs alone. The pools must share items with each other, and there must be "
-                    "enough pairs.",
+                    "fitted on the pairs alone.",
                     "Pass more pairs, or larger `unpaired=…`.",
                 ),
                 stacklevel=2,
@@ -244,35 +258,42 @@ class _Rounds:
         self.means = U.mean(axis=0, dtype=np.float64), V.mean(axis=0, dtype=np.float64)
         self.target = normalize_rows(V - self.means[1].astype(V.dtype))
 
-    def run(
-        self, X: np.ndarray, Y: np.ndarray
-    ) -> tuple[OrthogonalMap, OrthogonalMap, tuple[np.ndarray, np.ndarray, int]]:
-        """Return the map of the pairs, the map of the last round, and the matches and the number of that round."""
-        first = mapping = self.fit(X, Y)
+    def run(self, X: np.ndarray, Y: np.ndarray) -> list[OrthogonalMap]:
+        """Return the maps of the pairs, of the last soft round and of the last hard one."""
+        mapping = self.fit(X, Y)
+        maps = [mapping]
+        for _ in range(self.max_iter):
+            mapping = self.fit(*_joined((X, Y), *self.soft(mapping, self.U, self.V)))
+        maps.append(mapping)
         i = j = np.empty(0, np.intp)
-        share, rounds = 0.0, 0
-        while share < 1:
-            rounds += 1
-            share = rounds / self.max_iter
+        for _ in range(self.max_iter):
             before = i, j
-            i, j, score = self.match(mapping)
+            i, j, _ = self.match(mapping)
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
-                share = 1.0  # the matches no longer change: use all of them
-            kept = np.sort(np.argsort(-score, kind="stable")[: max(1, round(share * len(i)))])
-            mapping = self.fit(np.concatenate([X, self.U[i[kept]]]), np.concatenate([Y, self.V[j[kept]]]))
-        return first, mapping, (i, j, rounds)
+                break
+            mapping = self.fit(*_joined((X, Y), self.U[i], self.V[j]))
+        return [*maps, mapping]
+
+    def soft(self, mapping: OrthogonalMap, U: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of both pools, each with the weighted mean of the other pool."""
+        similarity = ScaledSimilarity(self._mapped(mapping, self.U), self.target, self.n_neighbors)
+        of_u, of_v = similarity.soft_means(U, V, _TEMPERATURE)
+        return np.concatenate([U, of_v]), np.concatenate([of_u, V])
 
     def match(self, mapping: OrthogonalMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the mutual nearest neighbors of the mapped source pool and the target pool."""
         return mutual_neighbors(self._mapped(mapping, self.U), self.target, self.n_neighbors)
 
-    def ranks(self, mapping: OrthogonalMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """Return the rank of each row's own target among the pool and all of Y; ties get their mean rank, 1 is best."""
+    def measure(self, mapping: OrthogonalMap, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return each row's cosine with its own target, and that target's rank among the pool and all of Y; ties get
+        their mean rank, 1 is best.
+        """
         queries = self._mapped(mapping, X)
         gallery = np.concatenate([self.target, normalize_rows(Y - self.means[1].astype(Y.dtype))])
         similarity = queries @ gallery.T
-        own = similarity[np.arange(len(X)), len(self.target) + np.arange(len(X))][:, None]
-        return np.asarray(1 + (similarity > own).sum(axis=1) + ((similarity == own).sum(axis=1) - 1) / 2)
+        own = similarity[np.arange(len(X)), len(self.target) + np.arange(len(X))]
+        above, equal = ((compared(similarity, own[:, None])).sum(axis=1) for compared in (np.greater, np.equal))
+        return own, 1 + above + (equal - 1) / 2
 
     def _mapped(self, mapping: OrthogonalMap, X: np.ndarray) -> np.ndarray:
         """Return the rotated rows, centered at the mean of the source pool, with unit norm."""
@@ -285,6 +306,11 @@ class _Rounds:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CongruenceWarning)
             return OrthogonalMap(**self.parameters).fit(X, Y)
+
+
+def _joined(pairs: tuple[np.ndarray, np.ndarray], left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs with further pairs."""
+    return np.concatenate([pairs[0], left]), np.concatenate([pairs[1], right])
 
 
 def leading_directions(X: np.ndarray, most: int) -> np.ndarray:

@@ -269,14 +269,8 @@ def _match(
     if matches == "hard":
         i, j, _ = similarity.mutual()
         return U[i], V[j]
-    # CSLS is at most 4, so no exponential overflows, and one matrix serves the softmax of rows and that of columns.
-    of_u, of_v, total = np.empty((len(U), V.shape[1]), V.dtype), np.zeros((len(V), U.shape[1])), np.zeros(len(V))
-    for part, scaled in similarity.blocks():
-        affinity = np.exp((scaled - similarity.r_a[part, None]) / temperature).astype(np.float32)
-        of_u[part] = (affinity @ V) / affinity.sum(axis=1, keepdims=True)
-        of_v += affinity.T @ U[part]
-        total += affinity.sum(axis=0, dtype=np.float64)
-    return np.concatenate([U, (of_v / total[:, None]).astype(np.float32)]), np.concatenate([of_u, V])
+    of_u, of_v = similarity.soft_means(U, V, temperature)
+    return np.concatenate([U, of_v]), np.concatenate([of_u, V])
 
 
 def _solve(A: np.ndarray, B: np.ndarray, weights: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
