@@ -127,10 +127,8 @@ def embed(
             run = EncoderRun(encoder, items, batch_size, on_error, pool, store, callback)
             parts = [run.finish(range(k, min(k + size, len(items))), finished) for k in range(0, len(items), size)]
         if not any(parts):
-            raise errors.CorruptFileError(
-                f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
-                "Pass other items or another encoder.",
-            )
+            problem = f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']})."
+            raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
         ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
         _write(run, finished, [part for part in parts if part], output, ids_file, force, named=shard_size is not None)
@@ -156,32 +154,26 @@ def embed(
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
-        raise errors.ModalityError(
-            f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s.",
-            f"Load the encoder with `modality={items.modality!r}`.",
-        )
+        problem = f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s."
+        raise errors.ModalityError(problem, f"Load the encoder with `modality={items.modality!r}`.")
     kind = find_sink(output)
     if output.suffix and (encoder.n_layers or shard_size):
         what = "an encoder of all layers" if encoder.n_layers else "a shard size"
-        raise errors.ParameterError(
-            f"Got {what} and the single output file {output}; expected a folder.", "Pass an output without a suffix."
-        )
+        problem = f"Got {what} and the single output file {output}; expected a folder."
+        raise errors.ParameterError(problem, "Pass an output without a suffix.")
     if not output.parent.is_dir():
         raise errors.FileError(f"No folder {output.parent}.", "Create it, or pass an output in a folder that exists.")
     failures = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(failures) and not _is_failures(failures):
-        raise errors.OutputExistsError(
-            f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
-        )
+        problem = f"{failures}, for the list of failures, exists and is no earlier list."
+        raise errors.OutputExistsError(problem, "Move it away.")
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
     broken = None
     if not kind.keeps_ids:
         broken = next((name for name in map(str, items.ids) if "\n" in name or "\r" in name), None)
     if broken is not None:
-        raise errors.IdError(
-            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
-            "Pass an output in a format that stores ids, .parquet for example.",
-        )
+        problem = f"Got the id {broken!r} with a line break for {output}, whose ids are lines of a file."
+        raise errors.IdError(problem, "Pass an output in a format that stores ids, .parquet for example.")
 
 
 @dataclass
@@ -278,10 +270,8 @@ class EncoderRun:
         name = str(self.items.ids[row])
         if self.on_error == "fail":
             kind = type(error) if isinstance(error, errors.CongruenceError) else errors.FileError
-            raise kind(
-                f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept.",
-                f"Repair this item and run again, or pass `{self.alternative}`.",
-            ) from error
+            problem = f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept."
+            raise kind(problem, f"Repair this item and run again, or pass `{self.alternative}`.") from error
         self.failures.append({"id": name, "error": str(error)})
 
 
