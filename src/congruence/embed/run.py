@@ -195,7 +195,7 @@ class EncoderRun:
     failures: list[dict[str, str]] = field(default_factory=list)
 
     def finish(self, rows: Sequence[int], finished: VectorCache) -> np.ndarray:
-        """Encode the rows that are not in ``finished``, and add them; return ``row`` and ``key`` of those that worked."""
+        """Encode the rows that are not in ``finished``, and add them; return ``row`` and ``key`` of the good ones."""
         keys = {row: self._key(row) for row in rows}
         done = finished.get(list(keys.values()))
         missing = [row for row in rows if keys[row] not in done]
