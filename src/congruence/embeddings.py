@@ -158,14 +158,12 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X))
         elif len(ids) != len(X):
-            raise IdError(
-                f"Got {len(ids)} ids for {len(X)} rows; expected one id per row.", "Pass as many ids as rows."
-            )
+            problem = f"Got {len(ids)} ids for {len(X)} rows; expected one id per row."
+            raise IdError(problem, "Pass as many ids as rows.")
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
-            raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}).", "Leave out `dim=…`."
-            )
+            problem = f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space})."
+            raise SpaceMismatchError(problem, "Leave out `dim=…`.")
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         space = replace(space, dim=X.shape[1], normalized=normalized)
         vars(self).update(vectors=X, ids=ids, has_ids=has_ids, space=space)
@@ -222,9 +220,8 @@ class Embeddings:
         self, which: str | int | np.integer | slice | Sequence[str] | Sequence[int] | np.ndarray
     ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
-            raise ParameterError(
-                f"Got {len(which)} indices; expected one, of rows.", "Index the matrix: vectors[…, …]."
-            )
+            problem = f"Got {len(which)} indices; expected one, of rows."
+            raise ParameterError(problem, "Index the matrix: vectors[…, …].")
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
         if isinstance(which, str):
@@ -273,10 +270,8 @@ class Embeddings:
             array = id_rows(self.ids, names)
             missing = names[array < 0]
             if len(missing):
-                raise IdError(
-                    f"{len(missing)} ids are not present ({name_rows(np.arange(len(missing)), missing)}).",
-                    "Pass some of .ids.",
-                )
+                problem = f"{len(missing)} ids are not present ({name_rows(np.arange(len(missing)), missing)})."
+                raise IdError(problem, "Pass some of .ids.")
         else:
             array = np.asarray(which)
             if array.size == 0:  # NumPy makes an empty list float64
@@ -448,9 +443,8 @@ def by_modality(
     declared = [items.space.modality for items in pair]
     for kind in declared:
         if modality is not None and kind not in (None, modality):
-            raise ModalityError(
-                f"Got {kind} vectors with `modality={modality!r}`; expected them to agree.", "Leave modality out."
-            )
+            problem = f"Got {kind} vectors with `modality={modality!r}`; expected them to agree."
+            raise ModalityError(problem, "Leave modality out.")
     expected = [space.modality for space in spaces]
     joint = expected[0] != expected[1]  # a map that joins two modalities: neither side tells the modality of the other
     keys = [

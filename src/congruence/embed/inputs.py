@@ -85,15 +85,13 @@ def open_items(
         ``.jsonl`` or ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with
         one text per line; or the name of an image data set (an entry point of the group ``congruence.image_sets``), for
         its images or its prompts.
-    modality : {"image", "text"}, optional
-        By default determined by the folder or by the column's name; for a data set, images.
-    column, id_column : str, optional
-        By default the only column with a name in ``COLUMNS``, and ``id`` or ``ids``. Without ids, the id of an image is
-        its path, and that of a text its row number; that of a prompt is ``class:template``, both as numbers.
-    split : str, default="test"
-        Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
-    root : path-like, optional
-        Folder that contains the data set's folder, or that folder itself.
+    modality, column, id_column
+        By default the only column with a name in ``COLUMNS``, which also tells the modality, and ``id`` or ``ids``.
+        Without ids, the id of an image is its path, and that of a text its row number; that of a prompt is
+        ``class:template``, both as numbers.
+    split, root
+        Split of a data set, and the folder that contains its folder, or that folder itself. The splits of SugarCrepe
+        are ``"captions"`` and ``"negatives"``, which have the same ids.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")
@@ -104,15 +102,12 @@ def open_items(
         captions = path.is_dir() and any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES)
         what, kind = ("images", "image") if path.is_dir() and not captions else ("texts", "text")
         if column or id_column or modality not in (None, kind):
-            raise ParameterError(
-                f"Got `modality={modality!r}` or a column for {path}, which has {what} only.",
-                "Leave out `modality=…` and the columns, or pass a table (.csv, .jsonl or .parquet).",
-            )
+            fix = "Leave out `modality=…` and the columns, or pass a table (.csv, .jsonl or .parquet)."
+            raise ParameterError(f"Got `modality={modality!r}` or a column for {path}, which has {what} only.", fix)
         return _sugarcrepe(path, split) if captions else _folder(path) if path.is_dir() else _lines(path)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
-        raise FileError(
-            f"Got nothing at {spec}; expected images, a table, or the name of a data set.", "Check the path."
-        )
+        problem = f"Got nothing at {spec}; expected images, a table, or the name of a data set."
+        raise FileError(problem, "Check the path.")
     return _dataset(str(spec), modality, split, root)
 
 
@@ -149,10 +144,8 @@ def _read(values: np.ndarray, path: Path) -> list[str]:
 
 def _table(path: Path, modality: str | None, column: str | None, id_column: str | None) -> Items:
     if path.suffix.lower() not in (".csv", ".jsonl", ".parquet"):
-        raise ParameterError(
-            f"Got {str(path)!r}; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name.",
-            "Convert the file to one of these.",
-        )
+        expected = "a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name"
+        raise ParameterError(f"Got {str(path)!r}; expected {expected}.", "Convert the file to one of these.")
     shapes = find_format(path).shapes
     names = list(first_record(path) if shapes is None else shapes(str(path)))
     column, modality = choose_column(path, names, column, modality)
@@ -171,37 +164,30 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
     """Determine the column to embed and its modality."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
-        raise ParameterError(
-            argument="column", got=column, expected=f"one of those in {path}: {listed}", fix="Pass one of these."
-        )
+        expected = f"one of those in {path}: {listed}"
+        raise ParameterError(argument="column", got=column, expected=expected, fix="Pass one of these.")
     kinds = (modality,) if modality else ("text", "image")
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
         if len(known) != 1:
-            raise ParameterError(
-                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name.",
-                "Pass `column=…` and `modality=…`.",
-            )
+            problem = f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name."
+            raise ParameterError(problem, "Pass `column=…` and `modality=…`.")
         column = next(iter(known))
     if modality is None and column not in known:
-        raise ParameterError(
-            f"The name of the column {column!r} of {path} does not say whether it contains texts or image paths.",
-            "Pass `modality='image'` or `modality='text'`.",
-        )
+        problem = f"The name of the column {column!r} of {path} does not say whether it contains texts or image paths."
+        raise ParameterError(problem, "Pass `modality='image'` or `modality='text'`.")
     return column, modality or known[column]
 
 
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
     openers = {point.name: point for point in entry_points(group="congruence.image_sets")}
     if name not in openers:
-        raise FileError(
-            f"No folder, table or data set {name}.",
-            f"Check the path, or pass the name of a data set ({', '.join(sorted(openers)) or 'none is installed'}).",
-        )
+        known = ", ".join(sorted(openers)) or "none is installed"
+        fix = f"Check the path, or pass the name of a data set ({known})."
+        raise FileError(f"No folder, table or data set {name}.", fix)
     if root is None:
-        raise ParameterError(
-            f"Got the data set {name!r} without its folder; expected the folder that contains it.", "Pass `root=…`."
-        )
+        problem = f"Got the data set {name!r} without its folder; expected the folder that contains it."
+        raise ParameterError(problem, "Pass `root=…`.")
     data = openers[name].load()(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"
     if modality == "text":

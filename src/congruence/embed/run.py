@@ -126,14 +126,13 @@ def embed(
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             run = EncoderRun(encoder, items, batch_size, on_error, pool, store, callback)
             parts = [run.finish(range(k, min(k + size, len(items))), finished) for k in range(0, len(items), size)]
-        if not any(parts):
-            raise errors.CorruptFileError(
-                f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']}).",
-                "Pass other items or another encoder.",
-            )
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            problem = f"None of the {len(items)} items in {items.name} can be encoded ({run.failures[0]['error']})."
+            raise errors.CorruptFileError(problem, "Pass other items or another encoder.")
         ids_file = None if find_sink(output).keeps_ids else output.with_name(f"{output.name}.ids.txt")
         failures_file = write_failures(run.failures, output)
-        _write(run, finished, [part for part in parts if part], output, ids_file, force, named=shard_size is not None)
+        _write(run, finished, parts, output, ids_file, force, named=shard_size is not None)
         shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         output=str(output),
@@ -156,32 +155,26 @@ def embed(
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
-        raise errors.ModalityError(
-            f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s.",
-            f"Load the encoder with `modality={items.modality!r}`.",
-        )
+        problem = f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s."
+        raise errors.ModalityError(problem, f"Load the encoder with `modality={items.modality!r}`.")
     kind = find_sink(output)
     if output.suffix and (encoder.n_layers or shard_size):
         what = "an encoder of all layers" if encoder.n_layers else "a shard size"
-        raise errors.ParameterError(
-            f"Got {what} and the single output file {output}; expected a folder.", "Pass an output without a suffix."
-        )
+        problem = f"Got {what} and the single output file {output}; expected a folder."
+        raise errors.ParameterError(problem, "Pass an output without a suffix.")
     if not output.parent.is_dir():
         raise errors.FileError(f"No folder {output.parent}.", "Create it, or pass an output in a folder that exists.")
     failures = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(failures) and not _is_failures(failures):
-        raise errors.OutputExistsError(
-            f"{failures}, for the list of failures, exists and is no earlier list.", "Move it away."
-        )
+        problem = f"{failures}, for the list of failures, exists and is no earlier list."
+        raise errors.OutputExistsError(problem, "Move it away.")
     check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
     broken = None
     if not kind.keeps_ids:
         broken = next((name for name in map(str, items.ids) if "\n" in name or "\r" in name), None)
     if broken is not None:
-        raise errors.IdError(
-            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
-            "Pass an output in a format that stores ids, .parquet for example.",
-        )
+        problem = f"Got the id {broken!r} with a line break for {output}, whose ids are lines of a file."
+        raise errors.IdError(problem, "Pass an output in a format that stores ids, .parquet for example.")
 
 
 @dataclass
@@ -201,8 +194,8 @@ class EncoderRun:
     resumed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
 
-    def finish(self, rows: Sequence[int], finished: VectorCache) -> dict[int, str]:
-        """Encode the rows that are not in ``finished``, and add them; return the keys by row, without failures."""
+    def finish(self, rows: Sequence[int], finished: VectorCache) -> np.ndarray:
+        """Encode the rows that are not in ``finished``, and add them; return ``row`` and ``key`` of the good ones."""
         keys = {row: self._key(row) for row in rows}
         done = finished.get(list(keys.values()))
         missing = [row for row in rows if keys[row] not in done]
@@ -212,12 +205,13 @@ class EncoderRun:
                 self.callback(len(done))
         vectors = self.encode(missing)
         finished.put({keys[row]: vector for row, vector in vectors.items()})
-        return {row: key for row, key in keys.items() if key in done or row in vectors}
+        whole = [(row, key) for row, key in keys.items() if key in done or row in vectors]
+        return np.array(whole, [("row", np.int64), ("key", "S32")])
 
     def _key(self, row: int) -> str:
         """Return a digest of the item's modality, id and stamp."""
         text = f"{self.items.modality}\0{self.items.ids[row]}\0{self.items.stamp(row)}"
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def encode(self, rows: Sequence[int]) -> dict[int, np.ndarray]:
         """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
@@ -278,10 +272,8 @@ class EncoderRun:
         name = str(self.items.ids[row])
         if self.on_error == "fail":
             kind = type(error) if isinstance(error, errors.CongruenceError) else errors.FileError
-            raise kind(
-                f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept.",
-                f"Repair this item and run again, or pass `{self.alternative}`.",
-            ) from error
+            problem = f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept."
+            raise kind(problem, f"Repair this item and run again, or pass `{self.alternative}`.") from error
         self.failures.append({"id": name, "error": str(error)})
 
 
@@ -296,7 +288,7 @@ def _decoded(item: object) -> object:
 def _write(
     run: EncoderRun,
     finished: VectorCache,
-    parts: list[dict[int, str]],
+    parts: list[np.ndarray],
     output: Path,
     ids_file: Path | None,
     force: bool,
@@ -322,10 +314,11 @@ def _write(
         if ids_file is not None:  # in place before the output
             lines = open(stack.enter_context(atomic_path(ids_file, force=True)), "w", encoding="utf-8")
             stack.enter_context(lines)
-        done = [(row, key) for part in parts for row, key in part.items()]
+        done = np.concatenate(parts)
         for start in range(0, len(done), _WRITTEN):
-            rows, keys = zip(*done[start : start + _WRITTEN], strict=True)
-            vectors, block = finished.get(list(keys)), ids.take(rows)
+            some = done[start : start + _WRITTEN]
+            keys, block = some["key"].astype(str).tolist(), ids.take(some["row"])
+            vectors = finished.get(keys)
             matrix = np.stack([vectors[key] for key in keys])
             for k, sink in enumerate(sinks):
                 sink.write(block, matrix[:, k * width : (k + 1) * width])

@@ -65,9 +65,8 @@ def load_encoder(name: str, modality: str | None = None, **options: Any) -> Enco
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         known = ", ".join(f"{prefix}:…" for prefix in ADAPTERS)
-        raise ParameterError(
-            f"Got encoder {name!r}; expected one of {known}.", "Pass a name with one of these prefixes."
-        )
+        problem = f"Got encoder {name!r}; expected one of {known}."
+        raise ParameterError(problem, "Pass a name with one of these prefixes.")
     if modality is not None:
         check_choice(modality, ENCODED, "modality")
     module, kind = ADAPTERS[prefix]

@@ -69,7 +69,7 @@ class Machines:
 
 
 def measure_rates(
-    dim: int, dim_out: int, *, dtype: str = "float32", where: str | None = None, repeats: int = 3, random_state: int = 0
+    dim: int, dim_out: int, *, dtype: str = "float32", where: str | None = None, repeats: int = 3
 ) -> Rates:
     """Measure how fast one core reads, multiplies and writes rows, as a task does; the fastest of ``repeats`` counts.
 
@@ -77,10 +77,15 @@ def measure_rates(
     """
     from threadpoolctl import threadpool_limits
 
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(0)
     n = max(1000, _MEASURED_BYTES // (dim * np.dtype(dtype).itemsize))
     X = rng.standard_normal((n, dim), dtype=np.float32).astype(dtype)
-    function = BlockMap(_some_map(dim, dim_out, rng), Space(dim=dim), dtype, check=False, normalize=False)
+    pairs = 2 * max(dim, dim_out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mapping = OrthogonalMap(shrinkage="full")
+        mapping.fit(rng.standard_normal((pairs, dim)), rng.standard_normal((pairs, dim_out)))
+    function = BlockMap(mapping, Space(dim=dim), dtype, check=False, normalize=False)
     block = function.rows_of_block()
     with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
         home = Location.of(where or temporary).child("congruence-plan")
@@ -98,21 +103,15 @@ def measure_rates(
     return Rates(n / read[0], n / product[0], n / write[0], where or "a temporary folder", wait)
 
 
-def _some_map(dim: int, dim_out: int, rng: np.random.Generator) -> OrthogonalMap:
-    n = 2 * max(dim, dim_out)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return OrthogonalMap(shrinkage="full").fit(rng.standard_normal((n, dim)), rng.standard_normal((n, dim_out)))
-
-
 def _time(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Return the smallest processor time and the smallest elapsed time."""
-    best = [math.inf, math.inf]
+    times = []
     for _ in range(repeats):
         clock, processor = time.perf_counter(), time.process_time()
         run()
-        best = [min(best[0], time.process_time() - processor), min(best[1], time.perf_counter() - clock)]
-    return max(best[0], 1e-9), max(best[1], 1e-9)
+        times.append((time.process_time() - processor, time.perf_counter() - clock))
+    busy, elapsed = (max(min(kind), 1e-9) for kind in zip(*times, strict=True))
+    return busy, elapsed
 
 
 def _write(place: Location, X: np.ndarray) -> None:

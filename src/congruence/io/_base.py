@@ -90,11 +90,12 @@ class Source(ABC):
     files: tuple[Path, ...] = ()  # paths that are read
     parts: list[tuple[str, int]] = []  # noqa: RUF012 - names and row counts of a folder's parts
     _ids: pa.Array | None = None  # that are read already
+    _id_column: str | None = None  # from which ids are read with the vectors
 
     @property
     def has_ids(self) -> bool:
         """Whether the rows have ids."""
-        return self._ids is not None
+        return self._ids is not None or self._id_column is not None
 
     @property
     def id_type(self) -> pa.DataType:

@@ -160,7 +160,7 @@ class FolderSource(Source):
                 raise SpaceMismatchError(f"Got vectors of {models}.", "Put each model's parts in a folder of its own.")
         self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
         self.n = sum(source.n for source in self._sources)
-        self.dim = first.dim
+        self.dim, self._id_column = first.dim, first._id_column
         self.dtype = np.result_type(*[source.dtype for source in self._sources])
         self._ids = ids if isinstance(ids, pa.Array) else None
         if isinstance(ids, str) and parts[0].suffix == ".npy":
@@ -188,10 +188,6 @@ class FolderSource(Source):
                 raise ShapeError(problem, "Write the metadata of this part again.")
             columns.append(names)
         return join_blocks(columns)
-
-    @property
-    def has_ids(self) -> bool:
-        return self._ids is not None or self._sources[0].has_ids
 
     @property
     def id_type(self) -> pa.DataType:

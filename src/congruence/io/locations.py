@@ -196,10 +196,8 @@ class Location:
             if is_refusal(error):
                 raise kind(describe_refusal(error, f"while {doing} {self.shown}")) from error
             fix = "Check the URL, its endpoint_override and the credentials in the environment of every machine."
-            raise kind(
-                f"Got an error while {doing} {self.shown} ({str(error)[:300]}).",
-                "Check the path and its permissions." if self.local else fix,
-            ) from error
+            problem = f"Got an error while {doing} {self.shown} ({str(error)[:300]})."
+            raise kind(problem, "Check the path and its permissions." if self.local else fix) from error
 
 
 def _raise(error: OSError) -> None:

@@ -296,10 +296,6 @@ class TableSource(Source):
         return values
 
     @property
-    def has_ids(self) -> bool:
-        return self._ids is not None or self._id_column is not None
-
-    @property
     def id_type(self) -> pa.DataType:
         return id_type_of(self._columns.schema.field(self._id_column).type) if self._id_column else super().id_type
 

@@ -250,7 +250,7 @@ class CsvSource(TableSource):
                     "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
         vectors = np.array([[float(line[j]) for j in wanted] for _, line in lines])
-        others = {j: name for j, name in enumerate(header) if j not in wanted}
+        others = {j: name for j, name in enumerate(header) if j not in {*wanted}}
         name = (key or "").rstrip("_-. ") or "vector"
         while name in others.values():
             name += "_"
