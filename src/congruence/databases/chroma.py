@@ -197,7 +197,6 @@ class Chroma(CollectionDatabase):
             distance=_DISTANCES.get(str(config.get("space"))),
             index=f"{kind.upper()} ({parameters})",
             id_type="text",
-            columns=self._fields(old),
             space=space_in(old.metadata, self._table),
             free_bytes=self._free_bytes(),
         )

@@ -7,9 +7,7 @@ import json
 import logging
 import re
 import shutil
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +144,9 @@ class Milvus(CollectionDatabase):
                 "db_name": database,
                 "timeout": _TIMEOUT,
             }
-        with self._errors(), _silent():
+        for name in _LOGS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        with self._errors():
             try:
                 return pymilvus.MilvusClient(**options)
             except Exception as error:
@@ -199,7 +199,7 @@ class Milvus(CollectionDatabase):
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
         if self._folder is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
-        with self._errors(), _silent():
+        with self._errors():
             result = getattr(self._client, name)(*args, **kwargs)
             # The client returns a lazy sequence: read it here, where errors are translated.
             return [dict(row) for row in result] if name == "query" else result
@@ -441,7 +441,6 @@ class Milvus(CollectionDatabase):
             distance=_DISTANCES.get(str(metric)),
             index=index,
             id_type="text" if self._schema.text_key else "int",
-            columns=self._fields(place.old),
             space=space_in(description.get("properties"), place.old),
             free_bytes=self._free_bytes(),
         )
@@ -494,22 +493,3 @@ class Milvus(CollectionDatabase):
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in _STATE}
-
-
-_own = threading.local()
-
-
-def _is_users(record: logging.LogRecord) -> bool:
-    return not getattr(_own, "calls", 0)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the errors of our own calls, which are raised anyway, out of the client's log; not those of the user's."""
-    for name in _LOGS:
-        logging.getLogger(name).addFilter(_is_users)  # the same filter is added once
-    _own.calls = getattr(_own, "calls", 0) + 1
-    try:
-        yield
-    finally:
-        _own.calls -= 1

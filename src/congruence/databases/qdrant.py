@@ -357,7 +357,6 @@ class Qdrant(CollectionDatabase):
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
-            columns=self._fields(place.old),
             space=space_in(config.metadata, place.old),
             free_bytes=self._free_bytes(),
         )

@@ -162,7 +162,6 @@ class SQLite(CollectionDatabase):
             element_type=vec0.element_type,
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
-            columns=vec0.others,
             free_bytes=self._free_bytes(),
         )
 
