@@ -261,14 +261,10 @@ class NewVectors(NamedTuple):
 class Database(ABC):
     """Vectors in a database that is open for a migration; a context manager.
 
-    The options are those of ``congruence.databases.open_database``. Subclasses guarantee the following, which
-    ``tests/databases/database_contract.py`` checks for each:
-
-    - The old vectors, the other columns and the ids are not changed until ``drop_old``.
-    - ``write`` and ``prepare`` are idempotent.
-    - If the process is killed at any point, ``stage`` then reports the true state, and each method can be called
-      again.
-    - No message and no attribute contains a password or key; names are always quoted in statements.
+    The options are those of ``congruence.databases.open_database``. For each subclass
+    ``tests/databases/database_contract.py`` checks that the old vectors, other columns and ids stay until ``drop_old``;
+    that each method can be repeated, also after a kill, when ``stage`` reports the true state; and that names are
+    quoted in statements. No message and no attribute contains a password or key.
     """
 
     kind: ClassVar[str]  # name in ``congruence.databases.DATABASES``

@@ -89,10 +89,7 @@ class MilvusSchema:
 class Milvus(CollectionDatabase):
     """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
-    properties, and copies of all other fields. If readers use an alias, ``switch`` moves it atomically. If not, it
-    renames the old collection to ``…__congruence_old`` and the new one to its name; in between, readers find no
-    collection.
+    All other fields are copied. If readers use an alias, ``switch`` moves it; if not, it renames both collections.
 
     The address is ``milvus:///path/file.db``, which only one process may have open, or ``milvus+http://host:19530``,
     with ``?database=…`` if need be and the token in the environment variable ``MILVUS_TOKEN``. ``rows`` is a trusted

@@ -62,8 +62,7 @@ class SQLite(CollectionDatabase):
     """A vec0 table with float, int8 or bit vectors, in a file whose address is its path or ``sqlite:///file``.
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
-    that hold its data; the switch renames these too. The new table has copies of the other columns, updated at the
-    switch. The application then writes to the new table only, so a rollback shows the rows as they were.
+    that hold its data; the switch renames these too, and updates the copies of the other columns.
     """
 
     kind = "sqlite-vec"
