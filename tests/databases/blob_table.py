@@ -99,7 +99,7 @@ class BlobTable(ColumnDatabase):
 
     def info(self):
         column = self._name("old")
-        rows, own = self._count(column), {*self._names()[1:], self._ids}
+        rows = self._count(column)
         first = self._read(f"SELECT {quoted(self._ids)}, {quoted(column)} FROM {quoted(self._table)} LIMIT 1")
         id_, vector = first[0] if first else ("", b"")
         return DatabaseInfo(
@@ -108,7 +108,6 @@ class BlobTable(ColumnDatabase):
             rows_without=self._count(self._ids) - rows,
             dim=len(vector or b"") // 4,
             id_type="int" if isinstance(id_, int) else "text",
-            columns=tuple(name for name in self._column_names() if name not in own),
         )
 
     @property

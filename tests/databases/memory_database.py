@@ -53,7 +53,6 @@ class MemoryDatabase(Database):
             element_type=self.table.element_type,
             distance="cosine",
             id_type="int" if isinstance(ids[0], int) else "text",
-            columns=tuple(next(iter(self.table.rows.values()))),
             space=self.table.space,
         )
 

@@ -77,7 +77,6 @@ class TestFolder(RenamesContract, DatabaseContract):
         with self.open(made[0]) as database:
             info = database.info()
             assert (info.rows, info.dim, info.distance, info.id_type) == (len(made[1]), DIM, "dot", "text")
-            assert info.columns == ("kind", "document")
             assert info.index == "HNSW (m=16, ef_construction=150)"
             assert database.stage() is Stage.UNTOUCHED
 

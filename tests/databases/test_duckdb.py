@@ -216,7 +216,7 @@ def test_what_is_refused(tmp_path):
     for options in ({}, {"table": "other"}, {"table": "items", "ids": "none"}):
         with pytest.raises(ParameterError, match="table=|columns of vectors|ids="):
             open_database(where, **options)
-    with pytest.raises(DatabaseError):
+    with pytest.raises(ParameterError, match="of type VARCHAR"):
         open_database(where, table="other", column="c")
     with duckdb.connect(where) as user:
         user.execute(

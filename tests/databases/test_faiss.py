@@ -16,7 +16,6 @@ faiss = LazyModule("faiss")
 class TestFaiss(FailingFiles, DatabaseContract):
     id_types = ("int",)
     rows_without = False
-    has_columns = False
     has_modalities = False
     needed = (".photos.faiss.congruence-begun",)
     factory = "IDMap2,Flat"

@@ -390,7 +390,7 @@ def test_what_is_refused(tmp_path):
             list(found.scan(after="x"))
     for options, says in (
         ({}, "2 columns"),
-        ({"column": "c"}, "fixed-size lists"),
+        ({"column": "c"}, "of type list"),
         ({"column": "a", "ids": "b"}, "ids in"),
         ({"column": "a", "table": "other"}, "items"),
     ):
@@ -399,7 +399,7 @@ def test_what_is_refused(tmp_path):
     database.create_table("other", pa.table({"key": [1], "a": vectors[:1]}))
     with pytest.raises(ParameterError, match="'items', 'other'"):
         open_database(where)
-    with pytest.raises(ParameterError, match="no column of ids"):
+    with pytest.raises(ParameterError, match="no column id"):
         open_database(where, table="other")
     with pytest.raises(CongruenceError, match="no Lance table"):
         open_database(tmp_path / "none.lance")

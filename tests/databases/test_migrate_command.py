@@ -427,6 +427,12 @@ def test_a_database_without_tables_says_so(here, mapping, tmp_path, name):  # no
     sqlite3.connect(tmp_path / "a.sqlite").execute("VACUUM").connection.close()
     duckdb.connect(str(tmp_path / "a.duckdb")).close()
     here("migrate", name, "plan", "--map", "map").refused(f"{name} has no {what}")
-    done = here("migrate", name, "switch").ends(2)
-    assert f"No migration of this database has begun here. {name} has no {what}" in done.err
-    assert f"congruence migrate {name} run" in done.err
+    here("migrate", name, "switch").refused(f"{name} has no {what}")
+
+
+def test_a_step_that_would_need_a_table_says_that_no_migration_has_begun(here, tmp_path):
+    with duckdb.connect(str(tmp_path / "a.duckdb")) as user:
+        user.execute("CREATE TABLE one (id INTEGER, v FLOAT[2]); CREATE TABLE two (id INTEGER, v FLOAT[2])")
+    done = here("migrate", "a.duckdb", "switch").ends(2)
+    assert "No migration of this database has begun here. a.duckdb has 2 tables" in done.err
+    assert "congruence migrate a.duckdb run" in done.err

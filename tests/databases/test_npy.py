@@ -18,7 +18,6 @@ from congruence.upgrade.migrate import Migration
 
 class TestNpy(FailingFiles, DatabaseContract):
     rows_without = False
-    has_columns = False
     needed = (".vectors.npy.congruence", ".vectors.npy.congruence-begun", ".vectors.npy.congruence-dropped")
 
     def make(self, folder, ids, vectors, others, **names):

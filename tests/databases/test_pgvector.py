@@ -619,7 +619,7 @@ def test_tables_are_found_and_chosen(shop):
     with pytest.raises(ParameterError, match=r"shop.items, shop.odd, shop.pairs, shop.two"):
         open_database(where)
     for options, result in (
-        ({"table": "pairs"}, "primary key of 2 columns"),
+        ({"table": "pairs"}, "no primary key of one column"),
         ({"table": "two"}, "2 columns of vectors .'v', 'w'"),
         ({"table": "odd"}, "of type numeric"),
         ({"table": "items", "ids": "nope"}, "ids='nope'"),

@@ -1,14 +1,12 @@
 """A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes."""
 
-import os
 import shutil
 import signal
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from database_contract import lists
-from processes import fork
+from processes import Killer, fork, read_duckdb, write_duckdb
 
 from congruence import OrthogonalMap, load, persist
 from congruence.databases import open_database
@@ -24,21 +22,7 @@ BUDGET, CHUNK = 48, 8
 
 def go(folder, at, seen):
     """Re-embed a fifth, from any state; kill the process at step ``at``."""
-    count = 0
-
-    def watched(call):
-        def run(*arguments, **options):
-            nonlocal count
-            for part in (0, 1):
-                if count == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                count += 1
-                seen.value = count
-                if not part:
-                    result = call(*arguments, **options)
-            return result
-
-        return run
+    killer = Killer(at, seen)
 
     def encode(ids):
         with open(folder / "asked.txt", "a") as stream:
@@ -47,39 +31,24 @@ def go(folder, at, seen):
 
     truth = np.load(folder / "truth.npy")
     stages.CHUNK = CHUNK
-    Journal.write = watched(Journal.write)
-    persist.write_folder = watched(persist.write_folder)
     database = open_database(folder / "photos.duckdb")
-    database.write = watched(database.write)
+    for owner, name in ((Journal, "write"), (persist, "write_folder"), (database, "write")):
+        killer.watch(owner, name)
     with Migration(database, load(folder / "map"), journal=folder / "journal") as migration:
         stages.reembed(migration, encode, size=16, budget=BUDGET)
         assert migration.verify().passed
 
 
-def contents(folder):
-    import duckdb
-
-    with duckdb.connect(str(folder / "photos.duckdb")) as connection:
-        found = connection.execute("SELECT id, vector FROM items ORDER BY id").fetchnumpy()
-    assert found["id"].tolist() == list(range(N))
-    return np.stack(found["vector"]).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def switched(tmp_path_factory):
     """A migrated and switched table."""
-    duckdb = pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("first")
     rng = np.random.default_rng(0)
     old = normalize_rows((rng.normal(size=(N, D)) + 1).astype(np.float32))
     new = normalize_rows((old @ np.linalg.qr(rng.normal(size=(E, E)))[0][:D] + 0.3).astype(np.float32))
     OrthogonalMap().fit(old[:100], new[:100]).save(folder / "map")
     np.save(folder / "truth.npy", normalize_rows(new + 0.2 * rng.normal(size=new.shape).astype(np.float32)))
-    rows = pa.table({"id": np.arange(N), "vector": lists(old)})
-    with duckdb.connect(str(folder / "photos.duckdb")) as connection:
-        connection.register("rows", rows)
-        connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, vector FLOAT[{D}])")
-        connection.execute("INSERT INTO items SELECT * FROM rows")
+    write_duckdb(folder, {"id": np.arange(N), "vector": lists(old)})
     assert fork(migrate, folder)[0] == 0
     return folder
 
@@ -97,7 +66,8 @@ def test_killed_again_and_again_it_ends_as_an_unbroken_run(switched, tmp_path):
     code, total = fork(go, folder, -1)
     assert code == 0
     assert total > 30
-    wanted, truth = contents(folder), np.load(switched / "truth.npy")
+    (ids, wanted), truth = read_duckdb(folder, "vector"), np.load(switched / "truth.npy")
+    assert ids == list(range(N))
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
     own = np.flatnonzero(np.abs(wanted - truth).max(axis=1) < 1e-6)
@@ -106,7 +76,9 @@ def test_killed_again_and_again_it_ends_as_an_unbroken_run(switched, tmp_path):
     for at in kills:
         assert fork(go, folder, at)[0] in (-signal.SIGKILL, 0)  # 0: it had less left to do than the first run
     assert fork(go, folder, -1)[0] == 0
-    np.testing.assert_allclose(contents(folder), wanted, atol=1e-6)
+    ids, found = read_duckdb(folder, "vector")
+    assert ids == list(range(N))
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
     asked = (folder / "asked.txt").read_text().split()
     assert set(map(int, asked)) == set(own.tolist())
     assert len(asked) <= BUDGET + CHUNK * len(kills)  # a chunk that was encoded and not on the disk yet

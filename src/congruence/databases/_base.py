@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
@@ -185,16 +185,10 @@ class DatabaseInfo:
     index: str | None = None
     #: int, text or uuid.
     id_type: str = "text"
-    #: Other columns of the rows.
-    columns: tuple[str, ...] = ()
     #: Model, modality and norm, as far as the database stores them.
     space: Space = field(default_factory=Space)
     #: Free bytes on the database's disk, if the disk is on this machine.
     free_bytes: int | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the description as plain data."""
-        return {**asdict(self), "columns": list(self.columns), "space": self.space.to_dict()}
 
 
 class Block(NamedTuple):
@@ -267,14 +261,10 @@ class NewVectors(NamedTuple):
 class Database(ABC):
     """Vectors in a database that is open for a migration; a context manager.
 
-    The options are those of ``congruence.databases.open_database``. Subclasses guarantee the following, which
-    ``tests/databases/database_contract.py`` checks for each:
-
-    - The old vectors, the other columns and the ids are not changed until ``drop_old``.
-    - ``write`` and ``prepare`` are idempotent.
-    - If the process is killed at any point, ``stage`` then reports the true state, and each method can be called
-      again.
-    - No message and no attribute contains a password or key; names are always quoted in statements.
+    The options are those of ``congruence.databases.open_database``. For each subclass
+    ``tests/databases/database_contract.py`` checks that the old vectors, other columns and ids stay until ``drop_old``;
+    that each method can be repeated, also after a kill, when ``stage`` reports the true state; and that names are
+    quoted in statements. No message and no attribute contains a password or key.
     """
 
     kind: ClassVar[str]  # name in ``congruence.databases.DATABASES``
@@ -698,6 +688,14 @@ def within(ids: pa.Array, all_ids: pa.Array) -> np.ndarray:
     found = np.zeros(len(all_ids), bool)
     found[rows_of(ids, all_ids)] = True
     return found
+
+
+def repeated(ids: pa.Array) -> list[str]:
+    """Return up to ten ids that occur several times."""
+    import pyarrow.compute as pc
+
+    counted = pc.value_counts(ids)
+    return [str(id_) for id_ in counted.filter(pc.greater(counted.field(1), 1)).field(0)[:10].to_pylist()]
 
 
 def owned(ids: pa.Array) -> pa.Array:

@@ -365,14 +365,18 @@ class CollectionDatabase(Database):
 
     def put_old(self, ids: pa.Array, vectors: np.ndarray | None) -> None:
         place = self._place_with_new()
-        row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
-        records = self._others(self._open(place.new), list(row))
+        records, rows = self._with_others(self._open(place.new), ids)
         old = self._open(place.old)
         if vectors is None:
             self._change(lambda: self._store_bare(old, records))
         else:
-            rows = vectors[[row[self._id_of(record)] for record in records]]
-            self._change(lambda: self._store(old, records, rows))
+            self._change(lambda: self._store(old, records, vectors[rows]))
+
+    def _with_others(self, collection: Any, ids: pa.Array) -> tuple[list[Any], list[int]]:
+        """Return the records of these ids that exist, with all fields except the vector, and their positions."""
+        row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
+        records = self._others(collection, list(row))
+        return records, [row[self._id_of(record)] for record in records]
 
     def forget_old(self, ids: pa.Array) -> None:
         self._delete(self._place_with_new().old, ids.to_pylist())
@@ -383,7 +387,5 @@ class CollectionDatabase(Database):
 
     def _write(self, place: Collections, ids: pa.Array, vectors: np.ndarray) -> None:
         new = self._open(place.new)
-        row = {self._key(id_): k for k, id_ in enumerate(ids.to_pylist())}
-        records = self._others(new if place.switched else self._open(place.old), list(row))
-        store = self._replace if place.switched else self._store
-        store(new, records, vectors[[row[self._id_of(record)] for record in records]])
+        records, rows = self._with_others(new if place.switched else self._open(place.old), ids)
+        (self._replace if place.switched else self._store)(new, records, vectors[rows])

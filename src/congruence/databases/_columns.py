@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import NEW, OLD, Database, NewVectors, Stage, VectorSide, owned
+from congruence.databases._base import NEW, OLD, Database, Name, NewVectors, Stage, VectorSide, owned
 from congruence.errors import DatabaseError, ParameterError
+
+
+def choose_columns(
+    types: Mapping[str, object],
+    place: object,
+    column: Name,
+    ids: Name,
+    modality: Name,
+    *,
+    vectors: Collection[str],
+    coded: Collection[str],
+    keys: Sequence[str],
+) -> tuple[str, str]:
+    """Return the columns of the vectors and of the ids.
+
+    ``vectors`` are the columns that may have vectors, of which those of floats are preferred to the ``coded``, since
+    bytes need not be vectors; ``keys`` are the columns of the primary key.
+    """
+    refusals.check_columns(types, place, column, ids, modality)
+    if column is None:
+        free = [name for name in vectors if not name.endswith((NEW, OLD))]
+        floats = [name for name in free if name not in coded]
+        column = refusals.only_name(floats or free, "columns of vectors", place, "column")
+    if column not in vectors:
+        names = ", ".join(map(repr, vectors)) or "none"
+        raise ParameterError(
+            f"Got column={column!r} of type {types[column]}; expected one of those in {place} of vectors: {names}.",
+            "Pass another `column=…`.",
+        )
+    if ids is None:
+        ids = keys[0] if len(keys) == 1 else "id" if "id" in types else None
+    if ids is None:
+        raise ParameterError(f"{place} has no primary key of one column and no column id.", "Pass `ids=…`.")
+    return column, ids
 
 
 class ColumnDatabase(Database):

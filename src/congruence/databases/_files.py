@@ -10,7 +10,6 @@ import shutil
 import sys
 import tokenize
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -42,6 +41,7 @@ from congruence.databases._base import (
     Stage,
     VectorSide,
     WrittenFile,
+    repeated,
 )
 from congruence.errors import (
     CongruenceError,
@@ -166,7 +166,7 @@ class FileDatabase(Database):
                 continue
             what, kind = ("ids", IdError) if option == "ids" else ("modalities", ParameterError)
             words = f"There are {len(entries)} {what} for {self.n} rows of {self._shown}"
-            if self._place.record() is None:
+            if self._stage is Stage.PREPARED or self._place.record() is None:
                 raise kind(f"{words}.", f"Pass `{option}=…` of the same rows.")
             raise MigrationError(
                 f"{words}: one of both was written to since the run.",
@@ -359,14 +359,7 @@ class FileDatabase(Database):
         return self._counted
 
     def repeated_ids(self) -> list[str]:
-        """Return up to ten ids that several rows have, found by comparing 64-bit hashes."""
-        parts = [hashes(piece.ids) for piece in self._pieces(0, _ID_ROWS, False)]
-        distinct, counts = np.unique(np.concatenate(parts), return_counts=True)
-        repeated = distinct[counts > 1][:1000]
-        occurrences: Counter[int | str] = Counter()  # different ids may have the same hash
-        for piece in self._pieces(0, _ID_ROWS, False) if len(repeated) else ():
-            occurrences.update(piece.ids.filter(pa.array(np.isin(hashes(piece.ids), repeated))).to_pylist())
-        return [str(id_) for id_, count in occurrences.items() if count > 1][:10]
+        return repeated(self._all_ids())
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
         out = np.full(len(ids), -1, np.int64)
@@ -396,7 +389,7 @@ class FileDatabase(Database):
         self._stage = Stage.PREPARED
 
     def _stored_as(self, element_type: str) -> np.dtype:
-        """Return the type in which new vectors are kept by row."""
+        """Return the number type in which new vectors are kept by row."""
         return np.dtype(element_type)
 
     def _complete(self) -> None:
@@ -496,6 +489,11 @@ def copy_mode(source: Path, target: Path) -> None:
     os.chmod(target, source.stat().st_mode & 0o7777)
 
 
+def number_type(old: np.dtype, element_type: str) -> np.dtype:
+    """Return the number type of a new file: double like the old one, unless the caller chose float16."""
+    return np.dtype(np.float64 if element_type == "float32" and old == np.float64 else element_type)
+
+
 def masked(column: pa.Array | None, mask: np.ndarray) -> pa.Array | None:
     """Return the entries of a column for which the mask is true; None if the column is None."""
     if column is None or mask.all():
@@ -514,13 +512,6 @@ def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
             f"The ids are of type {ids.type}, not {known.type}.", "Pass ids in the type that a scan returns."
         ) from error
     return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
-
-
-def hashes(ids: pa.Array) -> np.ndarray:
-    """Return a 64-bit integer per id: the id itself, or the hash of a string."""
-    if pa.types.is_integer(ids.type):
-        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
-    return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))
 
 
 def read_labels(spec: str) -> pa.Array:

@@ -55,7 +55,7 @@ _ERRORS: dict[str, tuple[type[CongruenceError], str, str]] = {
     ),
     "not ours": (DatabaseError, "{place!r} was not created by a migration, which needs this name.", "Rename it."),
     "ids": (
-        DatabaseError,
+        ParameterError,
         "The ids in {place!r} are of type {kind}, not integers, strings or UUIDs.",
         "Pass another column as `ids=…`.",
     ),

@@ -51,9 +51,7 @@ _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 class Chroma(CollectionDatabase):
     """The vectors of a Chroma collection, in a folder or on a server.
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
-    documents, metadata and URIs. ``switch`` renames the old collection to ``…__congruence_old`` and the new one to
-    its name; in between, readers find no collection. Readers must look up the collection by name again.
+    Documents, metadata and URIs are copied. After a switch, readers must look up the collection by name again.
 
     The address is ``chroma:///path``, which only one process may have open, or ``chroma+http://host:8000``, with
     ``?tenant=…&database=…`` if need be and the token in the environment variable ``CHROMA_API_KEY``. ``rows`` is a
@@ -197,7 +195,6 @@ class Chroma(CollectionDatabase):
             distance=_DISTANCES.get(str(config.get("space"))),
             index=f"{kind.upper()} ({parameters})",
             id_type="text",
-            columns=self._fields(old),
             space=space_in(old.metadata, self._table),
             free_bytes=self._free_bytes(),
         )

@@ -38,7 +38,7 @@ from congruence.databases._base import (
     space_in,
     time_scratch,
 )
-from congruence.databases._columns import ColumnDatabase
+from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
     DatabaseError,
@@ -133,26 +133,14 @@ class DuckDB(ColumnDatabase):
             matching = [names[str(refusals.check_name(table, sorted(names), self._place, "table"))]]
         schema, name = matching[0]
         columns = {one: facts.type for one, facts in self._columns_of(schema, name).items()}
-        refusals.check_columns(columns, name, column, ids, modality)
         if hidden := [one for one in columns if one.lower() == "rowid"]:
             raise DatabaseError(f"{name} has a column {hidden[0]!r}, which hides DuckDB's own row ids.", "Rename it.")
-        if column is None:
-            vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
-            # Small integers need not be vectors, so a column of floats is preferred.
-            floats = [one for one in vectors if not columns[one].startswith("TINYINT")]
-            column = refusals.only_name(floats or vectors, "columns of vectors", name, "column")
-        if not _VECTOR.fullmatch(columns[column]):
-            raise DatabaseError(
-                f"Column {column!r} is of type {columns[column]}, not FLOAT, DOUBLE or TINYINT lists.",
-                "Pass another `column=…`.",
-            )
-        if ids is None:
-            query = f"SELECT constraint_column_names FROM duckdb_constraints() {_OF_TABLE} AND constraint_type = $3"
-            keys = self._connection.execute(query, [schema, name, "PRIMARY KEY"]).fetchall()
-            single = [key[0] for (key,) in keys if len(key) == 1]
-            ids = single[0] if single else "id" if "id" in columns else None
-        if ids is None:
-            raise ParameterError(f"{name} has no primary key of one column and no column id.", "Pass `ids=…`.")
+        query = f"SELECT constraint_column_names FROM duckdb_constraints() {_OF_TABLE} AND constraint_type = $3"
+        keys = self._connection.execute(query, [schema, name, "PRIMARY KEY"]).fetchall()
+        vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind)]
+        coded = [one for one in vectors if columns[one].startswith("TINYINT")]
+        options: dict[str, Any] = {"vectors": vectors, "coded": coded, "keys": keys[0][0] if keys else []}
+        column, ids = choose_columns(columns, name, column, ids, modality, **options)
         if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
             raise refusals.refusal("ids", ids, kind=columns[ids])
         return DuckTable(schema, name, column, ids, columns[ids], modality)
@@ -269,7 +257,6 @@ class DuckDB(ColumnDatabase):
             dim=dim,
             element_type="int8" if columns[old].type.startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
-            columns=tuple(name for name in others if name != self._table.ids),
             space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
             free_bytes=self._free_bytes(),
         )

@@ -45,12 +45,13 @@ from congruence.databases._base import (
     note_in,
     owned,
     pack,
+    repeated,
     rows_of,
     space_in,
     time_scratch,
     unpack,
 )
-from congruence.databases._columns import ColumnDatabase
+from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.errors import (
     CongruenceError,
     DatabaseError,
@@ -197,7 +198,6 @@ class LanceDB(ColumnDatabase):
                 distance=index.metric if index and index.metric != "hamming" else None,
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
-                columns=tuple(field.name for field in others),
                 space=space_in(decoded_metadata(data.schema.metadata), self._place),
                 free_bytes=self._free_bytes(),
             )
@@ -313,11 +313,7 @@ class LanceDB(ColumnDatabase):
     def repeated_ids(self) -> list[str]:
         with self._errors():
             table = self._open().to_table(columns=[quoted(self._ids)], filter=self._rows)
-            if not len(table):
-                return []
-            counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
-        repeated = counted.filter(pc.greater(counted.field("counts"), 1))
-        return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
+        return repeated(as_ids(table.column(0).combine_chunks())) if len(table) else []
 
     def check(self, new: NewVectors) -> None:
         super().check(new)
@@ -660,22 +656,14 @@ def find_columns(
     schema: pa.Schema, primary: list[str], place: LanceLocation, column: Name, ids: Name, modality: Name
 ) -> tuple[str, str, Name]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
-    refusals.check_columns(schema.names, place, column, ids, modality)
-    kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
+    kinds = {field.name: storage_of(field.type) for field in schema}
     lists = {name: kind for name, kind in kinds.items() if pa.types.is_fixed_size_list(kind)}
-    vectors = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)]
-    if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
-        vectors = [name for name in vectors if not is_bits(schema.field(name).type)] or vectors
-        column = refusals.only_name(vectors, "columns of vectors", place, "column")
-    if column not in vectors:
-        raise DatabaseError(
-            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats or bytes.",
-            "Pass another `column=…`, or cast this one.",
-        )
-    if ids is None and "id" in schema.names:
-        ids = "id"
-    elif ids is None:
-        ids = refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
+    options: dict[str, Any] = {
+        "vectors": [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)],
+        "coded": [name for name, kind in lists.items() if is_bits(kind)],
+        "keys": primary,
+    }
+    column, ids = choose_columns(kinds, place, column, ids, modality, **options)
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_integer(kind) or text in (pa.string(), pa.large_string()) or kind == pa.binary(16)):

@@ -7,9 +7,7 @@ import json
 import logging
 import re
 import shutil
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,10 +89,7 @@ class MilvusSchema:
 class Milvus(CollectionDatabase):
     """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
-    properties, and copies of all other fields. If readers use an alias, ``switch`` moves it atomically. If not, it
-    renames the old collection to ``…__congruence_old`` and the new one to its name; in between, readers find no
-    collection.
+    All other fields are copied. If readers use an alias, ``switch`` moves it; if not, it renames both collections.
 
     The address is ``milvus:///path/file.db``, which only one process may have open, or ``milvus+http://host:19530``,
     with ``?database=…`` if need be and the token in the environment variable ``MILVUS_TOKEN``. ``rows`` is a trusted
@@ -146,7 +141,9 @@ class Milvus(CollectionDatabase):
                 "db_name": database,
                 "timeout": _TIMEOUT,
             }
-        with self._errors(), _silent():
+        for name in _LOGS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        with self._errors():
             try:
                 return pymilvus.MilvusClient(**options)
             except Exception as error:
@@ -199,7 +196,7 @@ class Milvus(CollectionDatabase):
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
         if self._folder is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
-        with self._errors(), _silent():
+        with self._errors():
             result = getattr(self._client, name)(*args, **kwargs)
             # The client returns a lazy sequence: read it here, where errors are translated.
             return [dict(row) for row in result] if name == "query" else result
@@ -441,7 +438,6 @@ class Milvus(CollectionDatabase):
             distance=_DISTANCES.get(str(metric)),
             index=index,
             id_type="text" if self._schema.text_key else "int",
-            columns=self._fields(place.old),
             space=space_in(description.get("properties"), place.old),
             free_bytes=self._free_bytes(),
         )
@@ -494,22 +490,3 @@ class Milvus(CollectionDatabase):
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in _STATE}
-
-
-_own = threading.local()
-
-
-def _is_users(record: logging.LogRecord) -> bool:
-    return not getattr(_own, "calls", 0)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the errors of our own calls, which are raised anyway, out of the client's log; not those of the user's."""
-    for name in _LOGS:
-        logging.getLogger(name).addFilter(_is_users)  # the same filter is added once
-    _own.calls = getattr(_own, "calls", 0) + 1
-    try:
-        yield
-    finally:
-        _own.calls -= 1

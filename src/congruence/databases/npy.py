@@ -13,7 +13,16 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, DatabaseInfo, Name, Stage
-from congruence.databases._files import FILES, FileDatabase, FilePiece, RowVectors, copy_mode, path_of, read_labels
+from congruence.databases._files import (
+    FILES,
+    FileDatabase,
+    FilePiece,
+    RowVectors,
+    copy_mode,
+    number_type,
+    path_of,
+    read_labels,
+)
 from congruence.embeddings import Space
 from congruence.io import open_source, read_ids
 
@@ -73,9 +82,7 @@ class Npy(FileDatabase):
             yield FilePiece.full(start, ids, rows, self._beside.get("modality_column"))
 
     def _stored_as(self, element_type: str) -> np.dtype:
-        """Return the type of the new file, which is as wide as the old one unless the caller chose float16."""
-        wide = element_type == "float32" and self._source.dtype == np.float64
-        return np.dtype(np.float64 if wide else element_type)
+        return number_type(self._source.dtype, element_type)
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
         return self.n * dim * self._stored_as(element_type).itemsize

@@ -28,7 +28,16 @@ from congruence.databases._base import (
     note_in,
     space_in,
 )
-from congruence.databases._files import FILES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
+from congruence.databases._files import (
+    FILES,
+    FileDatabase,
+    FilePiece,
+    HiddenFolder,
+    RowVectors,
+    copy_mode,
+    number_type,
+    path_of,
+)
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
 from congruence.io import parse_spec
@@ -134,7 +143,6 @@ class Tables(FileDatabase):
             dim=self.dim,
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._id_type == "uint64" else self._id_type,
-            columns=tuple(name for name in schema.names if name != self._column),
             space=space_in(metadata, self._shown),
             free_bytes=self._free_bytes(),
         )
@@ -204,9 +212,7 @@ class Tables(FileDatabase):
         return sum(int(seen.sum()) for _, seen in self.without_new())
 
     def _written_as(self, part: TableFile, element_type: str) -> np.dtype:
-        """Return the type of the new vectors in a file, which stays double unless the caller chose float16."""
-        wide = element_type == "float32" and part.schema.field(self._column).type.value_type == pa.float64()
-        return np.dtype(np.float64 if wide else element_type)
+        return number_type(np.dtype(part.schema.field(self._column).type.value_type.to_pandas_dtype()), element_type)
 
     def _needed_bytes(self, dim: int, element_type: str) -> int:
         size = np.dtype(element_type).itemsize + self._written_as(self._parts[0], element_type).itemsize

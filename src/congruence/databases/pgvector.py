@@ -46,10 +46,9 @@ from congruence.databases._base import (
     pack,
     unpack,
 )
-from congruence.databases._columns import ColumnDatabase
+from congruence.databases._columns import ColumnDatabase, choose_columns
 from congruence.databases.pgvector_bound import (
     Mark,
-    Names,
     PgIndex,
     Relation,
     ServerRefusal,
@@ -266,7 +265,6 @@ class PgVector(ColumnDatabase):
             distance=next((index.distance for index in indexes if index.distance), None),
             index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
-            columns=table.others,
             space=_space(comment),
         )
 
@@ -481,7 +479,8 @@ class PgVector(ColumnDatabase):
                         bound = self._cursor.execute(_BOUND, [oids_of(self._tree(self._cursor)), self._column])
                         following = [words for (words,) in bound.fetchall()]
                         self._add_column(new)
-                        self._update(self._cursor, self._state(), ids, [None] * len(ids), vectors, "new")
+                        rows = PgRows(ids, [None] * len(ids), vectors)
+                        self._update(self._cursor, self._state(), rows, "new")
                         found.extend(("schema", "unknown", words) for words in self._announcements(new))
                         self._rehearse_moves(steps.append)
                         steps.append("switch")
@@ -546,15 +545,15 @@ class PgVector(ColumnDatabase):
         state = self._state()
         names, places = ids.to_pylist(), list(self._places)
         found = [next((page[one] for page in reversed(places) if one in page), None) for one in names]
+        every = PgRows(ids, found, vectors)
         with self._client.reading() as cursor:
             strided = any(index.method == "hnsw" for index in self._searchable(cursor, state.old))
         for rows in _strides(found) if strided else [np.arange(len(ids))]:
             start = 0
             while start < len(rows):
                 part = rows[start : start + self._fill_rows]
-                some = None if vectors is None else vectors[part]
                 began = time.monotonic()
-                self._attempt(partial(self._write_some, state, ids, found, part, some, side, strided))
+                self._attempt(partial(self._write_some, state, every.take(part), side, strided))
                 for page in places:  # these versions are the former ones now
                     for k in part.tolist():
                         page.pop(names[k], None)
@@ -564,37 +563,19 @@ class PgVector(ColumnDatabase):
                     wanted = int(len(part) * FILL_SECONDS / max(seconds, 1e-3))
                     self._fill_rows = max(16, min(MOST_ROWS, wanted, 2 * self._fill_rows))
 
-    def _write_some(
-        self,
-        state: PgState,
-        ids: pa.Array,
-        places: list[bytes | None],
-        part: np.ndarray,
-        vectors: np.ndarray | None,
-        side: VectorSide,
-        strided: bool = False,
-    ) -> None:
+    def _write_some(self, state: PgState, rows: PgRows, side: VectorSide, strided: bool = False) -> None:
         with self._client.writing(lock=True) as cursor:
             if strided:  # unlike a read by place, one by the index frees what earlier transactions left in the pages
                 where = f"{quoted(self._table.ids)} = ANY($1::{self._id_type}[])"
-                parameter = self._parameter(ids.take(pa.array(part)))
                 cursor.execute("SET LOCAL enable_seqscan = off")
-                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [parameter])
-            self._update(cursor, state, ids.take(pa.array(part)), [places[k] for k in part.tolist()], vectors, side)
+                cursor.execute(f"SELECT count(xmin) FROM {self._table.path} WHERE {where}", [self._parameter(rows.ids)])
+            self._update(cursor, state, rows, side)
 
-    def _update(
-        self,
-        cursor: Any,
-        state: PgState,
-        ids: pa.Array,
-        places: list[bytes | None],
-        vectors: np.ndarray | None,
-        side: VectorSide,
-    ) -> None:
+    def _update(self, cursor: Any, state: PgState, rows: PgRows, side: VectorSide) -> None:
         """Store vectors of rows in the present transaction: of the version that was read, if it is known."""
         table, type_ = self._table, state.old_type if side == "old" else state.new_type
         kind = "" if type_ is None else type_.kind
-        name, path = quoted(state.column(side)), table.path
+        name = quoted(state.column(side))
         # The user's triggers do not fire in this transaction.
         silenced = [] if self._may_silence(cursor) else self._firing(cursor)
         for relation, trigger in silenced:
@@ -603,42 +584,43 @@ class PgVector(ColumnDatabase):
         cursor.execute("SET LOCAL congruence.writing = 'on'")
         for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
             cursor.execute(f"SET LOCAL {setting} = off")
-        if vectors is None:
+        known = np.array([place is not None for place in rows.places], bool)
+        if rows.vectors is None:
             where = f"{quoted(table.ids)} = ANY($1::{self._id_type}[])"
-            cursor.execute(f"UPDATE {path} SET {name} = NULL WHERE {where}", [self._parameter(ids)])
-        else:
-            known = np.array([place is not None for place in places], bool)
-            for by_place, which in ((True, known), (False, ~known)):
-                if not which.any():
-                    continue
-                rows = np.ascontiguousarray(vectors[which], np.float32)
-                if by_place:
-                    some = b"".join(place for place in places if place is not None)
-                    raw = np.frombuffer(some, np.uint8).reshape(-1, 14)
-                    keys: list[np.ndarray | list[bytes]] = [raw[:, :4], raw[:, 4:10], raw[:, 10:]]
-                    columns, match = (
-                        "rel oid, place tid, seen xid",
-                        "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen",
-                    )
-                else:
-                    keys = [encode_ids(ids.filter(pa.array(which)), table.id_kind)]
-                    columns, match = f"id {table.id_kind}", f"t.{quoted(table.ids)} = n.id"
-                stored = "bit varying" if kind == "bit" else quoted(table.extension, kind)
-                temporary = f"congruence_{'place' if by_place else table.id_kind}_{kind}"
-                cursor.execute(
-                    f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}, vector {stored}) ON COMMIT DELETE ROWS"
-                )
-                cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
-                with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
-                    copy.write(copy_stream([*keys, encode_vectors(rows, kind)]))
-                value = f"f.vector::bit({rows.shape[1]})" if kind == "bit" else "f.vector"
-                cursor.execute(
-                    f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
-                    f"FROM pg_temp.{temporary} n JOIN {path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
-                    f"UPDATE {path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
-                )
+            cursor.execute(f"UPDATE {table.path} SET {name} = NULL WHERE {where}", [self._parameter(rows.ids)])
+        elif known.any():
+            some = rows.take(np.flatnonzero(known))
+            raw = np.frombuffer(b"".join(filter(None, some.places)), np.uint8).reshape(-1, 14)
+            columns = "rel oid, place tid, seen xid"
+            match = "t.ctid = n.place AND t.tableoid = n.rel AND t.xmin = n.seen"
+            keys: list[Any] = [raw[:, :4], raw[:, 4:10], raw[:, 10:]]
+            self._copy_and_set(cursor, name, some, kind, "place", columns, keys, match)
+        if rows.vectors is not None and not known.all():
+            some, id_kind = rows.take(np.flatnonzero(~known)), table.id_kind
+            keys, match = [encode_ids(some.ids, id_kind)], f"t.{quoted(table.ids)} = n.id"
+            self._copy_and_set(cursor, name, some, kind, id_kind, f"id {id_kind}", keys, match)
         for relation, trigger in silenced:
             cursor.execute(f"ALTER TABLE {relation} ENABLE TRIGGER {quoted(trigger)}")
+
+    def _copy_and_set(
+        self, cursor: Any, name: str, rows: PgRows, kind: str, key: str, columns: str, keys: list[Any], match: str
+    ) -> None:
+        """Copy rows into a temporary table, and set the vectors of those in the table that match and are not locked."""
+        table, vectors = self._table, np.ascontiguousarray(rows.vectors, np.float32)
+        stored = "bit varying" if kind == "bit" else quoted(table.extension, kind)
+        temporary = f"congruence_{key}_{kind}"
+        cursor.execute(
+            f"CREATE TEMP TABLE IF NOT EXISTS {temporary} ({columns}, vector {stored}) ON COMMIT DELETE ROWS"
+        )
+        cursor.execute(f"DELETE FROM pg_temp.{temporary}")  # of an earlier update in this transaction
+        with cursor.copy(f"COPY pg_temp.{temporary} FROM STDIN (FORMAT BINARY)") as copy:
+            copy.write(copy_stream([*keys, encode_vectors(vectors, kind)]))
+        value = f"f.vector::bit({vectors.shape[1]})" if kind == "bit" else "f.vector"
+        cursor.execute(
+            f"WITH free AS MATERIALIZED (SELECT t.tableoid AS rel, t.ctid AS place, n.vector "
+            f"FROM pg_temp.{temporary} n JOIN {table.path} t ON {match} FOR NO KEY UPDATE OF t SKIP LOCKED) "
+            f"UPDATE {table.path} t SET {name} = {value} FROM free f WHERE t.ctid = f.place AND t.tableoid = f.rel"
+        )
 
     def _triggers(self, cursor: Any) -> list[tuple[str, str, str]]:
         return list(cursor.execute(_FIRING, [oids_of(self._tree(cursor)), f"{GUARD}:%"]).fetchall())
@@ -826,13 +808,12 @@ class PgVector(ColumnDatabase):
             query = f"SELECT {self._row} FROM {source} LIMIT {REST_ROWS}"
             rows = reader.execute(query).fetchall()
         if rows:
-            block, places = self._block(rows, kind, dim), [row[3] for row in rows]
-            vectors = self.rest(block)
+            block = self._block(rows, kind, dim)
+            written = PgRows(block.ids, [row[3] for row in rows], self.rest(block))
             if cursor is not None:
-                self._update(cursor, state, block.ids, places, vectors, side)
+                self._update(cursor, state, written, side)
             else:
-                every = np.arange(len(places))
-                self._attempt(partial(self._write_some, state, block.ids, places, every, vectors, side))
+                self._attempt(partial(self._write_some, state, written, side))
         return len(rows)
 
     def _count_lacking(self, side: VectorSide) -> int:
@@ -881,10 +862,10 @@ class PgVector(ColumnDatabase):
         cursor.execute(f"LOCK TABLE {table.path} IN ACCESS EXCLUSIVE MODE")
         mark = self._state().mark
         assert mark is not None
-        names = Names(self._column, shown, hidden)
         with _SERVER_REFUSES():
-            move(cursor, self._tree(cursor), names, mark, table.extension, rehearsal=rehearsal)
-        self._set_guard(cursor, mark, names.outgoing, switched=hidden == OLD)
+            names = self._column, shown, hidden
+            move(cursor, self._tree(cursor), *names, mark, table.extension, rehearsal=rehearsal)
+        self._set_guard(cursor, mark, self._hidden(hidden), switched=hidden == OLD)
 
     def _validate(self) -> None:
         """Validate the constraints that the switch has added without reading the table under its lock."""
@@ -1208,7 +1189,6 @@ class PgTable:
     modality: str | None
     oid: int
     id_kind: str
-    others: tuple[str, ...]
     extension: str  # schema in which pgvector is installed
 
     @property
@@ -1218,6 +1198,18 @@ class PgTable:
     def vector_type(self, kind: str, dim: int | None) -> str:
         name = quoted("pg_catalog" if kind == "bit" else self.extension, kind)
         return name if dim is None else f"{name}({int(dim)})"
+
+
+class PgRows(NamedTuple):
+    """Rows to write: their ids, the versions that were read or None, and their vectors (b, dim), or None for none."""
+
+    ids: pa.Array
+    places: list[bytes | None]
+    vectors: np.ndarray | None
+
+    def take(self, which: np.ndarray) -> PgRows:
+        vectors = None if self.vectors is None else self.vectors[which]
+        return PgRows(self.ids.take(pa.array(which)), [self.places[k] for k in which.tolist()], vectors)
 
 
 class PgState(NamedTuple):
@@ -1269,26 +1261,14 @@ def find_table(
             "Pass `table=…` with the name of one.",
         )
     columns = {row[4]: row for row in chosen}
-    column = refusals.only_name(columns, "columns of vectors", place, "column") if column is None else column
-    refusals.check_name(column, columns, place, "column")
-    schema, name, oid, _, column, _, extension = columns[column]
+    schema, name, oid, _, _, _, extension = chosen[0]
     types = {one: found.kind for one, found in read_columns(cursor, oid).items()}
-    if ids is None:
-        key = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
-        key = key or [one for one in types if one == "id"]
-        if len(key) != 1:
-            raise ParameterError(
-                f"The table has a primary key of {len(key)} columns, not one.",
-                "Pass `ids=…`, or add a column of ids with a unique index.",
-            )
-        ids = key[0]
-    if types[refusals.check_name(ids, types, name, "ids")] not in ID_TYPES:
-        raise ParameterError(
-            f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
-        )
-    refusals.check_name(modality, types, name, "modality_column")
-    others = tuple(other for other in types if other not in (ids, column) and not other.endswith((NEW, OLD)))
-    return PgTable(schema, name, column, ids, modality, oid, types[ids], others, extension)
+    keys = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
+    options: dict[str, Any] = {"vectors": columns, "coded": (), "keys": keys}
+    column, ids = choose_columns(types, f"{place} {schema}.{name}", column, ids, modality, **options)
+    if types[ids] not in ID_TYPES:
+        raise refusals.refusal("ids", ids, kind=types[ids])
+    return PgTable(schema, name, column, ids, modality, oid, types[ids], extension)
 
 
 # ---- indexes ---------------------------------------------------------------------------------------------------------

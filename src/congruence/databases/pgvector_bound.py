@@ -384,24 +384,6 @@ def refusing(what: str, fix: str) -> Iterator[None]:
         raise refusal from None
 
 
-class Names(NamedTuple):
-    """Names of the columns in a move."""
-
-    column: str
-    shown: str  # suffix of what comes
-    hidden: str  # suffix of what goes
-
-    @property
-    def incoming(self) -> str:
-        """Name of the column that comes, before the move."""
-        return hidden_name(self.column, self.shown)
-
-    @property
-    def outgoing(self) -> str:
-        """Name of the column that goes, after the move."""
-        return hidden_name(self.column, self.hidden)
-
-
 @contextmanager
 def empty_search_path(cursor: Any) -> Iterator[None]:
     """Let the server write all names with their schemas."""
@@ -412,13 +394,22 @@ def empty_search_path(cursor: Any) -> Iterator[None]:
 
 
 def move(
-    cursor: Any, tree: Sequence[Relation], names: Names, mark: Mark, extension: str, *, rehearsal: bool = False
+    cursor: Any,
+    tree: Sequence[Relation],
+    column: str,
+    shown: str,
+    hidden: str,
+    mark: Mark,
+    extension: str,
+    *,
+    rehearsal: bool = False,
 ) -> None:
     """Rename both columns of the locked table, and let everything that is bound to the column follow.
 
+    The column with the suffix ``shown`` gets the name, and the one that has it the suffix ``hidden``.
     ``rehearsal``: the new vectors are not yet filled in, so they are not required.
     """
-    column, incoming, outgoing = names.column, names.incoming, names.outgoing
+    incoming, outgoing = hidden_name(column, shown), hidden_name(column, hidden)
     root = tree[0].name
     with empty_search_path(cursor):
         bound = read_bound(cursor, tree, column, incoming, outgoing)
@@ -438,7 +429,8 @@ def move(
     for old, new in ((column, outgoing), (incoming, column)):
         cursor.execute(f"ALTER TABLE {root} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
     with empty_search_path(cursor):
-        _move_indexes(cursor, tree, names, mark, indexes, rehearsal)
+        coming = read_indexes(cursor, oids_of(tree), column)
+        _move_indexes(cursor, coming, indexes, shown, hidden, mark, rehearsal)
     # A definition names everything with its schema, except the operators in IS DISTINCT FROM and the like.
     path = "concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1))"
     cursor.execute(f"SELECT set_config('search_path', {path}, true)", [extension])
@@ -450,7 +442,7 @@ def move(
                 cursor.execute(statement)
     for relation in tree:
         copy_attributes(cursor, relation, outgoing, column, False)
-        _copy_comment(cursor, relation, outgoing, column, switching=names.shown == NEW)
+        _copy_comment(cursor, relation, outgoing, column, switching=shown == NEW)
     for relation, name, local in () if rehearsal else required:
         change = f"ALTER COLUMN {quoted(column)} SET NOT NULL"
         if name is not None:
@@ -491,21 +483,21 @@ def without_space(comment: str | None) -> str | None:
 
 
 def _move_indexes(
-    cursor: Any, tree: Sequence[Relation], names: Names, mark: Mark, outgoing: list[PgIndex], rehearsal: bool
+    cursor: Any, incoming: list[PgIndex], outgoing: list[PgIndex], shown: str, hidden: str, mark: Mark, rehearsal: bool
 ) -> None:
     """Give the indexes over the incoming column the names of those over the outgoing one, and hide these."""
-    coming = {(one.schema, one.name): one for one in read_indexes(cursor, oids_of(tree), names.column)}
+    coming = {(index.schema, index.name): index for index in incoming}
     going = {(index.schema, index.name): index for index in outgoing}
     every = list(dict.fromkeys([*(tuple(one) for one in mark.indexes), *going]))
     for schema, name in every:
-        old, new = going.get((schema, name)), coming.get((schema, hidden_name(name, names.shown)))
+        old, new = going.get((schema, name)), coming.get((schema, hidden_name(name, shown)))
         if old is not None:
-            if old.constraint is not None and new is None and not rehearsal and names.shown == NEW:
+            if old.constraint is not None and new is None and not rehearsal and shown == NEW:
                 raise MigrationError(
                     f"The unique constraint {name} has no index over the new vectors.", "Build the index first."
                 )
-            hidden = quoted(hidden_name(name, names.hidden))
-            cursor.execute(f"ALTER INDEX {quoted(schema, name)} RENAME TO {hidden}")
+            away = quoted(hidden_name(name, hidden))
+            cursor.execute(f"ALTER INDEX {quoted(schema, name)} RENAME TO {away}")
         if new is not None:
             cursor.execute(f"ALTER INDEX {quoted(schema, new.name)} RENAME TO {quoted(name)}")
         if old is not None and new is not None:

@@ -64,9 +64,8 @@ _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one, with copies
-    of the points' payloads and other vectors. ``switch`` moves an alias to it atomically; readers that use the
-    collection's own name cannot be switched. Vectors of a collection with cosine distance have unit norm.
+    Payloads and other vectors are copied. ``switch`` moves an alias; readers of a collection's own name cannot be
+    switched. Vectors of a collection with cosine distance have unit norm.
 
     The address is ``http://host:6333``, ``https://…`` or ``qdrant://host:port``, with the key in the environment
     variable ``QDRANT_API_KEY``, or a folder, ``qdrant:///path``, which the client unpickles: open only one that you
@@ -357,7 +356,6 @@ class Qdrant(CollectionDatabase):
             distance=_DISTANCES.get(params.distance.value),
             index=_describe_index(config, params),
             id_type=self._id_type,
-            columns=self._fields(place.old),
             space=space_in(config.metadata, place.old),
             free_bytes=self._free_bytes(),
         )

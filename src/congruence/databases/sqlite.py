@@ -62,8 +62,7 @@ class SQLite(CollectionDatabase):
     """A vec0 table with float, int8 or bit vectors, in a file whose address is its path or ``sqlite:///file``.
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
-    that hold its data; the switch renames these too. The new table has copies of the other columns, updated at the
-    switch. The application then writes to the new table only, so a rollback shows the rows as they were.
+    that hold its data; the switch renames these too, and updates the copies of the other columns.
     """
 
     kind = "sqlite-vec"
@@ -162,7 +161,6 @@ class SQLite(CollectionDatabase):
             element_type=vec0.element_type,
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
-            columns=vec0.others,
             free_bytes=self._free_bytes(),
         )
 

@@ -163,7 +163,8 @@ def opened(
     try:
         found = open_asking(url, **{name: values.get(name) for name in FINDING})
     except ParameterError as error:
-        if begin is not None or folder is not None:
+        named = any(f"`{name}=" in fix for name in FINDING for fix in error.fix)
+        if begin is not None or folder is not None or not named:  # else a journal would know the name
             raise
         raise MigrationError(
             f"No migration of this database has begun here. {error.problem}",
