@@ -238,12 +238,6 @@ def test_the_same_rows_twice_are_told_in_python():
         congruence.fit(OLD, OLD)
 
 
-@pytest.mark.parametrize("means", [OLD - 4, (OLD - 4, None), {"old": OLD - 4}, {"source": OLD - 4}, OLD.mean(axis=0)])
-def test_means_are_rows_of_the_old_model_or_of_both(means):
-    mapping = congruence.fit(OLD, NEW, modality="text", means={"image": means}, check=False)
-    assert mapping.modalities_ == ["image", "text"] if hasattr(mapping, "modalities_") else mapping.modality_means_
-
-
 def test_no_command_has_more_options_than_a_reader_can_take():
     """Own ones: without those that mean the same in every command."""
     common = {"--json", "--force", "--seed", "--ids", "--set", "--engine"}

@@ -140,13 +140,13 @@ def test_means_in_any_form_are_the_same(form):
     a, b = mapping.modality_means_["image"]
     np.testing.assert_allclose(a, IMAGES[0].mean(axis=0))
     np.testing.assert_allclose(b, IMAGES[1].mean(axis=0))
-    alone = {"source": IMAGES[0]}
-    assert "image" in congruence.fit(A, B, modality="text", means={"image": alone}).modality_means_
+    for alone in ({"source": IMAGES[0]}, {"old": IMAGES[0]}, IMAGES[0], IMAGES[0].tolist(), (IMAGES[0], None)):
+        assert "image" in congruence.fit(A, B, modality="text", means={"image": alone}).modality_means_
 
 
-@pytest.mark.parametrize("given", [A, {"target": B}, {"source": A, "targets": B}, (A,), (None, B)])
+@pytest.mark.parametrize("given", [{"target": B}, {"source": A, "targets": B}, (A,), (None, B)])
 def test_means_of_one_side_are_refused(given):
-    with pytest.raises(ParameterError, match="source rows, target rows"):
+    with pytest.raises(ParameterError, match="an old and a new model"):
         congruence.fit(A, B, modality="text", means={"image": given})
 
 

@@ -8,7 +8,7 @@ from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
 from congruence.cli._input import column, in_python, inverse_of, read, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import by_side, check_out, number, print_json, print_table, say
+from congruence.cli._output import NEW_OLD, by_side, check_out, number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
 from congruence.cli._sides import refuse_same
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
@@ -129,7 +129,7 @@ def evaluate(
         bridge.save(out, force=force)
     if as_json:
         thresholds = [row.to_dict() for row in translated]
-        print_json({"map": map_path, "output": out, **by_side(scores.to_dict()), "thresholds": thresholds})
+        print_json({"map": map_path, "output": out, **by_side(scores.to_dict(), NEW_OLD), "thresholds": thresholds})
         return
     _print_scores(scores)
     print_thresholds(translated)

@@ -230,7 +230,10 @@ class Bridge:
         if modality is None and len(known) > 1:
             raise ModalityError(
                 f"The map has means of {', '.join(known)}, and the queries declare no modality.",
-                f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge.",
+                (
+                    f"Pass `modality={known[-1]!r}`.",
+                    "If all queries have one, pass it to `congruence.Bridge`.",
+                ),
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
