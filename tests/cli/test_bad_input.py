@@ -107,6 +107,8 @@ ANSWERS = {
     "report heads --pairs old.npy -o r.html": "Pass --pairs FIRST,SECOND",
     "search back --queries new.npy --old old.npy --new link.npy": "",
     "search back --queries new.npy --old old.npy --new old.npy": "the same file as",
+    "search back --queries new.npy --old old.npy --new copy.npy": "the same vectors as",
+    "bridge evaluate back --queries copy.npy --index old.npy": "the same vectors as",
     "search heads --queries new.npy --old old.npy --new new.npy": "a rotation or a linear map",
     "search back --queries wide.npy --old old.npy --new new.npy": "32",
     "bridge search back --queries old.npy --index old.npy": "the same file as",
