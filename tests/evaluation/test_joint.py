@@ -330,10 +330,10 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     measure = ["lab", "evaluate", "map", "--ids", "ids", "--held-out", "--json", "--old-image", "i.npz:v", "--new-text"]
     result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
-    assert by_key["cosine", "aligned source image"]["n"] == 60
-    assert by_key["recall_at_1", "aligned source image"]["after"] == pytest.approx(m.scores_["held_out_retrieval_at_1"])
+    assert by_key["cosine", "aligned first image"]["n"] == 60
+    assert by_key["recall_at_1", "aligned first image"]["after"] == pytest.approx(m.scores_["held_out_retrieval_at_1"])
     several = json.loads(here(*measure, "c.npz:v", "--prompt-labels", "c.npz:of").out)
-    assert {r["n"] for r in several["rows"] if r["query"] == "aligned target text"} == {120}
+    assert {r["n"] for r in several["rows"] if r["query"] == "aligned second text"} == {120}
     labels = ["--labels", "i.npz:label", "--prompt-labels", "p.npz:of"]
     classes = json.loads(here(*measure, "p.npz:v", *labels).out)
     row = next(r for r in classes["rows"] if r["metric"] == "zero_shot")

@@ -40,4 +40,4 @@ def test_json_is_read_or_refused(body):
 @given(st.binary(max_size=60))
 def test_bytes_are_read_or_refused(body):
     got = outcome(body)
-    assert isinstance(got, list) or got.status == 400
+    assert isinstance(got, list) or got.status in (400, 404)  # an object without a model

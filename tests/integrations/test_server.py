@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import http.client
 import json
 import logging
 import signal
@@ -535,16 +534,6 @@ def test_a_window_waits_for_more():
         result.result(5)
     assert sizes == [3]
     batcher.close()
-
-
-def test_answers_on_one_connection_do_not_mix(served, bridge):
-    connection = http.client.HTTPConnection("127.0.0.1", served.port)
-    for text in TEXTS:
-        body = json.dumps({"model": "old-model", "input": text})
-        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
-        answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
-        np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
-    connection.close()
 
 
 def test_one_thread_encodes(bridge):

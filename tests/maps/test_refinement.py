@@ -156,8 +156,8 @@ BAD = {
     "empty": (lambda U, V: (U[:0], V), errors.ShapeError, "unpaired_source with 0 rows"),
     "width": (lambda U, V: (U[:, :5], V), errors.ShapeError, "5 features"),
     "exchanged": (lambda U, V: (V, U), errors.ShapeError, "20 features"),
-    "one side": (lambda U, V: (U, None), errors.ParameterError, "source rows, target rows"),
-    "no tuple": (lambda U, V: U, errors.ParameterError, "source rows, target rows"),
+    "one side": (lambda U, V: (U, None), errors.ParameterError, "not of two models"),
+    "no tuple": (lambda U, V: U, errors.ParameterError, "not of two models"),
     "nothing new": (lambda U, V: (P.X[PAIRS], V), errors.InputError, "Got 0 different rows in unpaired_source"),
 }
 

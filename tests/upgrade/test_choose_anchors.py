@@ -80,7 +80,7 @@ def test_of_a_large_store_only_the_rows_drawn_are_read(store, tmp_path, monkeypa
     assert found.ids.tolist() == (found.rows + 1000).tolist()
     np.testing.assert_array_equal(found.embeddings.vectors, store.vectors[found.rows])
     assert choose_anchors(source, 40, max_rows=50).n_candidates == 80
-    with pytest.raises(TooFewAnchorsError, match=r"of the 4 drawn from 200; .*or max_rows=200\."):
+    with pytest.raises(TooFewAnchorsError, match=r"of the 4 drawn from 200; .*Or pass max_rows=200\."):
         choose_anchors(np.repeat(store.vectors[:1], 200, axis=0), 2, max_rows=3)
 
 

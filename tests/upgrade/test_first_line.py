@@ -140,16 +140,16 @@ def test_means_in_any_form_are_the_same(form):
     a, b = mapping.modality_means_["image"]
     np.testing.assert_allclose(a, IMAGES[0].mean(axis=0))
     np.testing.assert_allclose(b, IMAGES[1].mean(axis=0))
-    alone = {"source": IMAGES[0]}
-    assert "image" in congruence.fit(A, B, modality="text", means={"image": alone}).modality_means_
+    for alone in ({"source": IMAGES[0]}, {"old": IMAGES[0]}, IMAGES[0], IMAGES[0].tolist(), (IMAGES[0], None)):
+        assert "image" in congruence.fit(A, B, modality="text", means={"image": alone}).modality_means_
 
 
-ONE_SIDE = [{"image": of} for of in (A, {"target": B}, {"source": A, "targets": B}, (A,), (None, B))]
+ONE_SIDE = [{"image": of} for of in ({"target": B}, {"source": A, "targets": B}, (A,), (None, B))]
 
 
 @pytest.mark.parametrize("means", [*ONE_SIDE, A, [A], "image", 3])
 def test_means_that_are_not_of_two_sides_by_modality_are_refused(means):
-    with pytest.raises(ParameterError, match="source rows, target rows" if isinstance(means, dict) else "no mapping"):
+    with pytest.raises(ParameterError, match="an old and a new model" if isinstance(means, dict) else "no mapping"):
         congruence.fit(A, B, modality="text", means=means)
 
 

@@ -129,6 +129,11 @@ def read(spec: str, ids: str | bool | None = None, allow_zero_rows: bool = False
     return read_embeddings(spec, ids=column, space=Space(**space), allow_zero_rows=allow_zero_rows)  # type: ignore[arg-type]
 
 
+def read_given(spec: str | None, ids: str | None = None, **space: str | None) -> Embeddings | None:
+    """Read embeddings that an option may name."""
+    return None if spec is None else read(spec, ids, False, **space)
+
+
 def refuse_options(options: Mapping[str, object], why: str, fix: str = "Leave it out.") -> None:
     """Refuse the first of these options, by flag, that was given; ``why`` completes the sentence ``Got FLAG …``."""
     for flag, value in options.items():
@@ -151,7 +156,7 @@ def column(spec: str, flag: str) -> np.ndarray:
     try:
         return read_column(spec)
     except CongruenceError as error:
-        error.problem = f"Got {flag} {spec}. {error.problem}"
+        error.problem = f"{flag} {spec}: {error.problem}"
         raise
 
 

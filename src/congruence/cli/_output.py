@@ -34,8 +34,9 @@ def print_json(data: object) -> None:
     print(visible_json(text))
 
 
-#: What the sides of a map are called on the command line, and those of a joint-space map.
+#: What the sides of a map are called on the command line, of a bridge for queries, and of a joint-space map.
 OLD_NEW, FIRST_SECOND = {"source": "old", "target": "new"}, {"source": "first", "target": "second"}
+NEW_OLD = {"source": "new", "target": "old"}
 
 
 def sides_of(mapping: Map) -> dict[str, str]:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._input import column, in_python, inverse_of, read, refuse_options, two_sides, unit_rows
+from congruence.cli._input import column, in_python, inverse_of, read, read_given, refuse_options, two_sides, unit_rows
 from congruence.cli._options import MODEL, Force, Ids, Json, Seed, argument, option, settable
-from congruence.cli._output import by_side, check_out, number, print_json, print_table, say
+from congruence.cli._output import NEW_OLD, by_side, check_out, number, print_json, print_table, say
 from congruence.cli._scores import print_thresholds
-from congruence.cli._sides import refuse_same
+from congruence.cli._sides import placed, refuse_same
 from congruence.cli.search import check_hits_output, print_hits, table_of_hits
 from congruence.errors import ParameterError
 
@@ -96,7 +96,7 @@ def evaluate(
         if old_queries is None:
             raise ParameterError("Got --threshold without --old-queries.", "Pass the same queries in the old model.")
         refuse_options({"--set hubness": settings.get("hubness")}, "with --threshold, which is for plain cosines")
-    for old, new in ((index, queries), (old_queries, queries), (index, new_index)):
+    for old, new in ((index, queries), (old_queries, queries), (index, new_index)):  # before anything is read
         refuse_same(old, new)
     classes = two_sides(labels, "--labels", "QUERIES,INDEX")
     if out is not None:
@@ -107,7 +107,9 @@ def evaluate(
         unit = bridge.normalize if normalize is None else unit_rows(normalize)
         bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
     new_queries, rows = read(queries, ids, modality=modality), read(index, ids)
-    before = None if old_queries is None else read(old_queries, ids, modality=modality)
+    before = read_given(old_queries, ids, modality=modality)
+    placed((index, queries), (rows, new_queries))
+    placed((old_queries, queries), (before, new_queries))
     judgments: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
     if classes is not None:
         judgments["labels"] = tuple(column(spec, "--labels") for spec in classes)
@@ -115,9 +117,9 @@ def evaluate(
         new_queries,
         rows,
         queries_old=before,
-        index_new=None if new_index is None else read(new_index, ids),
+        index_new=read_given(new_index, ids),
         at=tuple(at or (1, 10)),
-        bank=None if bank is None else read(bank, "none", modality=modality),
+        bank=read_given(bank, "none", modality=modality),
         **judgments,
         **settings,
     )
@@ -129,7 +131,7 @@ def evaluate(
         bridge.save(out, force=force)
     if as_json:
         thresholds = [row.to_dict() for row in translated]
-        print_json({"map": map_path, "output": out, **by_side(scores.to_dict()), "thresholds": thresholds})
+        print_json({"map": map_path, "output": out, **by_side(scores.to_dict(), NEW_OLD), "thresholds": thresholds})
         return
     _print_scores(scores)
     print_thresholds(translated)

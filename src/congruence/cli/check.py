@@ -14,7 +14,17 @@ import typer
 
 from congruence._utils.atomic import atomic_path, check_output
 from congruence.cli._engines import SAMPLE, Engine, EngineOptions, read_sides
-from congruence.cli._input import column, ids_of, open_asking, read, read_labels, refuse_options, split_named, two_sides
+from congruence.cli._input import (
+    column,
+    ids_of,
+    open_asking,
+    read,
+    read_given,
+    read_labels,
+    refuse_options,
+    split_named,
+    two_sides,
+)
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
 from congruence.cli._output import by_side, number, print_json, print_table, progress, say
 from congruence.cli._sides import check_sides, exchanged, find_ids, placed, read_anchors, refuse_same
@@ -132,8 +142,10 @@ def check(
     if queries is None:
         refuse_options({"--old-queries": old_queries}, "without --queries", "Pass --queries too.")
     else:
-        ours = None if old_queries is None else read(old_queries, model=models[0], modality="text")
-        asked = ours, read(queries, model=models[1], modality="text")
+        asked = (
+            read_given(old_queries, model=models[0], modality="text"),
+            read(queries, model=models[1], modality="text"),
+        )
         given.append(placed((old_queries, queries), asked))
     of_store = None if store is None else _read_store(store)
     stored: list[tuple[Side, Side]] = []
@@ -310,10 +322,8 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return the number of anchors, or the ids listed in a file."""
     from congruence.io import parse_spec
 
-    try:
+    if anchors.lstrip("-").isdecimal():
         return int(anchors)
-    except ValueError:
-        pass
     path, key = parse_spec(anchors)
     if key is not None or str(path).lower().endswith(".txt"):
         return column(anchors, "--anchors")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence.cli._input import load_map
 from congruence.cli._options import Json, argument
-from congruence.cli._output import by_side, print_facts, print_json, side_words, sides_of
+from congruence.cli._output import NEW_OLD, by_side, print_facts, print_json, side_words, sides_of
 from congruence.cli._scores import held_out_facts
 from congruence.errors import CorruptFileError
 
@@ -26,7 +26,7 @@ def inspect(
     Example: congruence inspect map
     """
     mapping, bridge = load_map(map_path)
-    facts, words = mapping.describe(), sides_of(mapping)
+    facts, words = mapping.describe(), sides_of(mapping) if bridge is None else NEW_OLD
     singular = getattr(mapping, "singular_values_", None)
     if as_json:
         if singular is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._input import column, load_map, read, refuse_options, two_sides
+from congruence.cli._input import column, load_map, read, read_given, refuse_options, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
 from congruence.cli._output import by_side, check_out, print_json, say, sides_of
 from congruence.errors import ParameterError
@@ -121,7 +121,7 @@ def summarize_files(
         mapping,
         X,
         Y,
-        None if given.negatives is None else read(given.negatives),
+        read_given(given.negatives),
         groups=None if given.groups is None else column(given.groups, "--groups"),
         tasks=None if given.tasks is None else column(given.tasks, "--tasks"),
         texts=texts,

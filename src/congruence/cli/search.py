@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._input import read, two_sides
 from congruence.cli._options import Force, Json, Seed, argument, option, settable
 from congruence.cli._output import check_out, print_json, print_table, say, write_table
-from congruence.cli._sides import refuse_same
+from congruence.cli._sides import placed, refuse_same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,7 @@ def search(
     check_hits_output(out, queries, old, new, *files, force=force)
     bridge = Bridge.load(map_path)
     new_queries, old_rows, new_rows = read(queries, ids, modality=modality), read(old, ids), read(new, ids)
+    placed((old, new), (old_rows, new_rows))
     scale = (read(files[0], "none"), read(files[1], "none")) if files else None
     mixed = search_mixed(bridge, new_queries, old_rows, new_rows, k, background=scale, random_state=seed, **settings)
     share = float(mixed.new.mean())
@@ -61,17 +62,11 @@ def search(
         notes.append(
             f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
         )
-    report: dict[str, Any] = {
-        "map": map_path,
-        "output": out,
-        "k": k,
-        "n_queries": len(new_queries),
-        "n_old": len(old_rows),
-    }
-    report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
-    report["merge"] = settings.get("merge", "standardize")
+    counts = {"n_old": len(old_rows), "n_new": len(new_rows), "n_in_both": mixed.n_in_both, "share_new": share}
+    counts["merge"] = settings.get("merge", "standardize")
     title = f"{len(new_queries):,} queries, {len(old_rows):,} old and {len(new_rows):,} new rows"
     hits = table_of_hits(new_queries.ids, mixed.scores, mixed.ids, mixed.new)
+    report = {"map": map_path, "output": out, "k": k, "n_queries": len(new_queries), **counts}
     print_hits(title, hits, report, notes, force=force, as_json=as_json)
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence import persist
 from congruence.cli._engines import JOB, Engine, EngineOptions, print_data_set
 from congruence.cli._input import in_python, inverse_of, load_map, unit_rows
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
@@ -52,6 +51,7 @@ def transform(
     from congruence._utils.validation import check_choice
     from congruence.embeddings import Space
     from congruence.io import Source, open_source
+    from congruence.persist import why_no_map
     from congruence.upgrade.transform import transform_file
 
     unit = unit_rows(normalize)
@@ -59,7 +59,7 @@ def transform(
     if "dtype" in settings:
         settings["dtype"] = np.dtype(check_choice(settings["dtype"], ("float16", "float32", "float64"), "dtype"))
     space = Space(settings.pop("model", None), settings.pop("revision", None))
-    if os.path.isfile(map_path) and os.path.isdir(vectors) and not persist.why_no_map(Path(vectors)):
+    if os.path.isfile(map_path) and os.path.isdir(vectors) and not why_no_map(Path(vectors)):
         typed = [{map_path: vectors, vectors: map_path}.get(word, word) for word in sys.argv[1:]]
         raise ParameterError(
             f"{vectors} is the map, and {map_path} a file of vectors: the map comes first.",

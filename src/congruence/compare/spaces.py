@@ -17,7 +17,7 @@ from congruence._utils.progress import progress_bar
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs, as_pair
-from congruence.errors import InputError, ParameterError
+from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.metrics import BETWEEN_SPACES, between_spaces, fit_cca
 
 if TYPE_CHECKING:
@@ -137,8 +137,9 @@ def compare_spaces(
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), "X", "Y")
     pairs = Pairs.join(ours, theirs)
-    A = as_matrix(pairs.source.vectors, "X", min_rows=FEWEST_ROWS, allow_zero_rows=True)
-    B = as_matrix(pairs.target.vectors, "Y", min_rows=FEWEST_ROWS, allow_zero_rows=True)
+    if len(pairs) < FEWEST_ROWS:
+        raise TooFewAnchorsError(f"Got {len(pairs)} paired rows; expected at least {FEWEST_ROWS}.", "Pass more rows.")
+    A, B = (as_matrix(side, name, allow_zero_rows=True) for side, name in zip(pairs, "XY", strict=True))
     rng = np.random.default_rng(random_state)
     rows = draw_rows(len(A), max_rows, rng)
     if rows is not None:

@@ -308,7 +308,7 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
         name, equals, text = part.strip().partition("=")
         if name not in PROTECTIONS:
             raise ParameterError(
-                f"Got protection {part!r}.", f"Name one of these: {', '.join(PROTECTIONS)}, such as `noise=0.5`."
+                f"Got protection {part!r}.", f"Name one of these: {', '.join(PROTECTIONS)}, such as noise=0.5."
             )
         try:
             value = float(text) if equals else np.nan

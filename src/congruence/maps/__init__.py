@@ -76,9 +76,10 @@ def load(path: str | Path) -> Map:
 def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
     """Build the map that ``congruence.persist.read_folder`` read from a folder, after checking its content."""
     kind = config.get("kind")
-    for other, loader in (("bridge", "congruence.Bridge.load"), (CanonicalFrame.kind, "CanonicalFrame.load")):
+    for other, loader in (("bridge", "Bridge.load"), (CanonicalFrame.kind, "CanonicalFrame.load")):
         if kind == other:
-            raise ParameterError(f"Got a {other} in {path}; expected a map.", f"Load it with {loader}.")
+            fix = ("Pass a map.", f"Load it with `congruence.{loader}`.")
+            raise ParameterError(f"Got a {other} in {path}; expected a map.", fix)
     if not isinstance(kind, str) or kind not in MAPS:
         raise CorruptFileError(
             f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}.", "Upgrade congruence."

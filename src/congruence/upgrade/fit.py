@@ -292,12 +292,12 @@ def _read_means(means: Mapping[str, MeansOf], fitted: str | None, split: Split) 
         raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
     out: Means = {}
     for name, of in means.items():
-        sides: Any = of if isinstance(of, (tuple, list)) and len(of) == 2 else (of, None)
+        sides: Any = of if isinstance(of, tuple) or (isinstance(of, list) and len(of) == 2) else (of, None)
         unknown: set[str] = set()
         if isinstance(of, Mapping):
             called = {_SIDES.get(side, side): rows for side, rows in of.items()}
             sides, unknown = (called.pop("old", None), called.pop("new", None)), set(called)
-        if unknown or sides[0] is None:
+        if unknown or len(sides) != 2 or sides[0] is None:
             raise ParameterError(
                 f"Got means of {name} that are not those of an old and a new model.",
                 f"Pass `means={{{name!r}: (old rows, new rows)}}`, or the old rows alone.",

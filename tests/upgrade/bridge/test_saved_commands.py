@@ -8,6 +8,7 @@ from bridge_data import two_models
 
 import congruence
 from congruence import Bridge, OrthogonalMap, Space
+from congruence.cli._output import NEW_OLD, by_side
 from congruence.evaluation import thresholds
 
 NEW, OLD = two_models(200, 6, 8, noise=0.1, random_state=7)
@@ -32,7 +33,7 @@ def files(tmp_path, bridge):
 def test_inspect_gives_plain_data(here, files, bridge):
     report = json.loads(here("inspect", "bridge", "--json").out)
     assert len(report["map"].pop("singular_values")) == 6
-    assert report == json.loads(json.dumps(bridge.describe()))
+    assert report == json.loads(json.dumps(by_side(bridge.describe(), NEW_OLD)))
     assert [report["thresholds"][name] for name in ("n_queries", "n_pairs", "n_relevant")] == [80, 16000, 0]
 
 

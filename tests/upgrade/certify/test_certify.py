@@ -225,7 +225,7 @@ def test_bad_input():
         ),
         (source | {"text": short}, target, {}, errors.SpaceMismatchError, "5 components"),
         (source, target, {"queries": (source, target)}, InputError, "are anchors too"),
-        (source, target, {"queries": images}, ModalityError, "unlike the anchors"),
+        (source, target, {"queries": images}, ModalityError, "unlike the pairs"),
         (*images, {"queries": [{"image": embed(np.eye(2, 32), ["x", "y"])}] * 2}, InputError, "2 held-out items"),
         *((source, target, {name: value}, ParameterError, None) for name, value in BAD.items()),
         (*images, {"fitted": "both"}, ModalityError, "both"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
 
 from congruence.cli._input import read
 from congruence.cli._options import Force, Ids, Json, argument, option, settable
@@ -27,19 +28,18 @@ def command() -> None:
     """
 
 
-@dataclass(frozen=True)
-class AnchorOptions:
-    """How the anchors of models are read."""
-
-    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc.")
-    ids: Ids = None
+#: Modality of the anchors of models.
+Modality: TypeAlias = Annotated[
+    str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
+]
 
 
 def fit(
     models: list[str] = argument(..., f"Anchors of two or more models: {MODELS}"),
     *,
     out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
-    anchors: AnchorOptions,
+    modality: Modality = None,
+    ids: Ids = None,
     settings: dict[str, Any] = settable(center=True, shrinkage="auto", allow_zero_rows=False),
     force: Force = False,
     as_json: Json = False,
@@ -51,7 +51,7 @@ def fit(
     from congruence.maps import CanonicalFrame
 
     check_out(out, force=force, kind="map")
-    rows = _read_models(models, anchors, settings.pop("allow_zero_rows", False))
+    rows = _read_models(models, modality, ids, settings.pop("allow_zero_rows", False))
     frame = CanonicalFrame(**settings).fit(rows)
     frame.save(out, force=force)
     _report(frame, out, as_json)
@@ -62,7 +62,8 @@ def add(
     models: list[str] = argument(..., f"Anchors of one or more models: {MODELS}"),
     *,
     out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
-    anchors: AnchorOptions,
+    modality: Modality = None,
+    ids: Ids = None,
     settings: dict[str, Any] = settable(allow_zero_rows=False),
     force: Force = False,
     as_json: Json = False,
@@ -75,7 +76,7 @@ def add(
 
     check_out(out, force=force, kind="map")
     frame = CanonicalFrame.load(frame_path)
-    for name, rows in _read_models(models, anchors, settings.get("allow_zero_rows", False)).items():
+    for name, rows in _read_models(models, modality, ids, settings.get("allow_zero_rows", False)).items():
         frame.add(name, rows)
     frame.save(out, force=force)
     _report(frame, out, as_json)
@@ -109,22 +110,22 @@ def map(
     report_as(as_json, {"output": out, **by_side(mapping.describe())}, "Map through a frame", shown)
 
 
-def _read_models(specs: list[str], options: AnchorOptions, allow_zero_rows: bool) -> dict[str, Any]:
+def _read_models(specs: list[str], common: str | None, ids: str | None, allow_zero_rows: bool) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli._sides import find_ids
     from congruence.embeddings import MODALITIES
 
-    if options.modality is not None:
-        check_choice(options.modality, MODALITIES, "modality")
+    if common is not None:
+        check_choice(common, MODALITIES, "modality")
     parsed = [_parse(spec) for spec in specs]
-    columns: list[str | None] = [options.ids] * len(parsed)
-    if options.ids is None:  # ids are used if all files have some
+    columns: list[str | None] = [ids] * len(parsed)
+    if ids is None:  # ids are used if all files have some
         found = [find_ids(spec) for *_, spec in parsed]
         columns = [name if all(has_ids for has_ids, _ in found) else "none" for _, name in found]
     models: dict[str, dict[str | None, Embeddings]] = {}
     for (name, own_modality, is_named, spec), column in zip(parsed, columns, strict=True):
-        modality = own_modality or options.modality
+        modality = own_modality or common
         rows = models.setdefault(name, {})
         if modality in rows:
             raise ParameterError(

@@ -124,7 +124,8 @@ def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
             first = next(iter(layers.values()), layer)
             layers[name] = Pairs.join(first, layer, missing="error").target
         except InputError as error:
-            raise type(error)(f"Layer {name} of {spec}: {error}") from error
+            error.problem = f"Layer {name} of {spec}: {error.problem}"
+            raise
     return layers
 
 

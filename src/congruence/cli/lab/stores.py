@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._input import ids_of, read, read_labels, split_named
+from congruence.cli._input import ids_of, read, read_given, read_labels, split_named
 from congruence.cli._options import Force, Ids, Json, Seed, argument, option, settable
 from congruence.cli._output import (
     check_out,
@@ -208,7 +208,7 @@ def exposure(
             candidates,
             pairs=pairs or (10, 100),
             labels=read_labels(labels, "--labels", vectors),
-            queries=None if queries is None else read(queries),
+            queries=read_given(queries),
             protections=applied,
             random_state=seed,
             callback=callback,

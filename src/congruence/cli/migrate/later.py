@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from congruence.cli._input import read_given
 from congruence.cli._options import Json, option, settable
 from congruence.cli._output import Bars, check_out, number, print_facts, progress, say, say_error
 from congruence.cli._scores import print_thresholds
@@ -16,7 +17,6 @@ from congruence.cli.migrate._step import ENGINE, Journal, Yes, ask, opened
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
-    from congruence.embeddings import Embeddings
     from congruence.upgrade.migrate import Migration, Verification
     from congruence.upgrade.migrate.encode import Encode
     from congruence.upgrade.migrate.written import NewRows
@@ -73,12 +73,12 @@ def verify(
     with opened(ctx, journal) as step:
         with Bars(as_json) as bars:
             least = settings.get("least_recall", 0.9)
-            verification = verified(step.migration, bars, heldout=_read(heldout), least_recall=least)
+            verification = verified(step.migration, bars, heldout=read_given(heldout), least_recall=least)
         result: dict[str, Any] = verification.to_dict()
         if not as_json:
             print_verification(verification, step.migration)
         if threshold and verification.passed:
-            queries = [_read(settings.get(name)) for name in ("queries", "queries_old")]
+            queries = [read_given(settings.get(name)) for name in ("queries", "queries_old")]
             fitted = step.migration.fit_thresholds(*queries, among=settings.get("among"))
             translated = [fitted.translate(value) for value in threshold]
             result["thresholds"] = {**fitted.describe(), "values": [row.to_dict() for row in translated]}
@@ -87,12 +87,6 @@ def verify(
         step.report("verify", result, [], as_json)
         if not verification.passed:
             raise typer.Exit(1)
-
-
-def _read(spec: str | None) -> Embeddings | None:
-    from congruence.io import read_embeddings
-
-    return None if spec is None else read_embeddings(spec)
 
 
 def verified(migration: Migration, bars: Bars, **options: Any) -> Verification:
@@ -222,8 +216,8 @@ def reembed(
             done = stages.reembed(
                 step.migration,
                 encoder,
-                texts=_read(kept["texts"]),
-                new_texts=_read(kept["new_texts"]),
+                texts=read_given(kept["texts"]),
+                new_texts=read_given(kept["new_texts"]),
                 among=kept["modality"],
                 size=settings.get("batch", 1000),
                 budget=budget,

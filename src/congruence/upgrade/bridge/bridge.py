@@ -212,9 +212,13 @@ class Bridge:
         modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
-            problem = f"The map has means of {', '.join(known)}, and the queries declare no modality."
-            fix = f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge."
-            raise ModalityError(problem, fix)
+            raise ModalityError(
+                f"The map has means of {', '.join(known)}, and the queries declare no modality.",
+                (
+                    f"Pass `modality={known[-1]!r}`.",
+                    "If all queries have one, pass it to `congruence.Bridge`.",
+                ),
+            )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
             problem = f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map."
