@@ -264,12 +264,10 @@ class Migration:
         fitted on, with the ids of their rows.
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
-            bits = "binary" in (self.info.element_type, self.mapper.new.element_type)
             result = verify(
                 self.database,
                 self.mapper,
                 journal.sample,
-                distance=self.info.distance or (None if bits else self.database.searches_by),
                 heldout=heldout,
                 k=k,
                 least_recall=least_recall,
