@@ -226,15 +226,15 @@ def read(
     tables, found = items.tables, {}
     modality = None if search.role == "apart" else search.modality
     if modality == tables.query_modality and (strategy in MAPPED or not items.finds_itself):
-        units = (tables.store_modality, search.rows) if tables.by_class else (modality, search.queries)
+        scored, rows = (tables.store_modality, search.rows) if tables.by_class else (modality, search.queries)
         for task, depth in items.tasks.items():
             hits = task_hits(items, near, depth)
-            found[f"{task}/{strategy}"] = Hits(hits.score, hits.pull, *units, search.paired)
+            found[f"{task}/{strategy}"] = replace(hits, modality=scored, rows=rows, paired=search.paired)
     if judge is not None and strategy != "re-embed":
         k = items.list_length(len(search.rows))
         for name, hits in compare_lists(near, judge, k, search.role, items.hubness).items():
-            lists = Hits(hits.score, hits.pull, modality, search.queries, search.paired, k)
-            found[f"{name.replace('overlap', search.name)}@{k}/{strategy}"] = lists
+            name = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
+            found[name] = replace(hits, modality=modality, rows=search.queries, paired=search.paired, each=k)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.validation import RowNames, bad_rows_error, check_choice, check_rows, find_bad_rows, name_rows
+from congruence._utils.validation import RowNames, bad_rows_error, check_rows, find_bad_rows, name_rows
 from congruence.compare.origins import judge
 from congruence.databases import Block, Database, DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
@@ -44,8 +44,7 @@ class RowMapper:
                 f"A {mapping.kind} map maps both models into a joint space.",
                 "Fit another map, or map both sides with transform_file.",
             )
-        if modality is not None:
-            check_choice(modality, MODALITIES, "modality")
+        mapping.for_modality(modality)  # raises for an unknown modality before any work is done
         self.map = mapping
         self.modality = modality
         self.unit = mapping.gives_unit_rows(normalize)
@@ -63,7 +62,6 @@ class RowMapper:
         #: Ids of the rows to map, in a migration of some rows; the others keep their vectors. None for all rows.
         self.selected: pa.Array | None = None
         self._functions: dict[str | None, BlockMap] = {}
-        mapping.for_modality(modality)  # raises for an unknown modality before any work is done
 
     def _map(self, rows: np.ndarray, modality: str | None) -> np.ndarray:
         if modality not in self._functions:

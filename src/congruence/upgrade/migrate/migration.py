@@ -275,12 +275,10 @@ class Migration:
         """
         with self._at_work("filled", "verified", "switched", "rolled back", to="verify") as journal:
             self.database.check_unchanged()
-            bits = "binary" in (self.info.element_type, self.mapper.new.element_type)
             result = verify(
                 self.database,
                 self.mapper,
                 journal.sample,
-                distance=self.info.distance or (None if bits else self.database.searches_by),
                 heldout=heldout,
                 k=k,
                 least_recall=least_recall,

@@ -67,7 +67,6 @@ def verify(
     mapper: RowMapper,
     sample: list[int | str],
     *,
-    distance: str | None,
     heldout: Embeddings | None = None,
     k: int = 10,
     least_recall: float = 0.9,
@@ -76,6 +75,8 @@ def verify(
 ) -> Verification:
     """Check row counts, a sample read back, and the recall of the new index; see ``Verification``."""
     problems: list[str] = []
+    info, bits = database.info(), "binary" in (mapper.old.element_type, mapper.new.element_type)
+    distance = info.distance or (None if bits else database.searches_by)
     n_old, n_new = database.count("old"), database.count("new")
     # Rows that the application added after a switch may have no old vector.
     if n_new < n_old or (marks is None and n_old != n_new):
@@ -92,7 +93,7 @@ def verify(
         problems.append(
             f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map"
         )
-    n_queries = QUERIES if database.info().index else QUERIES_UNINDEXED
+    n_queries = QUERIES if info.index else QUERIES_UNINDEXED
     unit = distance == "cosine" and not mapper.new.coded  # quantized vectors are compared as stored
     queries, all_queries = stored[:n_queries], stored[:n_queries]
     if unit:
