@@ -17,6 +17,10 @@ class Bar:
     def __init__(self, progress: Progress, task: TaskID):
         self._progress, self._task = progress, task
 
+    def advance(self, count: int) -> None:
+        """Add to the number of completed steps."""
+        self._progress.advance(self._task, count)
+
     def show(self, done: int, note: str = "") -> None:
         """Set the number of completed steps, and the note after the bar."""
         self._progress.update(self._task, completed=done, note=note)

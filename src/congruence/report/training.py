@@ -386,9 +386,9 @@ def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
         squared = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
-        error, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
-        if abs(error - recorded) > _TOLERANCE * max(error, recorded):
-            _refuse(f"the {side} vectors are reconstructed with an error of {error:.4f} instead of {recorded:.4f}")
+        lost, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
+        if abs(lost - recorded) > _TOLERANCE * max(lost, recorded):
+            _refuse(f"the {side} vectors are reconstructed with an error of {lost:.4f} instead of {recorded:.4f}")
     return parts[2]
 
 
