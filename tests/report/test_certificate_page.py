@@ -30,12 +30,6 @@ def test_models_data_date_and_seed_are_named(page):
     assert re.search(r"<dd>20\d\d-\d\d-\d\d, 7</dd>", page)
 
 
-def test_what_to_do_comes_first_and_theorems_are_folded(page):
-    order = [page.index(words) for words in ("<strong>Next:</strong>", "recall@1", "<details>", "Assumption 5.2")]
-    assert order == sorted(order)
-    assert "<details open" not in page
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_number_is_visible_without_scrolling(page, look, tmp_path, width):
