@@ -52,10 +52,7 @@ from congruence.upgrade.progressive.texts import Gate, TextFacts, Texts, overlap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The map is fitted again each time the number of re-embedded rows has grown by this factor: all rows are read and
-#: written again then.
-GROWTH = 1.25
-
+GROWTH = 1.25  # growth of the number of re-embedded rows at which the map is fitted, and all rows written, again
 CLIP = 3.0  # largest weight, in the fit, of random rows, which represent all rows that the order did not choose
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
