@@ -111,18 +111,6 @@ def test_every_form_of_vectors_is_the_same_matrix(form):
         np.testing.assert_allclose(out, expected.transform(X), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "form", ["list of tensors", "series of lists", "arrow fixed lists", "frame", "torch", "embeddings"]
-)
-def test_evaluate_and_similarity_take_them_too(form):
-    A, B = FORMS[form](X), FORMS[form](Y)
-    mapping = congruence.fit(X, Y)
-    scores = [[row.after for row in congruence.evaluate(mapping, *pair).rows] for pair in ((A, B), (X, Y))]
-    assert scores[0] == pytest.approx(scores[1])
-    values = [congruence.compare_spaces(*pair, ["cca"], permutations=3, halves=2)[0].value for pair in ((A, B), (X, Y))]
-    assert values[0] == pytest.approx(values[1])
-
-
 def test_certify_takes_them_too():
     expected = congruence.certify({"other": Embeddings(X)}, {"other": Embeddings(Y)})
     assert congruence.certify(list(torch.tensor(X)), fixed(Y)).to_dict() == expected.to_dict()

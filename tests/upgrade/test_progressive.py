@@ -100,11 +100,6 @@ def test_without_texts_and_without_ids(problem, mapping):
     assert plan.order_ in ORDERS
 
 
-def view_of(rows, native=(), surprise=(), size=3, **given):
-    rows = normalize_rows(np.asarray(rows, float))
-    return View(rows, rows, np.array(native, np.intp), np.array(surprise, float), size, **given)
-
-
 def test_orders_put_first_what_they_are_named_for():
     words = np.eye(3)
     rows = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [0.1, 1, 0], [0, 0, 1]]))
@@ -119,11 +114,9 @@ def test_orders_put_first_what_they_are_named_for():
 
 def test_predicted_residuals_find_the_direction_that_is_mapped_badly():
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((300, 4))
-    view = view_of(rows, range(100))
-    surprise = np.maximum(view.old[:100, 0], 0)
-    scores = ORDERS["residual"](view_of(rows, range(100), surprise))
-    assert np.corrcoef(scores[100:], view.old[100:, 0])[0, 1] > 0.9
+    rows = normalize_rows(rng.standard_normal((300, 4)))
+    scores = ORDERS["residual"](View(rows, rows, np.arange(100), np.maximum(rows[:100, 0], 0), 3))
+    assert np.corrcoef(scores[100:], rows[100:, 0])[0, 1] > 0.9
 
 
 def test_asked_often_comes_first(problem, mapping):

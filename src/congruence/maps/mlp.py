@@ -186,7 +186,7 @@ class MLPMap(Map):
                 if len(validation) - 1 - int(np.argmin(validation)) >= self.patience:
                     break
                 if bar is not None:
-                    bar.show(len(losses))
+                    bar.advance(1)
         return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
 
     def _map(self, rows: Array) -> Array:

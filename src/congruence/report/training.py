@@ -233,10 +233,11 @@ def _verdict(
     unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]
     if by_task is None:
+        articles = {side: "an" if noun[:1] in "aeiou" else "a" for side, noun in nouns.items()}
         forth, back = (f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})" for way in _WAYS)
         sentence = (
-            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of "
-            f"{between['target']:,} in {forth} of cases, and {_with_article(nouns['target'])} its own "
+            f"On {n:,} pairs {unseen}, {articles['source']} {nouns['source']} finds its own {nouns['target']} first of "
+            f"{between['target']:,} in {forth} of cases, and {articles['target']} {nouns['target']} its own "
             f"{nouns['source']} first of {between['source']:,} in {back}."
         )
         return {"level": "", "sentence": sentence}
@@ -257,10 +258,6 @@ def _verdict(
         f"first for {first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
     )
     return {"level": level, "sentence": sentence}
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
 
 #: Which rows were measured.
@@ -336,9 +333,7 @@ def _teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
 
 
 def _list(value: object) -> list[object]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    return list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
 
 
 #: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
@@ -386,9 +381,9 @@ def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
         squared = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
-        measured, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
-        if abs(measured - recorded) > _TOLERANCE * max(measured, recorded):
-            _refuse(f"the {side} vectors are reconstructed with an error of {measured:.4f} instead of {recorded:.4f}")
+        lost, recorded = squared / spread if spread else 0.0, facts["reconstruction_error"][side]
+        if abs(lost - recorded) > _TOLERANCE * max(lost, recorded):
+            _refuse(f"the {side} vectors are reconstructed with an error of {lost:.4f} instead of {recorded:.4f}")
     return parts[2]
 
 

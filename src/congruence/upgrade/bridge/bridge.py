@@ -489,7 +489,7 @@ queries = bridge.transform(vectors)  # search the old index with these
     def describe(self) -> dict[str, Any]:
         """Return parameters, spaces, map and thresholds as plain data."""
         return {
-            "kind": "bridge",
+            "kind": KIND,
             "parameters": {"normalize": self.normalize, "modality": self.modality},
             "unit_rows": self._unit,
             "source": self.source.to_dict(),

@@ -17,7 +17,7 @@ from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics.hubness import Hubness, as_hubness
-from congruence.metrics.search import NEIGHBORS, nearest
+from congruence.metrics.search import NEIGHBORS, exact_similarity, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -129,28 +129,17 @@ def _nearest(
     if correction is None:
         if bank is not None:
             raise ParameterError("A bank is used only with hubness.", "Pass `hubness=…`, or leave it out.")
-        place = nearest(queries, n, rows, metric=metric)
-        return place, _scores(queries, rows, place, metric)
+        return _with_scores(queries, rows, n, metric)
     if metric != "cosine":
         raise ParameterError(f"Got `metric={metric!r}` with hubness, which needs cosines.", "Leave out `metric=…`.")
     rows, bank, queries = (normalize_rows(side) for side in (rows, queries if bank is None else bank, queries))
-    queries, rows = correction.of(bank, rows).as_inner_products(queries, rows)
-    place = nearest(queries, n, rows, metric="inner")
-    return place, _scores(queries, rows, place, "inner")
+    return _with_scores(*correction.of(bank, rows).as_inner_products(queries, rows), n, "inner")
 
 
-def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: str) -> np.ndarray:
-    """Return the similarities of the rows found, in float64 and in blocks of queries."""
-    out = np.empty(place.shape)
-    for part in blocks(len(queries), place.shape[1] * rows.shape[1] * 8):
-        Q, G = queries[part].astype(np.float64), rows[place[part]].astype(np.float64)
-        if metric == "euclidean":
-            out[part] = -np.square(G - Q[:, None]).sum(axis=2)
-            continue
-        out[part] = np.einsum("ij,ikj->ik", Q, G)
-        if metric == "cosine":
-            out[part] /= np.linalg.norm(Q, axis=1)[:, None] * np.linalg.norm(G, axis=2)
-    return out
+def _with_scores(queries: np.ndarray, rows: np.ndarray, n: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    place = nearest(queries, n, rows, metric=metric)
+    similarity = exact_similarity(queries, rows, metric, ("queries", "index"))
+    return place, similarity(np.repeat(np.arange(len(queries)), n), place.reshape(-1)).reshape(place.shape)
 
 
 def rerank_rows(

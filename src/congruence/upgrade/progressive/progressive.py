@@ -52,10 +52,7 @@ from congruence.upgrade.progressive.texts import Gate, TextFacts, Texts, overlap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The map is fitted again each time the number of re-embedded rows has grown by this factor: all rows are read and
-#: written again then.
-GROWTH = 1.25
-
+GROWTH = 1.25  # growth of the number of re-embedded rows at which the map is fitted, and all rows written, again
 CLIP = 3.0  # largest weight, in the fit, of random rows, which represent all rows that the order did not choose
 
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
@@ -419,9 +416,8 @@ class Progressive:
         theirs, ours, surprise = self.new_vectors.take(rows), self.mapped_rows(rows), self.new_vectors.surprise
         kept = {}
         if self.texts is not None:
-            kept = {
-                name: overlap(theirs, ours, self.texts.new, n) for name, n in (("agreement", 1), (f"overlap@{k}", k))
-            }
+            near = {"agreement": 1, f"overlap@{k}": k}
+            kept = {name: overlap(theirs, ours, self.texts.new, count) for name, count in near.items()}
         elif len(references := self.reference_rows()):
             kept = {f"overlap@{k}": overlap(theirs, ours, self.new_vectors.take(references), k)}
         kept["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
@@ -508,18 +504,16 @@ class Progressive:
             if value is not None:
                 check_positive(value, name)
         states, measured = self.states, self.states.measured
-        kept = self._kept()
-        losses = {name: (1 - values, support) for name, (values, support) in kept.items()}
-        better = None
+        kept, better = self._kept(), None
         if self.labels is not None and self.texts is not None:
             reading = self._read()
             if (level := reading.new["accuracy"].value) > 0:
                 sides = self.new_vectors.take, self.mapped_rows
                 theirs, ours = (self._hits(measured, side, self.texts.new)[:, 0] for side in sides)
-                losses["accuracy"] = (theirs - ours) / level, (1 - 1 / level, 1 + 1 / level)
+                kept["accuracy"] = 1 - (theirs - ours) / level, (1 - 1 / level, 1 + 1 / level)
                 better = reading.old["accuracy"].value, reading.new["accuracy"].high
-        metric = metric or ("accuracy" if "accuracy" in losses else next(iter(losses)))
-        loss, support = losses[check_choice(metric, losses, "metric")]
+        metric = metric or ("accuracy" if "accuracy" in kept else next(iter(kept)))
+        values, support = kept[check_choice(metric, kept, "metric")]
         waits = np.flatnonzero(~states.due & (states.role != LEARN))
         if len(waits) > POOL:
             waits = np.random.default_rng([self.random_state, 12]).choice(waits, POOL, replace=False)
@@ -527,9 +521,9 @@ class Progressive:
         scores = self._score(view, rows)
         ordered, own = np.sort(scores[np.searchsorted(rows, waits)]), scores[np.searchsorted(rows, measured)]
         ranks = (np.searchsorted(ordered, own, "left") + np.searchsorted(ordered, own, "right") + 1) / 2
-        known = np.isfinite(loss)
+        known = np.isfinite(values)
         return make_forecast(
-            1 - loss[known],
+            values[known],
             1 - ranks[known] / len(waits),
             len(self),
             len(self) - states.rest,
