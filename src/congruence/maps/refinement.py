@@ -21,7 +21,7 @@ from congruence._utils.validation import (
 )
 from congruence.errors import AlignmentWarning, CongruenceWarning, InputError, ParameterError, TooFewAnchorsError
 from congruence.linalg.csls import mutual_neighbors
-from congruence.maps.evidence import refinement_sentence
+from congruence.maps.card import refinement_sentence
 from congruence.maps.orthogonal import Modalities, OrthogonalMap
 from congruence.splits import duplicate_groups
 
@@ -39,13 +39,26 @@ _DRAWS = 4095
 
 
 @dataclass(frozen=True)
-class Refinement:
+class Matches:
+    """Row numbers (k,) of the pairs found between two pools, in the arrays as passed, and the evidence for them."""
+
+    source_rows: np.ndarray = field(repr=False)
+    target_rows: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the evidence, and the number of matches, as plain data."""
+        evidence = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in evidence.items()}
+        return {**plain, "matches": len(self.source_rows)}
+
+
+@dataclass(frozen=True)
+class Refinement(Matches):
     """Pairs found between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
     - ``improves``: Whether refined maps retrieve left-out pairs better (``p_value`` ≤ 0.05). Use the matches only if
       True.
     - ``n_pairs``, ``pool_sizes``: Pairs given; rows of the pools, without duplicates and rows that are among the pairs.
-    - ``source_rows``, ``target_rows``: Row numbers (k,) of the matches, in the pools as passed.
     - ``matched_share``: k divided by the rows of the smaller pool. No evidence: wrong maps match a third to two thirds.
     - ``recall_before``, ``recall_after``, ``median_rank_before``, ``median_rank_after``: Of left-out pairs, whose
       target is ranked among the ``gallery`` (the target pool and the other left-out targets), without and with
@@ -57,8 +70,6 @@ class Refinement:
     n_pairs: int
     pool_sizes: tuple[int, int]
     rounds: int
-    source_rows: np.ndarray = field(repr=False)
-    target_rows: np.ndarray = field(repr=False)
     matched_share: float
     recall_before: float
     recall_after: float
@@ -67,11 +78,6 @@ class Refinement:
     gallery: int
     log_gain: float
     p_value: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields except the matches as plain data."""
-        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
-        return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}
 
     @property
     def sentence(self) -> str:
@@ -118,10 +124,8 @@ def refine(
     labels = duplicate_groups(A, B)
     n, n_different = len(A), int(labels.max()) + 1
     if n_different < FEWEST:
-        raise TooFewAnchorsError(
-            f"Got {n_different} different pairs to refine; expected at least {FEWEST}.",
-            "Pass more, or leave out `unpaired=…`.",
-        )
+        problem = f"Got {n_different} different pairs to refine; expected at least {FEWEST}."
+        raise TooFewAnchorsError(problem, "Pass more, or leave out `unpaired=…`.")
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
     rows = [new_rows(U, "unpaired_source", A), new_rows(V, "unpaired_target", B)]
@@ -201,20 +205,10 @@ class RefinedMap(OrthogonalMap):
         if unpaired is None or Y is None:
             return super().fit(X, Y, sample_weight, modality)
         if sample_weight is not None or not (modality is None or isinstance(modality, str)):
-            raise ParameterError(
-                "Unpaired rows need pairs of one modality and equal weight.",
-                "Leave out `sample_weight=…`, and pass one `modality=…`.",
-            )
-        refinement = refine(
-            X,
-            Y,
-            unpaired,
-            base=self,
-            max_iter=self.max_iter,
-            n_neighbors=self.n_neighbors,
-            folds=self.folds,
-            random_state=self.random_state,
-        )
+            advice = "Leave out `sample_weight=…`, and pass one `modality=…`."
+            raise ParameterError("Unpaired rows need pairs of one modality and equal weight.", advice)
+        own = {name: getattr(self, name) for name in ("max_iter", "n_neighbors", "folds", "random_state")}
+        refinement = refine(X, Y, unpaired, base=self, **own)
         A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
         if refinement.improves:
             U, V = read_pools(unpaired, A.shape[1], B.shape[1])
@@ -223,15 +217,8 @@ class RefinedMap(OrthogonalMap):
         super().fit(A, B, None, modality)
         self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
         if not refinement.improves:
-            warnings.warn(
-                AlignmentWarning(
-                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is "
-                    "fitted on the pairs alone. The pools must share items with each other, and there must be "
-                    "enough pairs.",
-                    "Pass more pairs, or larger `unpaired=…`.",
-                ),
-                stacklevel=2,
-            )
+            problem = f"{refinement.sentence} So the map is fitted on the pairs alone. The pools must share items."
+            warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=…`."), stacklevel=2)
         return self
 
 
