@@ -248,7 +248,7 @@ class Map(ABC):
     def check_fitted(self) -> None:
         """Refuse a map that is not fitted. Raises NotFittedMapError."""
         if not hasattr(self, "n_features_in_"):
-            raise NotFittedMapError(f"This {type(self).__name__} is not fitted yet.", "Call fit(X, Y) first.")
+            raise NotFittedMapError(f"Got an unfitted {type(self).__name__}.", "Call fit(X, Y) first.")
 
     def _check_pairs(
         self,
