@@ -213,10 +213,6 @@ def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
     np.testing.assert_array_equal(frame.map("a", "b").rotation_, before)
     np.testing.assert_allclose(frame.map("a", "c").transform(models["a"]), models["c"], atol=1e-4)  # items are float32
     assert frame.describe()["items"] == {"": 90}
-    with pytest.raises(errors.ParameterError, match="'x'"):
-        frame.extend("x", models["b"])
-    with pytest.raises(errors.ShapeError, match="the frame's 'b'"):
-        frame.extend("b", some(models, a=range(9))["a"])
 
 
 def test_inferred_means_stay_when_a_model_brings_the_modality():
@@ -240,8 +236,6 @@ def test_a_map_through_the_frame_is_a_map(tmp_path):
     np.testing.assert_array_equal(*mapped)
     assert congruence.evaluate(loaded, named["a"], named["c"]).to_dict()
     np.testing.assert_allclose(mapping.inverse().rotation_, mapping.rotation_.T)
-    with pytest.raises(errors.ParameterError, match="composed map in partial_fit"):
-        mapping.partial_fit(models["a"], models["c"])
 
 
 def test_what_is_saved_is_loaded_to_the_bit_and_can_be_added_to(tmp_path):
@@ -309,56 +303,12 @@ def test_rows_of_zeros_are_left_out():
     np.testing.assert_allclose(CanonicalFrame().fit(rows).map("a", "b").transform(models["a"]), models["b"], atol=1e-8)
 
 
-def test_what_cannot_be_a_frame_is_refused():
-    models = world(19, n=12)
-    a, b = models["a"], models["b"]
-    zeros, numbered = Embeddings(0 * b, allow_zero_rows=True), Embeddings(a, range(12))
-    loose = some(models, a=range(6), b=range(4), c=[5, 8]) | {"d": Embeddings(models["a"][7:9], [8, 0])}
-    text = Embeddings(a, space=Space(modality="text"))
-    for error, words, bad in (
-        (errors.InputError, "at least two", {"a": a}),
-        (errors.InputError, "at least two", [a, b]),
-        (errors.IdError, r"from 'a' to 'c'", some(models, a=range(6), b=range(6), c=range(6, 12))),
-        (errors.TooFewAnchorsError, "1 item of 'c'", some(models, a=range(6), b=range(6), c=range(5, 12))),
-        (errors.InputError, "rows of 'c' do not vary together", loose),
-        (errors.ZeroRowError, "only rows of zeros of 'b'", {"a": a, "b": zeros}),
-        (errors.IdError, "ids to match them by", {"a": numbered, "b": b}),
-        (errors.ShapeError, "ids to match them by", {"a": a, "b": b[1:]}),
-        (errors.ModalityError, "without a modality", {"a": {"text": a, "image": a}, "b": b}),
-        (errors.ShapeError, "as two models", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
-        (errors.ParameterError, "named ''", {"": a, "b": b}),
-        (errors.NotFiniteError, None, {"a": np.where(a == a[0, 0], np.nan, a), "b": b}),
-    ):
-        with pytest.raises(error, match=words):
-            CanonicalFrame().fit(bad)
-    with pytest.raises(errors.ModalityError, match="as image"):
-        CanonicalFrame().fit({"a": text, "b": b}, modality="image")
-    with pytest.raises(errors.ParameterError, match="shrinkage"):
-        CanonicalFrame(shrinkage="cv").fit(models)
-    with pytest.warns(errors.ConvergenceWarning, match="max_iter=1"):
-        CanonicalFrame(max_iter=1, tol=0).fit(world(19, n=12, noise=1))
-
-
-def test_what_a_frame_cannot_do_is_refused():
-    models = world(20, n=12)
-    texts = {name: Embeddings(rows, range(12), space=Space(modality="text")) for name, rows in models.items()}
-    frame = CanonicalFrame()
-    with pytest.raises(congruence.errors.CongruenceError, match="unfitted"):
-        frame.map("a", "b")
-    frame.fit(texts)
-    for target, words in (("a", "expected two models"), ("x", "'x'")):
-        with pytest.raises(errors.ParameterError, match=words):
-            frame.map("a", target)
-    with pytest.raises(errors.ModalityError, match="modality='image'"):
-        frame.map("a", "b", modality="image")
-    with pytest.raises(errors.ParameterError, match="which the frame has"):
-        frame.add("a", texts["a"])
-    for rows, words in ((Embeddings(models["a"], range(100, 112)), "[Nn]o item"), (models["a"], "ids for the frame")):
-        with pytest.raises(errors.IdError, match=words):
-            frame.add("d", rows)
-
-
 def test_adding_exact_data_equals_fitting_on_all():
     models = world(12, n=40, widths=(7, 9, 7), inner=7)
     added = CanonicalFrame().fit({name: models[name] for name in "ab"}).add("c", models["c"])
     np.testing.assert_allclose(added.map("b", "c").transform(models["b"]), models["c"], atol=1e-5)  # items are float32
+
+
+def test_sweeps_that_end_too_early_are_reported():
+    with pytest.warns(errors.ConvergenceWarning, match="max_iter=1"):
+        CanonicalFrame(max_iter=1, tol=0).fit(world(19, n=12, noise=1))

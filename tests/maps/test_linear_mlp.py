@@ -22,12 +22,10 @@ def test_ridge_is_scikit_learns(alpha, center, n):
     np.testing.assert_allclose(m.transform(p.X), reference.predict(p.X), atol=1e-9)
 
 
-def test_moments_without_a_gram_matrix_are_refused():
+def test_a_map_of_moments_is_that_of_their_rows():
     p = rigid_problem(40, 4, random_state=0)
     gathered = CrossMoments.of(p.X, p.Y, gram=True)
     np.testing.assert_allclose(LinearMap.from_moments(gathered).coef_, LinearMap().fit(p.X, p.Y).coef_, atol=1e-12)
-    with pytest.raises(ParameterError, match="gram=True"):
-        LinearMap.from_moments(CrossMoments.of(p.X, p.Y))
 
 
 def test_without_a_penalty_the_least_norm_solution_is_taken():
@@ -129,10 +127,3 @@ def test_scaled_data_train_alike():
     a = MLPMap(hidden=16, max_epochs=10).fit(X, Y).transform(X)
     b = MLPMap(hidden=16, max_epochs=10).fit(1e4 * X, 1e-4 * Y).transform(1e4 * X)
     np.testing.assert_allclose(b * 1e4, a, atol=1e-2)
-
-
-def test_impossible_settings_are_refused():
-    wrongs = {"hidden": 0, "validation_share": 1.0, "learning_rate": -1, "patience": 1.5, "weight_decay": -1}
-    for name, value in wrongs.items():
-        with pytest.raises(ParameterError):
-            MLPMap(**{name: value}).fit(np.eye(4), np.eye(4))

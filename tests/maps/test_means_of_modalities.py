@@ -1,5 +1,8 @@
 """No map, however it was made from others, moves rows of one modality by the mean of another."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,17 +81,17 @@ def test_no_operation_mixes_the_means_of_modalities(data):
                 new = mapping.for_modality(None).partial_fit(X[models[0], name], X[models[1], name], modality=name)
             known = {**moves, name: means} if mapping.center else moves
             one = Tracked(new, known, models, one.origin)
+        elif operation == "save":
+            with tempfile.TemporaryDirectory() as folder:
+                one = Tracked(congruence.load(mapping.save(Path(folder) / "map")), moves, models, one.origin)
         elif operation == "inverse":
             one = Tracked(mapping.inverse(), {k: (b, a) for k, (a, b) in moves.items()}, models[::-1], one.origin)
         elif operation == "then":
             other = fitted(draw, (models[1], 2), draw(st.booleans()))
             both = {}
             for k in NAMES:
-                if (
-                    (k in moves or one.origin)
-                    and (k in other.moves or other.origin)
-                    and (k in moves or k in other.moves)
-                ):
+                known = k in moves, k in other.moves
+                if any(known) and (known[0] or one.origin) and (known[1] or other.origin):
                     (a, b), (c, d) = moves.get(k, (np.zeros(D),) * 2), other.moves.get(k, (np.zeros(D),) * 2)
                     both[k] = a, d + (b - c) @ other.map.rotation_
             try:

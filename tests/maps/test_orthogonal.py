@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
-from congruence import LinearMap, OrthogonalMap, Space, errors, load
+from congruence import OrthogonalMap, Space, errors
 from congruence.embeddings import Embeddings
-from congruence.linalg.moments import CrossMoments
 from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
 from congruence.synthetic import random_rotation, rigid_problem
 
@@ -56,20 +55,14 @@ def test_the_rotation_is_semi_orthogonal_and_nothing_beats_it(d_source, d_target
         assert np.linalg.norm(X @ m.rotation_ - Y) <= np.linalg.norm(X @ rival - Y) + 1e-9
 
 
-@given(st.integers(0, 10**6))
-def test_rotating_either_side_rotates_the_map(seed):
+@given(st.integers(0, 10**6), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+def test_turning_and_scaling_either_side_turns_the_map_and_scales_nothing(seed, a, b):
     p = rigid_problem(50, 6, noise=0.2, random_state=seed)
     A, B = ortho_group.rvs(6, random_state=seed), ortho_group.rvs(6, random_state=seed + 1)
     m = OrthogonalMap().fit(p.X, p.Y)
-    turned = OrthogonalMap().fit(p.X @ A, p.Y @ B)
-    np.testing.assert_allclose(turned.transform(p.X @ A), m.transform(p.X) @ B, atol=1e-8)
-
-
-@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_scaling_either_model_changes_neither_rotation_nor_gains(a, b):
-    p = rigid_problem(50, 6, noise=0.2, random_state=0)
-    m, scaled = OrthogonalMap().fit(p.X, p.Y), OrthogonalMap().fit(a * p.X, b * p.Y)
-    np.testing.assert_allclose(scaled.rotation_, m.rotation_, atol=1e-9)
+    moved = OrthogonalMap().fit(a * p.X @ A, b * p.Y @ B)
+    np.testing.assert_allclose(moved.rotation_, A.T @ m.rotation_ @ B, atol=1e-8)
+    np.testing.assert_allclose(moved.target_mean_, b * m.target_mean_ @ B, atol=1e-8 * b)
 
 
 def test_downwards_it_is_a_projection_and_says_so():
@@ -102,25 +95,6 @@ def test_a_proper_map_is_the_best_of_the_proper_ones():
     X, Y = p.X - p.X.mean(0), Y - Y.mean(0)
     best, _ = scipy.spatial.transform.Rotation.align_vectors(Y, X)  # Kabsch: rotations of 3-space only
     np.testing.assert_allclose(m.rotation_, best.as_matrix().T, atol=1e-6)
-
-
-def test_impossible_options_are_refused():
-    p = rigid_problem(20, 4, 5, random_state=0)
-    wrongs = {"allow_reflection": (False, "for widths 4 and 5"), "shrinkage": ("best", "'auto', 'full'")}
-    for name, (value, words) in (wrongs | {"shrinkage_strength": (-1, "shrinkage_strength")}).items():
-        with pytest.raises(errors.ParameterError, match=words):
-            OrthogonalMap(**{name: value}).fit(p.X, p.Y)
-    with pytest.raises(errors.ParameterError, match="shrinkage"):
-        OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
-    moments = {"image": CrossMoments.of(p.X, p.X)}
-    with pytest.raises(errors.ParameterError, match="shrinkage"):
-        OrthogonalMap.from_moments(moments, allow_reflection=False, shrinkage="covered")
-    with pytest.raises(errors.TooFewAnchorsError, match="no moments"):
-        OrthogonalMap.from_moments({})
-    with pytest.raises(errors.ParameterError, match="at least 10"):
-        OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
-    with pytest.raises(errors.ParameterError, match="needs the rows"):
-        OrthogonalMap(shrinkage="cv").partial_fit(p.X, p.Y)
 
 
 def test_few_anchors_probe_only_what_they_span():
@@ -160,10 +134,7 @@ def test_corresponding_means_count_as_a_direction():
     two = OrthogonalMap().fit(*both, modality=["text"] * 30 + ["image"] * 20)
     assert two.mean_directions_ >= 1
     np.testing.assert_allclose(X @ two.rotation_, Y, atol=1e-8)
-
-
-def test_unrelated_means_are_left_out():
-    for seed in range(20):
+    for seed in range(20):  # unrelated means are left out
         p = rigid_problem(30, 80, offset=2.0, random_state=seed)
         assert OrthogonalMap().fit(p.X, p.Y).mean_directions_ == 0
 
@@ -237,25 +208,8 @@ def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
     for x, y in zip(p.X, p.Y, strict=True):
         m.partial_fit(x[None], y[None])
     np.testing.assert_allclose(m.rotation_, p.rotation, atol=1e-9)
-    with pytest.raises(errors.ShapeError, match="not 4"):
-        m.partial_fit(p.X, p.Y[:, :3])
     with pytest.raises(errors.InputError):
         _ = OrthogonalMap().partial_fit(p.X[:1], p.Y[:1]).rotation_
-
-
-def test_a_bad_batch_changes_nothing():
-    p = rigid_problem(60, 4, random_state=1)
-    m = OrthogonalMap()
-    spoiled = p.X[:20].copy()
-    spoiled[3] = np.nan
-    for _ in range(2):
-        with pytest.raises(errors.InputError):
-            m.partial_fit(spoiled, p.Y[:20])
-    m.partial_fit(p.X[:30], p.Y[:30])
-    with pytest.raises(errors.InputError):
-        m.partial_fit(spoiled, p.Y[:20])
-    m.partial_fit(p.X[30:], p.Y[30:])
-    np.testing.assert_allclose(m.rotation_, OrthogonalMap().fit(p.X, p.Y).rotation_, atol=1e-12)
 
 
 def test_weights_act_like_repeated_rows_and_zero_like_absence():
@@ -264,10 +218,6 @@ def test_weights_act_like_repeated_rows_and_zero_like_absence():
     weighted = OrthogonalMap().fit(p.X, p.Y, sample_weight=w)
     repeated = OrthogonalMap().fit(np.repeat(p.X, w, axis=0), np.repeat(p.Y, w, axis=0))
     np.testing.assert_allclose(weighted.rotation_, repeated.rotation_, atol=1e-10)
-    with pytest.raises(errors.InputError, match="negative"):
-        OrthogonalMap().fit(p.X, p.Y, sample_weight=-w)
-    with pytest.raises(errors.ShapeError, match="sample_weight"):
-        OrthogonalMap().fit(p.X, p.Y, sample_weight=w[:-1])
 
 
 def test_modalities_are_centered_apart_and_their_covariances_add():
@@ -291,26 +241,6 @@ def test_modalities_are_centered_apart_and_their_covariances_add():
     order = np.random.default_rng(0).permutation(80)
     shuffled = OrthogonalMap().fit(X[order], Y[order], modality=np.array(names)[order])
     np.testing.assert_allclose(shuffled.rotation_, joint.rotation_, atol=1e-10)
-    with pytest.raises(errors.InputError, match="modality of shape"):
-        OrthogonalMap().fit(X, Y, modality=names[:-1])
-    with pytest.raises(errors.ParameterError, match="'image', 'text'"):
-        OrthogonalMap().fit(X, Y, modality="sound")
-
-
-def test_merging_unlike_maps_is_refused():
-    p = rigid_problem(50, 4, random_state=1)
-    m = OrthogonalMap().fit(p.X, p.Y)
-    chosen = OrthogonalMap(shrinkage="cv").fit(p.X, p.Y)
-    for words, one, other in (
-        ("same", m, OrthogonalMap(center=False).fit(p.X, p.Y)),
-        ("in two steps", m, LinearMap().fit(p.X, p.Y)),
-        ("composed", m, m.then(m)),
-        ("needs the rows", chosen, chosen),
-    ):
-        with pytest.raises(errors.ParameterError, match=words):
-            one.merge(other)
-    with pytest.raises(errors.ParameterError, match="composed"):
-        m.then(m).partial_fit(p.X, p.Y)
 
 
 def test_recentering_keeps_the_rotation_and_swaps_the_means():
@@ -324,27 +254,11 @@ def test_recentering_keeps_the_rotation_and_swaps_the_means():
     np.testing.assert_allclose(text.for_modality("image").transform(p.X), m.transform(p.X))
     rows = np.random.default_rng(0).standard_normal((9, 6))
     np.testing.assert_allclose(m.recenter(rows, Embeddings(rows)).source_mean_, rows.mean(0))
-    with pytest.raises(errors.ShapeError, match="source_mean of width 5"):
-        m.recenter(np.ones(5))
-    with pytest.raises(errors.ModalityError, match="means for image"):
-        m.for_modality("text")
-
-
-def test_a_missing_target_mean_carries_the_gap():
-    p = rigid_problem(200, 6, random_state=3)
-    m = OrthogonalMap().fit(p.X, p.Y, modality="image")
-    gap = np.arange(6.0)
-    text = m.recenter(m.source_mean_ + gap, modality="text")
-    np.testing.assert_allclose(text.target_mean_, m.target_mean_ + gap @ m.rotation_)
-    Z = np.random.default_rng(0).standard_normal((5, 6))
-    np.testing.assert_allclose(text.transform(Z), m.transform(Z), atol=1e-12)
-
-
-def test_an_unnamed_map_serves_any_modality():
-    p = rigid_problem(50, 4, random_state=1)
-    m = OrthogonalMap().fit(p.X, p.Y)
-    assert m.for_modality("text") is m
-    assert OrthogonalMap(center=False).fit(p.X, p.Y, modality="image").for_modality("text").rotation_.shape == (4, 4)
+    guessed = m.recenter(m.source_mean_ + a, modality="text")  # the gap is mapped as rows are
+    np.testing.assert_allclose(guessed.target_mean_, m.target_mean_ + a @ m.rotation_)
+    np.testing.assert_allclose(guessed.transform(rows), m.transform(rows), atol=1e-12)
+    unnamed = OrthogonalMap().fit(p.X, p.Y)
+    assert unnamed.for_modality("text") is unnamed
 
 
 def test_the_inverse_is_the_fit_the_other_way_round():
@@ -366,46 +280,13 @@ def test_the_inverse_is_the_fit_the_other_way_round():
     np.testing.assert_allclose(up.then(up.inverse()).transform(p.X), p.X, atol=1e-9)
 
 
-def test_composition_keeps_every_mean_right():
-    p = rigid_problem(100, 4, 6, noise=0.1, random_state=5)
-    q = rigid_problem(100, 6, 9, noise=0.1, random_state=6)
-    first = OrthogonalMap().fit(p.X, p.Y, modality="image").recenter(p.X + 1, p.Y - 1, modality="text")
-    second = OrthogonalMap().fit(q.X, q.Y, modality="image").recenter(q.X - 2, q.Y + 2, modality="text")
-    first, second = (one.for_modality("image") for one in (first, second))
+def test_a_composed_map_knows_what_both_cover_and_only_what_fits_is_composed():
+    p, q = rigid_problem(100, 4, 6, noise=0.1, random_state=5), rigid_problem(100, 6, 9, noise=0.1, random_state=6)
+    first, second = OrthogonalMap().fit(p.X, p.Y), OrthogonalMap().fit(q.X, q.Y)
     both = first.then(second)
     np.testing.assert_allclose(both.transform(p.X), second.transform(first.transform(p.X)), atol=1e-12)
-    for name in ("image", "text"):
-        direct = both.for_modality(name).transform(p.X)
-        stepwise = second.for_modality(name).transform(first.for_modality(name).transform(p.X))
-        np.testing.assert_allclose(direct, stepwise, atol=1e-12)
     assert both.rank_ == 4
     np.testing.assert_allclose(both.covered_share(p.X), 1)
-    with pytest.raises(errors.ShapeError):
-        second.then(first)
     first.target_space_, second.source_space_ = Space("b"), Space("c")
     with pytest.raises(errors.SpaceMismatchError):
         first.then(second)
-
-
-def test_saved_maps_keep_all_means(tmp_path):
-    p = rigid_problem(100, 5, noise=0.1, random_state=6)
-    m = OrthogonalMap().fit(p.X[:50], p.Y[:50], modality="image").recenter(p.X, modality="text")
-    again = load(m.save(tmp_path / "m"))
-    assert again.modality_ == "text"
-    for name in ("image", "text"):
-        np.testing.assert_array_equal(again.for_modality(name).transform(p.X), m.for_modality(name).transform(p.X))
-    composed = load(m.then(m).save(tmp_path / "c"))
-    np.testing.assert_array_equal(composed.transform(p.X), m.then(m).transform(p.X))
-
-
-def test_constant_anchors_are_refused():
-    with pytest.raises(errors.InputError, match="do not vary together"):
-        OrthogonalMap().fit(np.ones((5, 3)), np.random.default_rng(0).standard_normal((5, 3)))
-
-
-def test_transposed_arrays_survive_saving(tmp_path):
-    """safetensors scrambles arrays that are not contiguous; the inverse's rotation is a transposed view."""
-    p = rigid_problem(100, 5, 7, random_state=6)
-    back = OrthogonalMap().fit(p.X, p.Y).inverse()
-    back.rotation_ = np.asfortranarray(back.rotation_)
-    np.testing.assert_array_equal(load(back.save(tmp_path / "b")).rotation_, back.rotation_)

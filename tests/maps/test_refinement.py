@@ -7,7 +7,6 @@ import pytest
 from scipy.special import softmax
 
 import congruence
-from arrays import spoiled
 from congruence import Embeddings, OrthogonalMap, RefinedMap, errors, refine
 from congruence.embeddings import normalize_rows
 from congruence.linalg.csls import ScaledSimilarity
@@ -53,9 +52,7 @@ def test_two_pools_do_what_their_pairs_would(refined):
 def test_pools_of_other_worlds_change_nothing_and_are_reported():
     other = world(seed=5)
     unrelated = (P.X[POOL], np.random.default_rng(0).standard_normal((190, 20)))
-    with pytest.warns(
-        errors.AlignmentWarning, match=r"do not improve the map on pairs left out .*p = .*Pass more pairs"
-    ):
+    with pytest.warns(errors.AlignmentWarning, match=r"Unpaired rows do not help.*p = .*Pass more pairs"):
         mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=unrelated)
     assert not mapping.refinement_.improves
     alone = OrthogonalMap().fit(P.X[PAIRS], P.Y[PAIRS])
@@ -148,39 +145,6 @@ def test_pools_of_any_precision_give_the_same_matches(refined):
     found = refine(P.X[PAIRS], P.Y[PAIRS], (half[0], half[1]))
     same = np.intersect1d(found.source_rows, refined.refinement_.source_rows)
     assert len(same) > 0.95 * len(found.source_rows)
-
-
-BAD = {
-    "nan": (lambda U, V: (spoiled(U, 3, np.nan), V), errors.NotFiniteError, "unpaired_source"),
-    "zero row": (lambda U, V: (U, spoiled(V, 3, 0)), errors.ZeroRowError, "unpaired_target"),
-    "empty": (lambda U, V: (U[:0], V), errors.ShapeError, "unpaired_source with 0 rows"),
-    "width": (lambda U, V: (U[:, :5], V), errors.ShapeError, "5 features"),
-    "exchanged": (lambda U, V: (V, U), errors.ShapeError, "20 features"),
-    "one side": (lambda U, V: (U, None), errors.ParameterError, "not of two models"),
-    "no tuple": (lambda U, V: U, errors.ParameterError, "not of two models"),
-    "nothing new": (lambda U, V: (P.X[PAIRS], V), errors.InputError, "Got 0 different rows in unpaired_source"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_pools_are_refused(case):
-    spoil, error, words = BAD[case]
-    with pytest.raises(error, match=words):
-        RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=spoil(P.X[POOL], P.Y[ORDER]))
-
-
-def test_bad_pairs_and_options_are_refused():
-    pools = (P.X[POOL], P.Y[ORDER])
-    with pytest.raises(errors.TooFewAnchorsError, match=r"Got 4 different pairs to refine; expected at least 5"):
-        refine(P.X[[0, 1, 2, 3, 3, 3]], P.Y[[0, 1, 2, 3, 3, 3]], pools)
-    with pytest.raises(errors.ShapeError):
-        refine(P.X[:8], P.Y[:7], pools)
-    with pytest.raises(errors.ParameterError, match="folds=1"):
-        refine(P.X[:8], P.Y[:8], pools, folds=1)
-    with pytest.raises(errors.ParameterError, match="max_iter"):
-        refine(P.X[:8], P.Y[:8], pools, max_iter=0)
-    with pytest.raises(errors.ParameterError, match="sample_weight"):
-        RefinedMap().fit(P.X[:8], P.Y[:8], sample_weight=np.ones(8), unpaired=pools)
 
 
 def test_without_pools_it_is_an_orthogonal_map():

@@ -5,10 +5,9 @@ import pytest
 import scipy.linalg
 from sklearn.cross_decomposition import CCA
 
-import congruence
 from congruence import CCAMap, Embeddings, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
-from congruence.errors import DirectionError, InputError, NotFiniteError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.maps import projections
 
 BOTH = [ProcrustesHeads, CCAMap]
@@ -186,33 +185,8 @@ def test_both_sides_keep_their_precision_and_zero_rows(cls):
     np.testing.assert_allclose(zero, -(m.target_mean_ @ m.target_weights_)[None], atol=1e-12)
 
 
-@pytest.mark.parametrize("cls", BOTH)
-def test_a_side_taken_for_the_other_is_named(cls):
-    X, Y = paired(50, 9, 7)
-    m = cls().fit(X, Y)
-    with pytest.raises(ShapeError, match="Use transform_target"):
-        m.transform(Y)
-    with pytest.raises(ShapeError, match="Use transform:"):
-        m.transform_target(X)
-    with pytest.raises(ShapeError, match="expecting 7"):
-        m.transform_target(X[:, :5])
-    with pytest.raises(NotFiniteError):
-        m.transform_target(np.full((1, 7), np.nan))
-    with pytest.raises(congruence.maps.NotFittedMapError):
-        cls().transform_target(Y)
-
-
-def test_impossible_parameters_are_refused():
-    wrongs = [("n_components", 2.5), ("ridge", -1), ("ridge", np.inf), ("power", -0.5)]
-    for cls, name, value in [(ProcrustesHeads, "n_components", 0), *((CCAMap, *wrong) for wrong in wrongs)]:
-        with pytest.raises(ParameterError, match=f"{name}={value}"):
-            cls(**{name: value}).fit(*paired(20, 4, 3))
-
-
 def test_rows_all_alike_need_a_regulariser():
     X, Y = np.tile([[0.3, 0.7, 0.1]], (10, 1)), paired(10, 4, 3)[1]
-    with pytest.raises(InputError, match="all equal"):
-        CCAMap(ridge=0.0).fit(X, Y)
     for m in (CCAMap(), ProcrustesHeads()):
         m.fit(X, Y)
         assert (m.d_out, m.facts_["rank"]) == (1, 0)

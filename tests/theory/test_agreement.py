@@ -8,7 +8,6 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from scipy.stats import linregress
 
-from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.synthetic import dual_problem
 from congruence.theory import agreement, gram_agreement, kernel_agreement
 from congruence.theory.agreement import Envelope
@@ -167,27 +166,6 @@ def test_constant_kernels_have_no_slope():
     assert (same.epsilon, same.rmse, same.quantiles[0.5]) == (0, 0, 0)
     two = gram_agreement(X[:2], Y[:2], "affine")  # one pair only
     assert (two.pairs, two.epsilon) == (1, 0)
-
-
-def test_what_is_refused():
-    p = dual_problem(5, 6, 3, random_state=9)
-    F, G = p.F, p.G
-    with pytest.raises(ParameterError, match="relation='quadratic'; expected one of 'raw', 'constant', 'affine'"):
-        kernel_agreement(F, G, F, G, "quadratic")
-    with pytest.raises(ParameterError, match=r"from 0 to 1"):
-        kernel_agreement(F, G, F, G, quantiles=(0.5, 90))
-    with pytest.raises(InputError, match="norm 2"):
-        kernel_agreement(2 * F, G, F, G)
-    with pytest.raises(NotFiniteError):
-        kernel_agreement(F, np.where(G[0, 0] == G, np.nan, G), F, G)
-    with pytest.raises(ShapeError, match="5 rows of F and 4 rows of F_target"):
-        kernel_agreement(F, G, F[:4], G)
-    with pytest.raises(ShapeError, match="6 rows of G and 5 rows of G_target"):
-        kernel_agreement(F, G, F, G[:5])
-    with pytest.raises(ShapeError, match="target model has 3-d images, 2-d texts"):
-        kernel_agreement(F, G, F, np.eye(2)[[0, 1, 0, 1, 0, 1]])
-    with pytest.raises(TooFewAnchorsError):
-        gram_agreement(F[:1], F[:1])
 
 
 def test_half_precision_and_the_callers_arrays():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad, minimize
 
-from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
+from arrays import unit
 from congruence.theory import (
     bayes_posterior,
     critic_gap,
@@ -117,10 +117,8 @@ def test_siglip_has_the_same_minimizer_with_its_constant_fixed():
 
 def test_the_gradient_at_pmi_is_zero():
     P = world()
-    assert (
-        check_grad(lambda s: sum(infonce_loss(s.reshape(P.shape), P, 3)), lambda s: np.zeros(P.size), pmi(P).ravel())
-        < 1e-6
-    )
+    error = check_grad(lambda s: sum(infonce_loss(s.reshape(P.shape), P, 3)), lambda s: 0 * s, pmi(P).ravel())
+    assert error < 1e-6
 
 
 def test_lemma_c9_holds_for_any_weights():
@@ -164,25 +162,17 @@ def test_the_converse_of_c11_dependent_curation_moves_the_best_score():
 
 
 def test_a_world_of_full_rank_has_no_independent_curation_but_constants():
-    with pytest.raises(InputError, match="full rank 5"):
-        independent_weights(world(5, 5))
     u, v = independent_weights(world(6, 4))  # images have room, texts have none
     assert np.abs(u - 1).max() == pytest.approx(0.5)
     np.testing.assert_array_equal(v, 1)
     np.testing.assert_array_equal(u, independent_weights(world(6, 4))[0])
     assert not np.array_equal(u, independent_weights(world(6, 4), random_state=1)[0])
-    for strength in (0, 1, 1.5):
-        with pytest.raises(ParameterError, match="strength"):
-            independent_weights(world(6, 4), strength=strength)
 
 
 def test_remark_c7_scores_of_a_dual_encoder_have_rank_d_once_their_bias_is_gone():
     rng = np.random.default_rng(8)
     for d in (3, 5):
-        F, G = (
-            rows / np.linalg.norm(rows, axis=1, keepdims=True)
-            for rows in (rng.normal(size=(12, d)), rng.normal(size=(9, d)))
-        )
+        F, G = (unit(rng.normal(size=(n, d))) for n in (12, 9))
         S = F @ G.T / 0.1 + 3
         assert np.linalg.matrix_rank(S) == d + 1
         found = critic_rank(S)
@@ -218,8 +208,6 @@ def test_fewer_dimensions_lie_above_the_bound_and_fall_towards_zero():
     assert all(found.rms_error(d) <= error + 1e-12 for d, error in enumerate(errors, start=3))
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 10 * errors[-2] > 0
-    with pytest.raises(ParameterError, match="dim=2"):
-        realize_critic(K, dim=2)
 
 
 def test_remark_c13_from_two_data_sets_to_kernels_that_agree():
@@ -234,22 +222,3 @@ def test_remark_c13_from_two_data_sets_to_kernels_that_agree():
     topic = curate(P, np.ones(12), P[0] / P.sum(axis=0))
     other = realize_critic(pmi(topic.joint), random_state=2)
     assert kernel_agreement(first.images, first.texts, other.images, other.texts, "affine").epsilon > 1e-3
-
-
-def test_what_is_no_world_is_refused():
-    P = world()
-    for bad, error in (
-        (lambda: pmi([[0, 1], [1, 1]]), InputError),
-        (lambda: pmi([[np.nan, 1]]), NotFiniteError),
-        (lambda: infonce_loss(P[:2], P), ShapeError),
-        (lambda: infonce_loss(P, P, 1), ParameterError),
-        (lambda: infonce_loss(P, P, 500), ParameterError),
-        (lambda: infonce_loss(100_000 * P, P), InputError),
-        (lambda: bayes_posterior(P, 3, [0]), ParameterError),
-        (lambda: bayes_posterior(P, 0, [4]), ParameterError),
-        (lambda: curate(P, [1, 1], np.ones(4)), ShapeError),
-        (lambda: curate(P, [1, 1, 0], np.ones(4)), InputError),
-        (lambda: latent_joint(0, 2, 1), ParameterError),
-    ):
-        with pytest.raises(error):
-            bad()

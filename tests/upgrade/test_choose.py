@@ -9,7 +9,7 @@ import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.errors import CongruenceError, ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.maps.evidence import choice_rows
+from congruence.maps.card import choice_rows
 from congruence.synthetic import random_rotation
 from congruence.upgrade.choose import (
     LINEAR,

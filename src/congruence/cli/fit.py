@@ -233,7 +233,7 @@ def _fit_unpaired(sides: list[Embeddings], modality: str | None, options: dict[s
 
 def _report(mapping: Map, old: str, new: str, out: str, paired_by: str, as_json: bool) -> None:
     from congruence.maps import AffineMap, HeadsMap, UnpairedMap
-    from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
+    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
 
     if as_json:
         print_json(

@@ -72,7 +72,7 @@ def _of_bridge(bridge: Bridge) -> dict[str, object]:
 
 def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield the facts of a map as name and value."""
-    from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
+    from congruence.maps.card import alignment_rows, choice_rows, refinement_rows
 
     scores = facts["scores"]
     for key, value in facts.items():

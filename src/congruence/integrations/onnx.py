@@ -15,7 +15,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 from congruence.integrations._maps import as_map
-from congruence.maps import Map, RoleMap
+from congruence.maps import Map
 
 if TYPE_CHECKING:
     import onnx
@@ -72,7 +72,7 @@ def to_onnx(
         "congruence_version": __version__,
         "kind": mapping.kind,
         "side": side,
-        **({"role": mapping.role_} if isinstance(mapping, RoleMap) else {}),
+        **({"role": mapping.read_as} if mapping.read_as else {}),
         "unit_rows": json.dumps(bool(layers) and layers[-1]["kind"] == "normalize"),
         "source_space": json.dumps(source.to_dict(), sort_keys=True),
         "target_space": json.dumps(target.to_dict(), sort_keys=True),

@@ -31,9 +31,7 @@ def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Ar
 
 
 def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the whitened rows (n, r) of A = U diag(s) Vᵀ, and the whitening matrix (d, r), (AᵀA + λI)^(−1/2); from the
-    Gram matrix they would lose half their digits.
-    """
+    """Return the whitened rows (n, r) of A = U diag(s) Vᵀ, and the matrix (d, r), (AᵀA + λI)^(−1/2)."""
     return U * gains(NUMPY, s, ridge), Vt.T / np.sqrt(s * s + ridge)
 
 

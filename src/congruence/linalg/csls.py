@@ -10,9 +10,7 @@ from congruence._utils.arrays import blocks
 
 
 def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
-    """Return the mean of the k largest entries of S along an axis (all, if there are fewer), without −inf; 0 if none
-    are left.
-    """
+    """Return the mean of the k largest entries of S along an axis, without −inf; 0 if none are left."""
     size = S.shape[axis]
     k = min(k, size)
     # Sorted, so that the sum does not depend on the order of the entries.

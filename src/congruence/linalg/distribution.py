@@ -146,9 +146,8 @@ class RowDistribution:
         return bool(near > np.mean(null) + 3 * np.std(null))
 
     def excludes(self, rows: np.ndarray) -> bool:
-        """Return whether rows (n, d), none of which ``fits``, must be of another model. Or of another modality. Only if
-        the model's own rows share a direction whatever their content. Rows of models without such a direction may be as
-        far from each other as unrelated ones, and so may those of models that few rows describe.
+        """Return whether rows (n, d), none of which ``fits``, must be of another model, or of another modality. Only if
+        the model's own rows share a direction whatever their content, and many describe it; else its own may be as far.
         """
         many = len(self.distances) >= _MANY
         least = _CONCENTRATED[0] if many else _CONCENTRATED[2]
@@ -159,9 +158,7 @@ class RowDistribution:
         return (self.concentration >= _MODALITY and near < _APART) or not self.related(rows, 2 if many else 1)
 
     def unusual(self, rows: np.ndarray) -> int:
-        """Return how many rows (n, d) may be of this model, or of a similar one. 0 if the model's rows share so much
-        that a similar model's rows would be recognized.
-        """
+        """Return how many rows are far from this model's; 0 if a similar model's rows would be recognized."""
         if self.tells_unrelated and self.concentration >= _CONCENTRATED[1]:
             return 0
         return int(np.count_nonzero(self.distance(*directions(rows)) > self.farthest[0]))
@@ -183,7 +180,7 @@ class RowDistribution:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays, in float32."""
-        return {name: np.asarray(getattr(self, name), np.float32) for name in (one.name for one in fields(self))}
+        return {one.name: np.asarray(getattr(self, one.name), np.float32) for one in fields(self)}
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, np.ndarray], width: int) -> Self:
@@ -229,8 +226,7 @@ def _few_directions(unit: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, ...
     Z = unit - mean
     variance = Z.var(axis=0)
     # A component that hardly varied among few rows may vary in others.
-    scale = np.sqrt((n * variance + 20 * variance.mean()) / (n + 20))
-    scale = np.maximum(scale, 1e-6)
+    scale = np.maximum(np.sqrt((n * variance + 20 * variance.mean()) / (n + 20)), 1e-6)
     Z /= scale
     rank = max(min(DIRECTIONS, n // 4, d // 4), 1)
     axes, values = _principal(Z, rank)
@@ -307,9 +303,9 @@ class Kinds(dict[str, RowDistribution]):
             name, _, part = key.rpartition(".")
             parts.setdefault(name, {})[part] = arrays[key]
         margins = {name: np.asarray(kind.pop("margins"), np.float64) for name, kind in parts.items()}
-        new = cls(
-            {name: RowDistribution.from_state(kind, width_of[name.partition(".")[0]]) for name, kind in parts.items()}
-        )
+        new = cls()
+        for name, kind in parts.items():
+            new[name] = RowDistribution.from_state(kind, width_of[name.partition(".")[0]])
         if any(row.shape != (len(new),) or not np.isfinite(row).all() for row in margins.values()):
             raise ValueError("the margins between kinds of rows are damaged")
         new.margins = {
@@ -319,14 +315,12 @@ class Kinds(dict[str, RowDistribution]):
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """Return the kinds whose names' first parts are in ``names``, under new ones."""
-
-        def rename(name: str) -> str | None:
-            first, dot, rest = name.partition(".")
-            return names[first] + dot + rest if first in names else None
-
-        new = type(self)({new: kind for name, kind in self.items() if (new := rename(name))})
-        pairs = {(rename(a), rename(b)): margin for (a, b), margin in self.margins.items()}
-        new.margins = {(a, b): margin for (a, b), margin in pairs.items() if a and b}
+        parts = {name: name.partition(".") for name in self}
+        renamed = {name: names[first] + dot + rest for name, (first, dot, rest) in parts.items() if first in names}
+        new = type(self)({renamed[name]: kind for name, kind in self.items() if name in renamed})
+        new.margins = {
+            (renamed[a], renamed[b]): margin for (a, b), margin in self.margins.items() if {a, b} <= renamed.keys()
+        }
         return new
 
 

@@ -53,16 +53,13 @@ class CrossMoments:
         if weights is None:
             new.weight = float(len(x))
             new.source_mean, new.target_mean = x.mean(axis=0), y.mean(axis=0)
-            x -= new.source_mean
-            y -= new.target_mean
-            xw = x
         else:
             w = weights.astype(np.float64)
             new.weight = float(w.sum())
             new.source_mean, new.target_mean = w @ x / new.weight, w @ y / new.weight
-            x -= new.source_mean
-            y -= new.target_mean
-            xw = x * w[:, None]
+        x -= new.source_mean
+        y -= new.target_mean
+        xw = x if weights is None else x * w[:, None]
         new.cross = xw.T @ y
         new.gram = xw.T @ x if self.gram is not None else None
         new.source_scatter = float(np.einsum("ij,ij->", xw, x))
@@ -93,48 +90,26 @@ class CrossMoments:
 
     @classmethod
     def total(cls, parts: Sequence[CrossMoments]) -> CrossMoments:
-        """Return the moments of several disjoint sets of rows together, all with the Gram matrix or none."""
-        new = cls(*parts[0].cross.shape, gram=parts[0].gram is not None)
-        new.weight, new.rows = sum(part.weight for part in parts), sum(part.rows for part in parts)
-        weights = np.array([part.weight for part in parts])
-        x, y = (np.stack([part.source_mean for part in parts]), np.stack([part.target_mean for part in parts]))
-        new.source_mean, new.target_mean = weights @ x / new.weight, weights @ y / new.weight
-        x, y = x - new.source_mean, y - new.target_mean
-        new.cross += (x * weights[:, None]).T @ y
+        """Return the moments of several disjoint sets of rows together, with the Gram matrix if all have it."""
+        if len({part.cross.shape for part in parts}) > 1:
+            widths = " and ".join(sorted({str(part.cross.shape) for part in parts}))
+            raise ShapeError(f"Got widths {widths}.", "Merge fits of the same models.")
+        whole = all(part.gram is not None for part in parts if part.weight)  # else it would be that of some of the rows
+        new = cls(*parts[0].cross.shape, gram=whole and parts[0].gram is not None)
         for part in parts:
-            new.cross += part.cross
-        if new.gram is not None:
-            new.gram += (x * weights[:, None]).T @ x
-            for part in parts:
-                new.gram += 0 if part.gram is None else part.gram
-        new.source_scatter = sum(part.source_scatter for part in parts) + float(weights @ np.square(x).sum(axis=1))
-        new.target_scatter = sum(part.target_scatter for part in parts) + float(weights @ np.square(y).sum(axis=1))
+            new._merge(part)
         return new
 
     def merge(self, other: CrossMoments) -> CrossMoments:
         """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
-        if self.cross.shape != other.cross.shape:
-            raise ShapeError(
-                f"Got widths {self.cross.shape} and {other.cross.shape}.", "Merge fits of the same models."
-            )
-        new = self.copy()
-        if other.gram is None and other.weight > 0:
-            new.gram = None  # it would be that of some of the rows
-        new._merge(other)
-        return new
+        return self.total([self, other])
 
     def without(self, part: CrossMoments) -> CrossMoments:
         """Return the moments of the remaining rows, without the Gram matrix, when ``part`` of them is removed."""
-        new = CrossMoments(len(self.source_mean), len(self.target_mean))
-        new.weight, new.rows = self.weight - part.weight, self.rows - part.rows
-        share = part.weight / self.weight
-        new.source_mean = (self.source_mean - share * part.source_mean) / (1 - share)
-        new.target_mean = (self.target_mean - share * part.target_mean) / (1 - share)
-        dx, dy = part.source_mean - new.source_mean, part.target_mean - new.target_mean
-        factor = new.weight * share
-        new.cross = self.cross - part.cross - factor * np.outer(dx, dy)
-        new.source_scatter = max(self.source_scatter - part.source_scatter - factor * float(dx @ dx), 0.0)
-        new.target_scatter = max(self.target_scatter - part.target_scatter - factor * float(dy @ dy), 0.0)
+        removed = part.scaled(-1)
+        removed.rows, removed.gram = -part.rows, None
+        new = self.total([self, removed])
+        new.source_scatter, new.target_scatter = max(new.source_scatter, 0.0), max(new.target_scatter, 0.0)
         return new
 
     def copy(self) -> CrossMoments:
@@ -144,12 +119,9 @@ class CrossMoments:
     def scaled(self, factor: float) -> CrossMoments:
         """Return the moments of the same rows with every weight multiplied by ``factor``."""
         new = self.copy()
-        new.weight *= factor
-        new.cross *= factor
-        if new.gram is not None:
-            new.gram *= factor
-        new.source_scatter *= factor
-        new.target_scatter *= factor
+        new.weight, new.cross = self.weight * factor, self.cross * factor
+        new.gram = None if self.gram is None else self.gram * factor
+        new.source_scatter, new.target_scatter = self.source_scatter * factor, self.target_scatter * factor
         return new
 
     def swap(self) -> CrossMoments:
@@ -167,8 +139,7 @@ class CrossMoments:
 
     def uncentered_gram(self) -> np.ndarray:
         """Return Σ w xᵀx about the origin, shape (d_source, d_source)."""
-        if self.gram is None:
-            raise ValueError("these moments were gathered without the Gram matrix")
+        assert self.gram is not None
         return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -179,9 +150,7 @@ class CrossMoments:
             "target_mean": self.target_mean.copy(),
             "cross": self.cross.copy(),
         }
-        if self.gram is not None:
-            state["gram"] = self.gram.copy()
-        return state
+        return state if self.gram is None else {**state, "gram": self.gram.copy()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> CrossMoments:
@@ -190,10 +159,8 @@ class CrossMoments:
         weight, rows, source_scatter, target_scatter = state["totals"].tolist()
         new.weight, new.rows = weight, int(rows)
         new.source_scatter, new.target_scatter = source_scatter, target_scatter
-        new.source_mean = state["source_mean"]
-        new.target_mean = state["target_mean"]
-        new.cross = state["cross"]
-        new.gram = state.get("gram")
+        new.source_mean, new.target_mean = state["source_mean"], state["target_mean"]
+        new.cross, new.gram = state["cross"], state.get("gram")
         return new
 
 

@@ -75,9 +75,7 @@ def _sketched_svd(
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
-    """Decompose a cross-covariance from the eigenvectors of its smaller Gram matrix, with half the work of
-    ``cross_svd`` and half the digits, to compare maps; singular values below 1e-7 of the largest are left out.
-    """
+    """Decompose by the smaller Gram matrix: half of ``cross_svd``'s work and digits, to compare maps."""
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
     side = (M if narrow else M.T) / size

@@ -1,8 +1,5 @@
-"""Selection of representative rows: greedy and random orders whose prefixes represent all rows.
-
-Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the
-order of selection. Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows
-once, in blocks.
+"""Selection of representative rows: ``n`` ≤ m row numbers of centered rows ``X`` (m, d), in the order of selection, in
+time O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows once, in blocks.
 """
 
 from __future__ import annotations
@@ -62,9 +59,7 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
-    """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean;
-    outdated gains are upper bounds, so only the largest are recomputed (Minoux 1978).
-    """
+    """Select greedily by distances to the nearest selected row or the mean; stale gains are bounds (Minoux 1978)."""
     squared = np.einsum("ij,ij->i", X, X)
     nearest = squared.copy()
 
@@ -91,9 +86,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 
 
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw distinct rows with probability proportional to the squared distance from the nearest row already drawn
-    (Arthur and Vassilvitskii 2007).
-    """
+    """Draw rows by their squared distance from those drawn already (Arthur and Vassilvitskii 2007)."""
     squared = np.einsum("ij,ij->i", X, X)
     nearest = np.full(len(X), np.inf)
     order = np.empty(n, np.intp)
@@ -111,9 +104,7 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
-    """Draw rows without replacement, with probability proportional to their ridge leverage score (Alaoui and Mahoney
-    2015).
-    """
+    """Draw distinct rows by their ridge leverage score (Alaoui and Mahoney 2015)."""
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
     scores = np.einsum("ij,ij->i", np.linalg.solve(C, X.T).T, X)

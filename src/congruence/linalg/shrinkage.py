@@ -103,14 +103,10 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
 def cross_validate(
     groups: Sequence[Group], *, center: bool, random_state: int, folds: int = 5
 ) -> tuple[float, np.ndarray]:
-    """Return the strength of the Wiener filter that maximizes the likelihood of held-out pairs, and the mean
-    log-probability for each of ``CV_STRENGTHS``.
-    """
+    """Return the strength of the Wiener filter that held-out pairs find likeliest, and ``CV_STRENGTHS``' scores."""
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
-        raise ParameterError(
-            f'Got {n} pairs for `shrinkage="cv"`; expected at least {_MIN_CV_PAIRS}.', 'Pass `shrinkage="auto"`.'
-        )
+        raise ParameterError(f'`shrinkage="cv"` needs {_MIN_CV_PAIRS} pairs, not {n}.', 'Pass `shrinkage="auto"`.')
     rng = np.random.default_rng(random_state)
     # Identical pairs share a fold, so that no strength is scored on pairs it was fitted on.
     same = [duplicate_groups(group.X, group.Y) for group in groups]
@@ -123,11 +119,8 @@ def cross_validate(
             kept = label != k
             weights = None if group.weights is None else group.weights[kept]
             moments.append(CrossMoments.of(group.X[kept], group.Y[kept], weights))
-        svd = cross_svd(
-            pooled_cross(moments, center=center),
-            max_rank=sum(m.rows for m in moments) - len(moments) * center,
-            complete=False,
-        )
+        most = sum(m.rows for m in moments) - len(moments) * center
+        svd = cross_svd(pooled_cross(moments, center=center), max_rank=most, complete=False)
         alignment = float(svd.s.sum() / pooled_size(moments, center=center))
         for group, label, m in zip(groups, labels, moments, strict=True):
             heldout = label == k
@@ -142,9 +135,7 @@ def cross_validate(
 
 
 def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
-    """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines:
-    retrieval accuracy saturates on small folds.
-    """
+    """Return the log-probability of each row's own partner by a softmax; retrieval saturates on small folds."""
     from scipy.special import logsumexp
 
     x = normalize_rows(x)
@@ -168,9 +159,7 @@ def ledoit_wolf(X: np.ndarray) -> np.ndarray:
 
 
 def ledoit_wolf_share(X: np.ndarray, square: float) -> tuple[float, float]:
-    """Return the share of the identity in ``ledoit_wolf``, and its multiple, for centered rows (n, d) whose covariance
-    has the squared Frobenius norm ``square``.
-    """
+    """Return the identity's share in ``ledoit_wolf`` and its multiple; ``square`` is the covariance's squared norm."""
     n, d = X.shape
     sizes = np.einsum("ij,ij->i", X, X)
     mean = float(sizes.sum()) / (n * d)

@@ -10,7 +10,7 @@ import numpy as np
 from congruence import persist
 from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.maps._base import AffineMap, Map, NotFittedMapError, RoleMap
+from congruence.maps._base import AffineMap, Map, NotFittedMapError, refuse_damage
 from congruence.maps.frame import CanonicalFrame
 from congruence.maps.heads import HeadsMap
 from congruence.maps.history import History
@@ -36,7 +36,6 @@ __all__ = [
     "OrthogonalMap",
     "ProcrustesHeads",
     "RefinedMap",
-    "RoleMap",
     "UnpairedMap",
     "from_pretrained",
     "load",
@@ -66,9 +65,7 @@ def make_map(method: str, **parameters: object) -> Map:
 
 
 def load(path: str | Path) -> Map:
-    """Load a map saved with ``Map.save``. Nothing in the folder is executed. Raises FileError, CorruptFileError or
-    VersionError.
-    """
+    """Load a map saved with ``Map.save``; nothing in the folder is executed. Raises FileError or its kinds."""
     arrays, config = persist.read_folder(path)
     return restore_map(arrays, config, path)
 
@@ -81,15 +78,10 @@ def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], 
             fix = ("Pass a map.", f"Load it with `congruence.{loader}`.")
             raise ParameterError(f"Got a {other} in {path}; expected a map.", fix)
     if not isinstance(kind, str) or kind not in MAPS:
-        raise CorruptFileError(
-            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}.", "Upgrade congruence."
-        )
-    try:
+        problem = f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}."
+        raise CorruptFileError(problem, "Upgrade congruence.")
+    with refuse_damage("map", path):
         return MAPS[kind]._from_saved(arrays, config)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or damaged ({error!r}).", "Fit it again."
-        ) from error
 
 
 def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Map:

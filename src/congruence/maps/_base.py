@@ -7,8 +7,8 @@ import sys
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from congruence import persist
 from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_markdown, as_text, svg_bars
+from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import (
@@ -43,10 +43,17 @@ from congruence.embeddings import (
     in_order,
     normalize_rows,
 )
-from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    InputError,
+    NormWarning,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+)
 from congruence.linalg.distribution import Kinds
-from congruence.maps.card import LOADING, write_card
-from congruence.maps.evidence import choice_line
+from congruence.maps.card import LOADING, picture, shown, write_card
 from congruence.maps.readout import ROLES, Folded, Readout, RowMeans, to_sphere
 
 if TYPE_CHECKING:
@@ -150,15 +157,14 @@ class Map(ABC):
             A tensor gives a tensor, on its device, with its dtype and in its autograd graph; float16 arrays give
             float32.
         modality : str, optional
-            Modality whose means are used, by default that which ``Embeddings`` declare. A map that keeps means of
-            several modalities needs one, else it raises ModalityError; other maps treat all rows alike.
+            Modality whose means are used, by default that which ``Embeddings`` declare; needed (ModalityError) by a map
+            with means of several.
         role : {"plain", "store", "query"}, optional
-            What the rows are for: to stand in an index that the target's queries search, or to search an index of the
-            target's rows, as unit rows if the target's were; or "plain", the fitted map itself. By default "store" for
-            a map that ``congruence.fit`` returned, "plain" for others. Maps that are not affine have only the last.
+            What the rows are for: an index that the target's queries search, or queries of an index of the target's
+            rows, both as unit rows if the target's were; or "plain", the fitted map itself, the only one of maps that
+            are not affine. By default "store" for a map that ``congruence.fit`` returned, "plain" for others.
         """
-        mapped = self._for_rows(X, modality).for_role(role)
-        out = mapped._apply(X)
+        out = self._for_rows(X, modality).for_role(role)._apply(X)
         output = sys.modules.get("sklearn.utils._set_output")
         return out if output is None else output._wrap_data_with_container("transform", out, X, self)
 
@@ -242,9 +248,7 @@ class Map(ABC):
     def check_fitted(self) -> None:
         """Refuse a map that is not fitted. Raises NotFittedMapError."""
         if not hasattr(self, "n_features_in_"):
-            raise NotFittedMapError(
-                f"Got an unfitted {type(self).__name__}; expected a fitted one.", "Call fit(X, Y) first."
-            )
+            raise NotFittedMapError(f"Got an unfitted {type(self).__name__}.", "Call fit(X, Y) first.")
 
     def _check_pairs(
         self,
@@ -269,18 +273,15 @@ class Map(ABC):
         weights = None if sample_weight is None else _check_weights(sample_weight, len(A))
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
-            raise TooFewAnchorsError(
-                f"Got {used} samples whose weight is not zero; expected at least {min_pairs}.",
-                "Pass more pairs.",
-            )
+            problem = f"Got {used} samples whose weight is not zero; expected at least {min_pairs}."
+            raise TooFewAnchorsError(problem, "Pass more pairs.")
         return A, B, weights
 
     def _require_target(self, Y: RowsLike | None) -> RowsLike:
         if Y is None:  # in the words that scikit-learn's checks expect
-            raise InputError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the target rows.",
-                "Call fit(X, Y).",
-            )
+            name = type(self).__name__
+            problem = f"{name} requires y to be passed, but the target y is None; expected the target rows."
+            raise InputError(problem, "Call fit(X, Y).")
         return Y
 
     def _check_source(self, X: RowsLike) -> Array:
@@ -301,36 +302,19 @@ class Map(ABC):
         return B
 
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
-        """Store or compare the number of columns and, of a data frame, their names; in scikit-learn's words."""
-        names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
-        if not all(isinstance(name, str) for name in names):
-            names = []
+        """Store or compare the number of columns and the names of a data frame's, by scikit-learn where it is loaded."""
         if reset:
             self.n_features_in_ = A.shape[1]
             self.__dict__.pop("feature_names_in_", None)
-            if names:
-                self.feature_names_in_ = np.array(names, dtype=object)
-            return
+        names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
         fitted = vars(self).get("feature_names_in_")
-        if fitted is None or names == list(fitted):
-            return
-        if not names:
-            warnings.warn(
-                f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names",
-                UserWarning,
-                stacklevel=4,
-            )
-            return
-        lines = ["The feature names should match those that were passed during fit."]
-        for title, odd in (
-            ("Feature names unseen at fit time:", sorted(set(names) - set(fitted))),
-            ("Feature names seen at fit time, yet now missing:", sorted(set(fitted) - set(names))),
-        ):
-            if odd:
-                lines += [title, *(f"- {name}" for name in odd[:5]), *["- ..."] * (len(odd) > 5)]
-        if len(lines) == 1:
-            lines.append("Feature names must be in the same order as they were in fit.")
-        raise InputError("\n".join([*lines, ""]), "Pass the columns of the fit.")
+        validation = sys.modules.get("sklearn.utils.validation")
+        if validation is not None and (names or fitted is not None):
+            validation.validate_data(self, X, reset=reset, skip_check_array=True)
+        elif reset and names and all(isinstance(name, str) for name in names):
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif fitted is not None and names and names != list(fitted):
+            raise InputError("Got columns of other names, or in another order, than fitted.", "Pass those of the fit.")
 
     def _compute(self, function: Callable[[Array], Array], rows: Array, given: RowsLike, name: str) -> Array:
         """Apply a function to checked rows, and return finite results in the dtype of the rows as given."""
@@ -343,7 +327,7 @@ class Map(ABC):
         self.source_space_ = Space(dim=X.shape[1], normalized=has_unit_rows(X))
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
-        for name in ("role_", "readout_"):
+        for name in ("role_", "readout_", "_folded"):
             self.__dict__.pop(name, None)
 
     def for_modality(self, modality: str | None, *, ask: bool = False) -> Self:
@@ -359,15 +343,23 @@ class Map(ABC):
         declared = rows.space.modality if isinstance(rows, Embeddings) else None
         return self.for_modality(modality or declared, ask=True)
 
-    def for_role(self, role: str | None) -> Map:
-        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role."""
+    def for_role(self, role: str | None) -> Self:
+        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role. Its
+        product has the role's read-out in it; ``finish`` follows.
+        """
         if role is not None:
             check_choice(role, ROLES, "role")
         return self
 
-    def _apply(self, X: RowsLike) -> Array:
-        """Map rows after checking them, by the map itself."""
-        return self._compute(self._map, self._check_source(X), X, "X")
+    @property
+    def read_as(self) -> str | None:
+        """The role of the rows that a map from ``for_role`` gives; None for the map itself."""
+        return None
+
+    def _apply(self, X: RowsLike, unit: bool | None = None) -> Array:
+        """Map rows after checking them; unless ``unit`` says so, unit rows are those of a role for such a target."""
+        out = self._compute(self._map, self._check_source(X), X, "X")
+        return self.finish(out, bool(self.read_as and self.target_space_.normalized) if unit is None else unit)
 
     def finish(self, rows: Array, unit: bool) -> Array:
         """Return rows that are mapped except for their norms, scaled to unit norm if ``unit``."""
@@ -378,12 +370,8 @@ class Map(ABC):
         "auto" does if the target's rows had unit norm at the fit; if that is unknown, a NormWarning says so.
         """
         self.check_fitted()
-        if isinstance(normalize, (bool, np.bool_)):
+        if check_choice(normalize, ("auto", True, False), "normalize") != "auto":
             return bool(normalize)
-        if not isinstance(normalize, str) or normalize != "auto":
-            raise ParameterError(
-                argument="normalize", got=normalize, expected="'auto', True or False", fix="Choose one of these."
-            )
         # No unmapped rows of either model are in a joint space, so norms there need not match theirs.
         if self.target_space_.normalized is None and self.sides == ("source",):
             warnings.warn(
@@ -407,20 +395,10 @@ class Map(ABC):
     ) -> Any:
         """Map embeddings, after checking that they come from this map's source space; a tensor gives a tensor.
 
-        Parameters
-        ----------
-        modality, role : str, optional
-            As for ``transform``.
-        normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, so that
-            mapped rows and the target model's own rows can share an index.
-        side : {"source", "target"}, optional
-            Which head of a joint-space map to use; by default that of the space which the embeddings declare.
-
-        Raises
-        ------
-        SpaceMismatchError, DirectionError, ModalityError
-            If the embeddings do not belong to the source space, or to a modality without known means.
+        ``modality`` and ``role`` are those of ``transform``. ``normalize="auto"`` scales mapped rows to unit norm if
+        the target's rows had it at the fit, so that both can share an index. ``side`` is the head of a joint-space
+        map, by default that of the space that the embeddings declare. Raises SpaceMismatchError, DirectionError or
+        ModalityError for embeddings of another space, or of a modality without known means.
         """
         self.check_fitted()
         if is_tensor(embeddings):
@@ -433,17 +411,14 @@ class Map(ABC):
         mapped, side = self._pick_side(space, modality, side, tensor=given is None)
         unit = mapped.gives_unit_rows(normalize)
         mapped = mapped.for_role(role)
-        out: Any
         if side == "target":
-            out = mapped.transform_target(X)
+            out: Any = mapped.finish(mapped.transform_target(X), unit)
         else:
-            out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
-        out = mapped.finish(out, unit)
+            out = mapped._apply(X, unit)
         if given is None:
             return out
         facts: dict[str, Any] = {"modality": modality, "normalized": True if unit else None}
-        facts["role"] = mapped.role_ if isinstance(mapped, RoleMap) else None
-        space = replace(mapped._space_of_output(), dim=out.shape[1], **facts)
+        space = replace(mapped._space_of_output(), dim=out.shape[1], role=mapped.read_as, **facts)
         return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
 
     def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
@@ -513,16 +488,9 @@ class Map(ABC):
         trainable: bool = False,
         dtype: torch.dtype | None = None,
     ) -> TorchMap:
-        """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``).
-
-        Parameters
-        ----------
-        modality, normalize, side, role
-            As for ``as_layers``. With ``normalize=False`` the module computes ``transform`` (or ``transform_target``).
-        trainable : bool, default=False
-            Whether the weights require gradients. Gradients with respect to the rows are always computed.
-        dtype : torch.dtype, default=torch.float32
-            Type of the weights, which the map stores in float64.
+        """Return the map as a ``torch.nn.Module`` on the CPU, for one modality (extra ``train``). Arguments are those
+        of ``as_layers``; with ``normalize=False`` the module computes ``transform`` (or ``transform_target``). Weights
+        are of type ``dtype``, float32 by default, and require gradients if ``trainable``.
 
         Examples
         --------
@@ -539,14 +507,12 @@ class Map(ABC):
         from congruence.maps.torch_module import TorchMap
 
         layers = self.as_layers(modality, normalize, side=side, role=role)
-        d_in = self.d_target if side == "target" else self.n_features_in_
-        shown_modality = modality or (self.target_space_ if side == "target" else self.source_space_).modality
-        about = [self.kind, f"{d_in} → {self.d_out}", *([shown_modality] if shown_modality else [])]
-        if layers[-1]["kind"] == "normalize":
-            about.append("unit rows")
-        return TorchMap(
-            layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=", ".join(about)
-        )
+        space, d_in = self.source_space_, self.n_features_in_
+        if side == "target":
+            space, d_in = self.target_space_, self.d_target
+        unit = "unit rows" if layers[-1]["kind"] == "normalize" else None
+        about = ", ".join(filter(None, (self.kind, f"{d_in} → {self.d_out}", modality or space.modality, unit)))
+        return TorchMap(layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=about)
 
     def config(self) -> dict[str, Any]:
         """Return everything that is saved of the map besides the arrays of ``state``, as plain data."""
@@ -567,18 +533,9 @@ class Map(ABC):
         existing path raises OutputExistsError.
         """
         saved = self._plain()
-        card = write_card(
-            *saved._card_text(),
-            kind=type(saved).__name__,
-            tag=saved.kind,
-            models=(saved.source_space_.model, saved.target_space_.model),
-            facts={**saved.facts_, **saved.get_params(deep=False)},
-            scores=saved.scores_,
-            shown=saved._shown,
-        )
         kept = {} if self.origins_ is None else self.origins_.state()
         arrays = {**saved.state(), **{_ORIGINS + name: array for name, array in kept.items()}}
-        return persist.write_folder(path, arrays, saved.config(), card, force=force)
+        return persist.write_folder(path, arrays, saved.config(), write_card(saved, *saved._card_text()), force=force)
 
     def _plain(self) -> Map:
         """Return the map that is saved in place of this one, without the parameters of a method that found it."""
@@ -605,23 +562,22 @@ class Map(ABC):
     @classmethod
     def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
         """Build the map from a folder's content, after checking it; raises what ``restore_map`` expects."""
-        for key in ("parameters", "facts", "scores", "source_space", "target_space"):
-            if not isinstance(config.get(key), dict):
-                raise TypeError(f"{key} is not a mapping")
+        if not all(isinstance(config.get(key), dict) for key in ("parameters", "facts", "scores")):
+            raise TypeError("parameters, facts or scores are not a mapping")
         persist.check_parameters(cls, config["parameters"])
         persist.count(config["facts"], "n_pairs", missing=0)
         if cls.kind != "orthogonal" and "is_isometry" in config["facts"]:
             raise ValueError("is_isometry is given for a map that is not orthogonal")
         scores = config["scores"]
-        for key, value in scores.items():
-            if key.startswith("held_out_") and value is not None and not persist.is_number(value):
-                raise TypeError(f"score {key} has type {type(value).__name__}")
+        for key in scores:
+            if key.startswith("held_out_") and scores[key] is not None:
+                persist.number(scores, key)
         pairing = scores.get("pairing")
         if pairing is not None and not (isinstance(pairing["suspects"], list) and "looks_paired" in pairing):
             raise TypeError("scores of the pairing are not in the expected form")
         new = cls(**config["parameters"])
         kept = {name.removeprefix(_ORIGINS): array for name, array in arrays.items() if name.startswith(_ORIGINS)}
-        new._restore({name: array for name, array in arrays.items() if not name.startswith(_ORIGINS)}, config["facts"])
+        new._restore({name: arrays[name] for name in arrays if not name.startswith(_ORIGINS)}, config["facts"])
         new.source_space_ = Space.from_dict(config["source_space"])
         new.target_space_ = Space.from_dict(config["target_space"])
         new.scores_ = dict(scores)
@@ -653,25 +609,19 @@ class Map(ABC):
     def from_pretrained(
         cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
-        """Load a map of this class, as ``congruence.from_pretrained`` loads one of any kind (``Map`` accepts
-        any).
-        """
+        """Load a map of this class, as ``congruence.from_pretrained`` loads one of any kind."""
         from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
 
         loaded = from_pretrained(name_or_path, revision=revision, token=token)
         if not isinstance(loaded, cls):
-            raise ParameterError(
-                f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}.",
-                "Load it with congruence.from_pretrained.",
-            )
+            problem = f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}."
+            raise ParameterError(problem, "Load it with congruence.from_pretrained.")
         return loaded
 
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
     ) -> Path:
-        """Save the map as Hugging Face users expect, replacing an existing one. ``push_to_hub=True`` also uploads it
-        (``push_to_hub``), by default to a repository of the folder's name.
-        """
+        """Save the map as Hugging Face users expect, over an existing one, and with ``push_to_hub`` upload it."""
         path = self.save(save_directory, force=True)
         if push_to_hub:
             self.push_to_hub(repo_id or path.name, **hub)
@@ -693,68 +643,17 @@ class Map(ABC):
             return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params(deep=False).items()
-            if repr(value) != repr(defaults[name].default)
-        ]
+        default = {name: one.default for name, one in inspect.signature(type(self)).parameters.items()}
+        own = self.get_params(deep=False).items()
+        changed = [f"{name}={value!r}" for name, value in own if repr(value) != repr(default[name])]
         call = f"{type(self).__name__}({', '.join(changed)})"
         # vars() and not hasattr(): a display must not start the solve that follows partial_fit.
-        return as_text(call, self._shown()) if "facts_" in vars(self) else call
+        return as_text(call, shown(self)) if "facts_" in vars(self) else call
 
     def _repr_html_(self) -> str:
         if "facts_" not in vars(self):
             return as_html(repr(self), {})
-        return as_html(type(self).__name__, self._shown(), self._picture())
-
-    def _picture(self) -> str:
-        """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
-        with suppress(AttributeError, KeyError, TypeError, ValueError):  # no choice, or another program's record
-            choice = self.scores_["choice"]
-            if tried := {candidate["name"]: float(candidate["score"]) for candidate in choice["tried"]}:
-                return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
-        if "directions" not in self.facts_:
-            return ""
-        covered = "directions covered by the pairs"
-        return svg_bars("Share of directions", {covered: self.facts_["rank"] / self.facts_["directions"]}, covered)
-
-    def _shown(self) -> dict[str, str]:
-        """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
-        facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
-        if isinstance(choice := self.scores_.get("choice"), Mapping):
-            facts["chosen"] = choice_line(choice)
-        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
-        if "paired_by" in self.scores_:
-            pairs += f" by {self.scores_['paired_by']}"
-        if "distinct" in self.scores_:
-            pairs += f", which show about {self.scores_['distinct']:,.0f} distinct things"
-        for name in ("refinement", "alignment"):
-            record = self.scores_.get(name)
-            if isinstance(record, dict):
-                matches, known = record.get("matches"), record.get("n_pairs", 0)
-                # Later pairs are no matches, so the record is of this fit only if the numbers agree.
-                if isinstance(matches, int) and isinstance(known, int) and self.n_pairs_ == known + matches:
-                    pairs += f", {matches:,} of them matches of unpaired rows"
-        if "is_isometry" in self.facts_:
-            form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
-            form += ", a projection" if self.facts_["is_projection"] else ""
-            pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions covered, {form}"
-        facts["fitted on"] = pairs
-        if isinstance(self, AffineMap) and self.readout_ is not None:
-            facts |= {title: words for title, words in self.readout_.rows()}
-        # No cosine: it means little without its controls, which are in ``scores_``.
-        labels = {
-            "held_out_retrieval_at_1": "retrieval@1",
-            "held_out_retrieval_back_at_1": "target to source @1",
-            "held_out_recall_at_10": "recall@10",
-        }
-        heldout = [f"{labels[key]} {self.scores_[key]:.3f}" for key in labels if self.scores_.get(key) is not None]
-        facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
-        if heldout:
-            known = self.scores_.get("held_out_pairs")
-            facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(heldout)
-        return facts
+        return as_html(type(self).__name__, shown(self), picture(self))
 
 
 class AffineMap(Map):
@@ -765,15 +664,24 @@ class AffineMap(Map):
     #: How rows are read as stored rows and as queries; None for the map itself, in every role.
     readout_: Readout | None = None
 
+    #: Of a map from ``for_role``, the product of the role and what follows it; None for the map itself.
+    _folded: Folded | None = None
+
     @property
     @abstractmethod
+    def _coefficients(self) -> np.ndarray:
+        """The fitted matrix, shape (d_source, d_target), float64."""
+
+    @property
     def matrix(self) -> np.ndarray:
         """The matrix that multiplies rows from the right, shape (d_source, d_target), float64."""
+        self.check_fitted()
+        return self._coefficients if self._folded is None else self._folded.matrix
 
     @property
     def offset(self) -> np.ndarray:
-        """The vector that is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
-        return self.target_mean_ - self.source_mean_ @ self.matrix
+        """The vector added after the product, float64: ``target_mean_ − source_mean_ @ matrix``, or that of a role."""
+        return self.target_mean_ - self.source_mean_ @ self.matrix if self._folded is None else self._folded.offset
 
     @property
     def _n_features_out(self) -> int:
@@ -788,18 +696,50 @@ class AffineMap(Map):
     def _layers_of(self, side: str) -> list[Layer]:
         return [{"kind": "linear", "weight": self.matrix, "bias": self.offset}]
 
-    def for_role(self, role: str | None) -> AffineMap:
-        """Return the map to use for rows of a role (see ``transform``); of None, for those of its default role. Of
-        "plain" it is the map itself, plain by default, of others a ``RoleMap``.
-        """
+    def for_role(self, role: str | None) -> Self:
         role = self.role_ if role is None else check_choice(role, ROLES, "role")
-        if role != "plain":
-            return RoleMap(self, role)
-        if self.role_ == "plain":
+        if role == self.role_ and (self._folded is None) == (role == "plain"):
             return self
+        self.check_fitted()
         chosen = copy(self)
-        chosen.role_ = "plain"  # its own default, so that rows mapped by it are of the role that was asked for
+        chosen.role_, chosen._folded = role, None
+        if role != "plain":
+            folded = plain = Folded(chosen.matrix, chosen.offset)
+            if self.readout_ is not None:
+                folded = self.readout_.fold(role, self.source_space_.modality or "", plain, self._means())
+            if folded is not plain and self.target_mean_.any():
+                folded = folded._replace(mean=self.target_mean_ / np.linalg.norm(self.target_mean_))
+            chosen._folded = folded
         return chosen
+
+    @property
+    def read_as(self) -> str | None:
+        return None if self._folded is None else self.role_
+
+    def product(self) -> dict[str, np.ndarray]:
+        """Return what a map from ``for_role`` does to rows, as arrays by which such maps are told apart."""
+        folded = self._folded or Folded(self.matrix, self.offset)
+        return {
+            name: np.asarray(part) for name, part in folded._asdict().items() if part is not None and name != "mean"
+        }
+
+    def finish(self, rows: Array, unit: bool) -> Array:
+        folded = self._folded
+        if folded is not None and unit:
+            return to_sphere(rows, folded)
+        if folded is not None and folded.base is not None:
+            return rows + cast_like(folded.base, rows)
+        return super().finish(rows, unit)
+
+    def _layers_to_finish(self, unit: bool) -> list[Layer]:
+        if (folded := self._folded) is None or folded.base is None:
+            return super()._layers_to_finish(unit)
+        if not unit:
+            return [{"kind": "center", "mean": -folded.base}]
+        axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
+        mean = {} if folded.mean is None else {"mean": folded.mean}
+        numbers = {"height": float(folded.height), "offset": float(np.linalg.norm(folded.offset))}
+        return [{"kind": "sphere", "base": folded.base, "axis": axis, **mean, **numbers}]
 
     def _means(self) -> RowMeans:
         """Return the means of the rows that this map maps, and all known means, as read-outs use them."""
@@ -812,108 +752,26 @@ class AffineMap(Map):
         return super().config() | kept
 
 
-class RoleMap(AffineMap):
-    """An affine map for rows of one role and one modality: its read-out is folded into the product. ``transform``
-    returns finished rows, of unit norm if the target's were; elsewhere ``finish`` follows the product.
-    """
-
-    def __init__(self, mapping: AffineMap, role: str) -> None:
-        mapping.check_fitted()
-        self._whole, self.role_ = mapping, role
-        self.n_features_in_, self.scores_, self.facts_ = mapping.n_features_in_, mapping.scores_, mapping.facts_
-        self.source_space_, self.target_space_ = mapping.source_space_, mapping.target_space_
-        self.origins_ = mapping.origins_
-        self.kind = mapping.kind  # type: ignore[misc]
-        self.source_mean_, self.target_mean_ = mapping.source_mean_, mapping.target_mean_
-        plain = self._folded = Folded(mapping.matrix, mapping.offset)
-        if mapping.readout_ is not None:
-            modality = mapping.source_space_.modality or ""
-            self._folded = mapping.readout_.fold(role, modality, plain, mapping._means())
-        #: Mean, of unit norm, that a row without any other part becomes, if its part along the mean was changed.
-        mean = mapping.target_mean_
-        self._mean = mean / np.linalg.norm(mean) if self._folded is not plain and mean.any() else None
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """The matrix that multiplies rows from the right, shape (d_source, d_target), float64."""
-        return self._folded.matrix
-
-    @property
-    def offset(self) -> np.ndarray:
-        """The vector that is added after the product, float64."""
-        return self._folded.offset
-
-    def _name(self) -> str:
-        return type(self._whole).__name__
-
-    def finish(self, rows: Array, unit: bool) -> Array:
-        """Return the product's rows as the role reads them: of unit norm if ``unit``."""
-        base = self._folded.base
-        if not unit:
-            return rows if base is None else rows + cast_like(base, rows)
-        return to_sphere(rows, self._folded, self._mean, float(np.linalg.norm(self.offset)))
-
-    def _apply(self, X: RowsLike) -> Array:
-        return self.finish(super()._apply(X), bool(self.target_space_.normalized))
-
-    def _layers_to_finish(self, unit: bool) -> list[Layer]:
-        folded = self._folded
-        if not unit or folded.base is None:
-            return (
-                super()._layers_to_finish(unit) if folded.base is None else [{"kind": "center", "mean": -folded.base}]
-            )
-        axis = np.zeros_like(folded.base) if folded.axis is None else folded.axis
-        layer: Layer = {"kind": "sphere", "base": folded.base, "axis": axis, "height": float(folded.height)}
-        mean = {} if self._mean is None else {"mean": self._mean}
-        return [{**layer, **mean, "offset": float(np.linalg.norm(self.offset))}]
-
-    def for_modality(self, modality: str | None, *, ask: bool = False) -> AffineMap:  # type: ignore[override]
-        """Return the map of this role for a modality."""
-        chosen = self._whole.for_modality(modality, ask=ask)
-        return self if chosen is self._whole else RoleMap(chosen, self.role_)
-
-    def for_role(self, role: str | None) -> AffineMap:
-        """Return the same map for another role."""
-        return self if role in (None, self.role_) else self._whole.for_role(role)
-
-    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Refuse: a role belongs to a fitted map."""
-        raise ParameterError("This is the map of one role.", "Fit the map itself.")
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the map itself."""
-        return self._whole.get_params(deep)
-
-    def __repr__(self) -> str:
-        return f"{self._whole!r} as {self.role_}"
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the product, and what follows it."""
-        return {name: np.asarray(part) for name, part in self._folded._asdict().items() if part is not None}
-
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        raise NotImplementedError  # saved by the map itself
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Save the map itself, with every role."""
-        return self._whole.save(path, force=force)
+@contextmanager
+def refuse_damage(kind: str, path: str | Path) -> Iterator[None]:
+    """Turn errors of a saved map's content into CorruptFileError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        problem = f"Got a saved {kind} in {path} with parts missing or damaged ({error!r})."
+        raise CorruptFileError(problem, "Fit it again.") from error
 
 
 def fold_centers(layers: Iterable[Layer]) -> list[Layer]:
     """Merge each ``center`` layer into the bias of the ``linear`` layer that follows it; arrays become float64."""
     out: list[Layer] = []
     for layer in layers:
-        layer = {
-            key: [fold_centers(branch) for branch in value]
-            if key == "branches"
-            else fold_centers(value)
-            if key == "layers"
-            else np.asarray(value, dtype=np.float64)
-            if isinstance(value, np.ndarray)
-            else value
-            for key, value in layer.items()
-        }
-        if layer["kind"] == "linear" and out and out[-1]["kind"] == "center":
+        layer = {name: value.astype(float) if isinstance(value, np.ndarray) else value for name, value in layer.items()}
+        if layer["kind"] == "residual":
+            layer["layers"] = fold_centers(layer["layers"])
+        elif layer["kind"] == "sum":
+            layer["branches"] = [fold_centers(branch) for branch in layer["branches"]]
+        elif layer["kind"] == "linear" and out and out[-1]["kind"] == "center":
             layer["bias"] = layer.get("bias", 0.0) - out.pop()["mean"] @ layer["weight"]
         out.append(layer)
     return out
@@ -940,10 +798,7 @@ def _check_weights(sample_weight: ArrayLike, n: int) -> np.ndarray:
         weights = np.asarray(to_numpy(sample_weight), dtype=np.float64)
     except (TypeError, ValueError):
         weights = np.empty(0)
-    if weights.shape != (n,) or not np.isfinite(weights).all():
-        raise ShapeError(
-            f"Got sample_weight of shape {np.shape(sample_weight)}, or not finite.", f"Pass an array of shape ({n},)."
-        )
-    if (weights < 0).any():
-        raise InputError("Got negative sample_weight; expected numbers ≥ 0.", "Set a weight to 0 to leave its row out.")
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
+        problem = f"Got sample_weight of shape {np.shape(sample_weight)}, negative or not finite."
+        raise ShapeError(problem, f"Pass numbers ≥ 0 of shape ({n},); 0 leaves a row out.")
     return weights

@@ -105,8 +105,10 @@ def forward(layers: Iterable[Layer], x: Array) -> Array:
 
 def run(layers: list[Layer], rows: Array, width: int) -> Array:
     """Apply checked layers to rows (m, d), one block at a time, in the rows' own precision and library: (m, width)."""
+    # The largest number of values of a row in any layer determines the size of blocks.
+    widest = max([width, rows.shape[1], *(sum(array.shape) for array in flatten(layers, "")[1].values())])
     layers = cast(layers, rows)
-    return in_blocks(lambda part: forward(layers, part), rows, width, 4 * widest(layers, rows.shape[1]))
+    return in_blocks(lambda part: forward(layers, part), rows, width, 4 * widest)
 
 
 def in_blocks(function: Callable[[Array], Array], rows: Array, width: int, values: int) -> Array:
@@ -122,48 +124,35 @@ def in_blocks(function: Callable[[Array], Array], rows: Array, width: int, value
 
 def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
     """Return the layers with their arrays in the library, on the device and in the dtype of rows."""
-    return [
-        {
-            key: cast(value, rows)
-            if key == "layers"
-            else cast_like(value, rows)
-            if isinstance(value, np.ndarray)
-            else value
-            for key, value in layer.items()
-        }
-        for layer in layers
-    ]
+
+    def convert(value: object) -> object:
+        if isinstance(value, list):
+            return cast(value, rows)
+        return cast_like(value, rows) if isinstance(value, np.ndarray) else value
+
+    return [{key: convert(value) for key, value in layer.items()} for layer in layers]
 
 
 def check_layers(layers: object, name: str, depth: int = 0) -> list[Layer]:
     """Return layers as plain dictionaries of the kinds in ``LAYERS``, with copies of their arrays or tensors."""
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
-        raise ParameterError(
-            f"Got {name} of type {type(layers).__name__}; expected a list of layers.", "Pass [layer] for a single one."
-        )
+        raise ParameterError(f"Got {name} of type {type(layers).__name__}.", "Pass a list of layers.")
     if depth > MAX_DEPTH:
-        raise ParameterError(
-            f"Got {name} nested more than {MAX_DEPTH} deep.", "Put the inner layers in the outer list."
-        )
+        raise ParameterError(f"Got {name} nested over {MAX_DEPTH} deep.", "Put the inner layers in the outer list.")
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
 
 def _check_layer(layer: object, name: str, depth: int) -> Layer:
     kind = layer.get("kind") if isinstance(layer, Mapping) else None
     if not isinstance(layer, Mapping) or not isinstance(kind, str) or kind not in LAYERS:
-        raise ParameterError(
-            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}.", "Choose one of these."
-        )
+        raise ParameterError(f"Got {name} of kind {kind!r}.", f"Pass a layer of kind {', '.join(LAYERS)}.")
     entry = LAYERS[kind]
     known = [*entry.arrays, *entry.others]
     present = {key for key, value in layer.items() if value is not None} - {"kind"}
     missing, unknown = set(known) - set(entry.optional) - present, present - set(known)
     if missing or unknown:
-        preposition, keys = ("without", missing) if missing else ("with", unknown)
-        raise ParameterError(
-            f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}.",
-            f"Pass {', '.join(known) or 'no entries'}.",
-        )
+        keys = ("without " if missing else "with ") + ", ".join(sorted(map(str, missing or unknown)))
+        raise ParameterError(f"Got {name}, a {kind} layer {keys}.", f"Pass {', '.join(known) or 'no entries'}.")
     out: Layer = {"kind": kind}
     widths: dict[str, int] = {}
     for key, letters in entry.arrays.items():
@@ -172,17 +161,13 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         array = _check_array(layer[key], f"{name}.{key}", len(letters))
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
-                raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}, with {widths[letter]} in its other arrays.",
-                    "Transpose a weight of torch.nn.Linear.",
-                )
+                problem = f"Got {name}.{key} of shape {array.shape}, with {widths[letter]} in its other arrays."
+                raise ShapeError(problem, "Transpose a weight of torch.nn.Linear.")
         out[key] = array
     if kind == "layernorm":
         eps = 1e-5 if layer.get("eps") is None else layer["eps"]
         if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 < eps <= 1:
-            raise ParameterError(
-                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1.", "Pass 1e-5, as torch does."
-            )
+            raise ParameterError(f"Got {name}.eps={eps!r}.", "Pass a number from 0 to 1, such as torch's 1e-5.")
         out["eps"] = float(eps)
     if kind == "residual":
         out["layers"] = check_layers(layer["layers"], f"{name}.layers", depth + 1)
@@ -210,10 +195,8 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
         if layer["kind"] == "residual":
             d_in, d_out = widths(layer["layers"], f"{place}.layers", last)
             if d_in != d_out:
-                raise ShapeError(
-                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions.",
-                    f"Let its last layer return {d_in}.",
-                )
+                problem = f"Got {place}, a residual block from {d_in} to {d_out} dimensions."
+                raise ShapeError(problem, f"Let its last layer return {d_in}.")
         else:
             shapes = {
                 letter: size
@@ -225,30 +208,15 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
         if d_in is None:
             continue
         if last is not None and d_in != last:
-            raise ShapeError(
-                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after {last}.",
-                "Change the order of the layers.",
-            )
+            problem = f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after {last}."
+            raise ShapeError(problem, "Change the order of the layers.")
         first = d_in if first is None else first
         last = d_out
     return first, last
 
 
-def widest(layers: Iterable[Layer], width: int) -> int:
-    """Return the largest number of values per row in any layer, from which the size of blocks is determined."""
-    most = width
-    for layer in layers:
-        if layer["kind"] == "residual":
-            most = max(most, widest(layer["layers"], width))
-        elif "weight" in layer and layer["weight"].ndim == 2:
-            most = max(most, sum(layer["weight"].shape))
-    return most
-
-
 def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Split layers into what JSON holds and their arrays by name; ``source.2.weight`` is of the third layer of
-    "source".
-    """
+    """Split layers into what JSON holds and their arrays by name, such as ``source.2.weight``."""
     structure: list[Layer] = []
     arrays: dict[str, np.ndarray] = {}
     for k, layer in enumerate(layers):
@@ -262,9 +230,7 @@ def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str
 
 
 def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
-    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be
-    checked.
-    """
+    """Combine structure and arrays, which are removed from ``arrays``; the result must still be checked."""
     if not isinstance(structure, list) or depth > MAX_DEPTH:
         raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")
     layers = []

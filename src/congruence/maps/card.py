@@ -1,15 +1,18 @@
-"""The model card of a saved map: what it maps, how to call it, the evidence for it, and what its facts mean."""
+"""What is shown of a fitted map: how it was obtained, its display, and the model card that is saved with it."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from congruence._utils.display import as_markdown, visible
-from congruence.maps.evidence import alignment_rows, choice_rows, refinement_sentence
+from congruence._utils.display import as_markdown, svg_bars, visible
 from congruence.persist import is_number
+
+if TYPE_CHECKING:
+    from congruence.maps._base import Map
 
 #: First lines of the example on a card.
 LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load("path/to/this/folder")')
@@ -40,34 +43,146 @@ _MEANING = {
 #: A name without Markdown markup or links, such as ``test_mean@1``.
 _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 
-#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped
-#: vectors.
+#: Errors of a malformed record of a fit. Loading does not check records, since they do not affect mapped vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def write_card(
-    title: str,
-    text: list[str],
-    *,
-    kind: str,
-    tag: str,
-    models: tuple[str | None, str | None],
-    facts: Mapping[str, Any],
-    scores: Mapping[str, Any],
-    shown: Callable[[], Mapping[str, str]],
-) -> str:
-    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call
-    it, ``kind`` names its class, ``tag`` its method, and ``shown`` returns the entries of its display.
+def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
+    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table. ``choice``:
+    ``congruence.upgrade.choose.Choice.to_dict``, as a fitted map keeps it in ``scores_["choice"]``.
     """
-    refined, aligned = scores.get("refinement"), scores.get("alignment")
+    rows = [["chosen", choice["name"]]]
+    if not choice["tried"]:
+        return [*rows, ["chosen because", choice["evidence"]]]
+    first = choice["tried"][0]["name"]
+    lead = ""
+    if choice["name"] != first:
+        lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
+    times = f", {choice['repeats']} times" if choice["repeats"] > 1 else ""
+    folds = f"{choice['n_pairs']} {choice['evidence']} ({choice['folds']} folds{times})"
+    rows.append(["chosen by", f"{choice['measure']}, cross-validated on {folds}{lead}"])
+    for candidate in choice["tried"]:
+        behind = ""
+        if candidate["behind"] > 0:
+            behind = f", {candidate['behind']:.3f} ± {candidate['error']:.3f} behind the best"
+        rows.append([f"  {candidate['name']}", f"{choice['measure']} {candidate['score']:.3f}{behind}"])
+    if choice["not_tried"]:
+        rows.append(["not tried", choice["not_tried"]])
+    if choice["method"] != "orthogonal":
+        rows.append(["not for", "rows of another modality: only those of the pairs' modality were compared"])
+    return rows
+
+
+def choice_line(choice: Mapping[str, Any]) -> str:
+    """Return in a few words which map was chosen, and why."""
+    name, tried = choice["name"], choice["tried"]
+    if not tried:
+        return f"{name}: {choice['evidence']}"
+    score = {candidate["name"]: candidate["score"] for candidate in tried}
+    best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
+    left_out = f"{choice['measure']} {score[name]:.3f} on {choice['n_pairs']:,} left-out {choice['evidence']}"
+    if name != best["name"]:
+        return f"{name}, as good as the best of {len(tried)} ({best['score']:.3f}): {left_out}"
+    return f"{name}, best of {len(tried)}: {left_out}" + (f", next {others[0]['score']:.3f}" if others else "")
+
+
+def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
+    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table."""
+    change = f"{record['recall_before']:.3f} → {record['recall_after']:.3f}"
+    return [
+        [
+            "matches of unpaired rows among the pairs",
+            f"{record['matches']}, {record.get('kind', 'hard')}" if record["improves"] else "0",
+        ],
+        [f"left-out anchors ranked first of {record['gallery']}, before and after", change],
+        ["p-value of the improvement", f"{record['p_value']:.2g}"],
+    ]
+
+
+def refinement_sentence(record: Mapping[str, object]) -> str:
+    """Return a sentence stating whether unpaired rows improved the map, and on what evidence."""
+    effect = "improve the map" if record["improves"] else "do not help"
+    return (
+        f"Unpaired rows {effect}: of {record['n_pairs']} left-out pairs {record['recall_after']:.0%} are ranked first "
+        f"of {record['gallery']} with the pools and {record['recall_before']:.0%} without (median rank "
+        f"{record['median_rank_after']:g} and {record['median_rank_before']:g}, p = {record['p_value']:.2g})."
+    )
+
+
+def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
+    """Return how well restarts without any known pair agree, as rows of a table."""
+    agreement = f"{record['agreement']:.0%} of {record['left_out']}"
+    return [
+        ["pairs found", str(record["matches"])],
+        ["aligned", "yes" if record["found"] else "NO: do not use this map"],
+        ["left-out rows that two restarts map to the same target", agreement],
+        ["restarts", str(record["n_restarts"])],
+    ]
+
+
+def shown(mapping: Map) -> dict[str, str]:
+    """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
+    facts, scores, n_pairs = mapping.facts_, mapping.scores_, mapping.n_pairs_
+    entries = {"source": str(mapping.source_space_), "target": str(mapping.target_space_)}
+    if isinstance(choice := scores.get("choice"), Mapping):
+        entries["chosen"] = choice_line(choice)
+    pairs = f"{n_pairs:,} pairs" if n_pairs else "an unknown number of pairs"
+    if "paired_by" in scores:
+        pairs += f" by {scores['paired_by']}"
+    if "distinct" in scores:
+        pairs += f", which show about {scores['distinct']:,.0f} distinct things"
+    for name in ("refinement", "alignment"):
+        record = scores.get(name)
+        if isinstance(record, dict):
+            matches, known = record.get("matches"), record.get("n_pairs", 0)
+            # Later pairs are no matches, so the record is of this fit only if the numbers agree.
+            if isinstance(matches, int) and isinstance(known, int) and n_pairs == known + matches:
+                pairs += f", {matches:,} of them matches of unpaired rows"
+    if "is_isometry" in facts:
+        form = "isometry" if facts["is_isometry"] else f"mean gain {facts['mean_gain']:.2f}"
+        form += ", a projection" if facts["is_projection"] else ""
+        pairs += f", {facts['rank']} of {facts['directions']} directions covered, {form}"
+    entries["fitted on"] = pairs
+    if (readout := getattr(mapping, "readout_", None)) is not None:
+        entries |= dict(readout.rows())
+    # No cosine: it means little without its controls, which are in ``scores_``.
+    labels = {
+        "held_out_retrieval_at_1": "retrieval@1",
+        "held_out_retrieval_back_at_1": "target to source @1",
+        "held_out_recall_at_10": "recall@10",
+    }
+    heldout = [f"{label} {scores[key]:.3f}" for key, label in labels.items() if scores.get(key) is not None]
+    entries["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
+    if heldout:
+        known = scores.get("held_out_pairs")
+        entries["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(heldout)
+    return entries
+
+
+def picture(mapping: Map) -> str:
+    """Return the scores of the maps among which this one was chosen, or the share of directions covered, as SVG."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # no choice, or another program's record
+        choice = mapping.scores_["choice"]
+        if tried := {candidate["name"]: float(candidate["score"]) for candidate in choice["tried"]}:
+            return svg_bars(f"Left-out pairs by map: {choice['measure']}", tried, choice["name"])
+    facts, covered = mapping.facts_, "directions covered by the pairs"
+    if "directions" not in facts:
+        return ""
+    return svg_bars("Share of directions", {covered: facts["rank"] / facts["directions"]}, covered)
+
+
+def write_card(mapping: Map, title: str, text: list[str]) -> str:
+    """Return a map's card in Markdown, everything from files escaped; ``text`` says what it does."""
+    facts, scores = {**mapping.facts_, **mapping.get_params(deep=False)}, mapping.scores_
+    refined, aligned, kind = scores.get("refinement"), scores.get("alignment"), type(mapping).__name__
     if isinstance(refined, Mapping) and refined.get("improves") is True:
         kind = f"{kind} refined with unpaired rows"
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
-    name = f"{models[0] or 'source'} → {models[1] or 'target'}"
-    lines = [*front_matter(name, (tag,), scores), f"# {kind}: {title}", "", *text]
+    name = f"{mapping.source_space_.model or 'source'} → {mapping.target_space_.model or 'target'}"
+    lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
     sections: list[tuple[Callable[[Any], list[str]], Any]] = [
-        (_display, shown),
+        (_display, mapping),
         (_means, facts),
         (_pairing, scores.get("pairing")),
         (lambda one: ["## Choice of the map", "", *card_table([["", ""], *choice_rows(one)])], scores.get("choice")),
@@ -80,15 +195,12 @@ def write_card(
                 lines += ["", *write(record)]
             except _MALFORMED:
                 lines += ["", "This record is not of the form that congruence writes."]
-    table = [["fact or parameter", "value", "meaning"]]
-    table += [
-        [key, text_of, _MEANING.get(key, "")] for key, value in facts.items() if (text_of := _value(value)) is not None
-    ]
-    lines += ["", "## Facts", "", *card_table(table)]
+    # Lists and tables are in config.json.
+    told = {name: value for name, value in facts.items() if value is None or isinstance(value, (bool, int, float, str))}
+    lines += ["", "## Facts", "", *_meanings(["fact or parameter", "value", "meaning"], told)]
     numbers = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
     if numbers:
-        rows = [[key, f"{value:.4g}", _MEANING.get(key, "")] for key, value in numbers.items()]
-        lines += ["", *card_table([["score at fit", "value", "meaning"], *rows])]
+        lines += ["", *_meanings(["score at fit", "value", "meaning"], numbers)]
     if "held_out_cosine_constant" in numbers:
         lines += [
             "",
@@ -99,16 +211,15 @@ def write_card(
     return "\n".join(lines) + "\n"
 
 
-def _value(value: object) -> str | None:
-    """Return a fact as text; None for lists and tables, which are in config.json."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value) if value is None or isinstance(value, (bool, int, str)) else None
+def _meanings(header: list[str], values: Mapping[str, object]) -> list[str]:
+    """Return the lines of a table of values and their meanings."""
+    texts = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in values.items()}
+    return card_table([header, *([key, text, _MEANING.get(key, "")] for key, text in texts.items())])
 
 
-def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
+def _display(mapping: Map) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
-    entries = shown()
+    entries = shown(mapping)
     return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
 
 

@@ -31,13 +31,23 @@ from congruence.linalg.generalized import generalized_procrustes
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size, total_cross, total_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.linalg.shrinkage import choose_gains, means_correspond
-from congruence.maps._base import Map, NotFittedMapError
+from congruence.maps._base import Map, NotFittedMapError, refuse_damage
 from congruence.maps.card import card_table, front_matter
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.persist import TOLERANCE, count
 
 #: Shrinkage settings of ``OrthogonalMap`` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
+
+#: The example on a frame's card.
+_EXAMPLE = (
+    "```python",
+    "from congruence import CanonicalFrame",
+    "",
+    'frame = CanonicalFrame.load("path/to/this/folder")',
+    "mapping = frame.map(source, target)",
+    "```",
+)
 
 #: Vectors of one model by modality; the key is "" if the modality is unknown.
 ModelRows: TypeAlias = dict[str, Embeddings]
@@ -53,8 +63,7 @@ class CanonicalFrame:
 
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
     is the number of models that have item i: for complete data generalized Procrustes analysis without scaling (Gower
-    1975), for two models their ``OrthogonalMap``. Directions that a model lacks are lost in a map through it
-    (docs/frames.md).
+    1975), for two models their ``OrthogonalMap``. See docs/frames.md.
 
     Parameters
     ----------
@@ -62,8 +71,7 @@ class CanonicalFrame:
         As for ``OrthogonalMap``, with "auto", "wiener", "covered" or "full". A map between two models multiplies the
         square roots of both models' gains.
     max_iter, tol
-        Stop after so many sweeps over the models, or after one that improves the objective by less than this share of
-        it.
+        Stop after so many sweeps over the models, or after one that improves the objective by less than this share.
 
     Attributes
     ----------
@@ -107,18 +115,15 @@ class CanonicalFrame:
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
-            got = len(models) if isinstance(models, Mapping) else type(models).__name__
-            raise InputError(f"Got {got} for models; expected at least two, by name.", "Pass {'name': vectors, …}.")
+            raise InputError("A frame is of at least two models, by name.", "Pass {'name': vectors, …}.")
         sides = _name_modalities({name: _read_rows(data, name, modality) for name, data in models.items()})
         names, rows = list(sides), list(sides.values())
         items = {q: SharedItems.of(sides, q) for q in sorted({q for side in rows for q in side})}
         moments, bases = _gather(rows, items)
         groups = _connected(len(rows), moments)
         if unreached := [repr(name) for name, group in zip(names, groups, strict=True) if group]:
-            raise IdError(
-                f"No chain of shared items leads from {names[0]!r} to {', '.join(unreached[:3])}.",
-                "Pass `ids=…` that name the same items alike.",
-            )
+            problem = f"No chain of shared items leads from {names[0]!r} to {', '.join(unreached[:3])}."
+            raise IdError(problem, "Pass `ids=…` that name the same items alike.")
         pooled: dict[tuple[int, int], list[CrossMoments]] = {}
         for (m, j, _), pair in moments.items():
             pooled.setdefault((m, j), []).append(pair)
@@ -136,7 +141,7 @@ class CanonicalFrame:
         )
         rotations, used = [], []
         for m, (name, basis, evidence) in enumerate(zip(names, bases, solution.evidence, strict=True)):
-            used.append([int(((matched.rows[m] >= 0) & (matched.count > 1)).sum()) for matched in items.values()])
+            used.append([int(matched.shared(m).sum()) for matched in items.values()])
             evidence = evidence if basis is None else basis @ evidence
             rotations.append(self._rotation(name, evidence, sizes[m], used[m], max(widths[:m] + widths[m + 1 :])))
         self.models_: dict[str, FrameModel] = {}
@@ -162,13 +167,8 @@ class CanonicalFrame:
         self.n_iter_, self.converged_ = len(solution.objective) - 1, solution.converged
         if not self.converged_:
             growth = self.objective_[-1] - self.objective_[-2]
-            warnings.warn(
-                ConvergenceWarning(
-                    f"After `max_iter={self.max_iter}` sweeps the alignment still grew by {growth:.1e}, more than tol.",
-                    "Pass `max_iter=…` with a larger number, or `tol=…`.",
-                ),
-                stacklevel=2,
-            )
+            problem = f"After `max_iter={self.max_iter}` sweeps the alignment still grew by {growth:.1e}, above tol."
+            warnings.warn(ConvergenceWarning(problem, "Pass a larger `max_iter=…`, or `tol=…`."), stacklevel=2)
         return self
 
     def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
@@ -188,9 +188,7 @@ class CanonicalFrame:
                 if len(shared):
                     moments[q] = CrossMoments.of(side.vectors[shared], self.consensus_[q].vectors[position[shared]])
         if not moments:
-            raise IdError(
-                f"No item of {name!r} is one that the frame has.", "Pass `ids=…` that name the items as the frame does."
-            )
+            raise IdError(f"No item of {name!r} is one that the frame has.", "Pass `ids=…` that the frame has.")
         groups = list(moments.values())
         used, widest = [group.rows for group in groups], max(len(model.rotation) for model in self.models_.values())
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
@@ -218,9 +216,8 @@ class CanonicalFrame:
         rows = _name_modalities({name: _read_rows(vectors, name, modality)}, self.consensus_)[name]
         check_width(_width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
-            raise ModalityError(
-                f"The frame has no mean of {unknown[0] or 'unnamed'} rows of {name!r}.", "Pass another `modality=…`."
-            )
+            problem = f"The frame has no mean of {unknown[0] or 'unnamed'} rows of {name!r}."
+            raise ModalityError(problem, "Pass another `modality=…`.")
         self._add_items(rows, model.means, model.isometry, name)
         return self
 
@@ -237,10 +234,8 @@ class CanonicalFrame:
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
-            raise ModalityError(
-                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}).",
-                "Pass one that both have.",
-            )
+            known = f"{source!r} ({a.modalities}) and {target!r} ({b.modalities})"
+            raise ModalityError(f"Got `modality={modality!r}` for {known}.", "Pass one that both have.")
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
         active = (modality if modality in table else (measured or list(table))[0]) or None
         out = OrthogonalMap._of_parts(
@@ -273,21 +268,14 @@ class CanonicalFrame:
         return "wiener" if self.shrinkage == "auto" else self.shrinkage
 
     def _rotation(self, name: str, evidence: np.ndarray, size: float, used: Sequence[int], widest: int) -> Rotation:
-        """Return a model's rotation into the frame from its cross-covariance (d, k) with the other models, whose
-        singular values sum to at most ``size``; the anchors ``used`` of each modality and the widest other model bound
-        the directions covered.
-        """
+        """Return a model's rotation from its cross-covariance (d, k) with the others in the frame, and its bounds."""
         most = sum(used) - sum(n > 0 for n in used) * self.center
         if sum(used) < 2 or most < 1:
-            raise TooFewAnchorsError(
-                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have.", "Pass more."
-            )
+            raise TooFewAnchorsError(f"Too few items of {name!r}, {sum(used)}, are in other models.", "Pass more.")
         shrinkage = self._shrinkage()
         svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
         if not svd.rank:
-            raise InputError(
-                f"The rows of {name!r} do not vary together with those of other models.", "Pass more common items."
-            )
+            raise InputError(f"The rows of {name!r} and of other models do not vary together.", "Pass more items.")
         if shrinkage == "full":  # fill also the directions that narrower models do not have
             isometry = svd.U @ svd.Vt
             return Rotation(isometry, isometry, svd.rank)
@@ -332,7 +320,7 @@ class CanonicalFrame:
             group = [m for m in present if group_of[m] == label]
             means, total, center = {}, 0.0, np.zeros(right_hand_side.shape[1])
             for m in group:
-                known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
+                known = np.flatnonzero(items.shared(m) if len(group) > 1 else items.rows[m] >= 0)
                 X, rows = models[m][modality].vectors, items.rows[m][known]
                 means[m] = _weighted_mean(X, rows, np.ones(len(rows)))
                 weight = float(weights[known].sum())
@@ -359,9 +347,7 @@ class CanonicalFrame:
                 self.consensus_[q] = replace(known, ids=ids, vectors=vectors)
 
     def _infer_means(self) -> None:
-        """Infer the means of modalities that models have no rows of, from the gaps between modalities in other models.
-        An inferred mean is never inferred again, so that models added later do not change it.
-        """
+        """Infer means of modalities that models have no rows of from gaps in other models, each of them once."""
         measured = {
             name: [q for q, origin in model.means_from.items() if origin != "frame"]
             for name, model in self.models_.items()
@@ -397,16 +383,13 @@ class CanonicalFrame:
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``. With ``force``, an
-        existing frame or map is replaced; otherwise this raises OutputExistsError.
-        """
+        """Write the frame as a folder; without ``force``, an existing one raises OutputExistsError."""
         self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
         models, items = [], []
         table = [["model", "space", "anchors", "directions that the anchors cover"]]
         for m, (name, model) in enumerate(self.models_.items()):
-            arrays[f"rotation.{m}"] = model.rotation
-            arrays |= {f"mean.{m}.{q}": mean for q, mean in model.means.items()}
+            arrays |= {f"rotation.{m}": model.rotation, **{f"mean.{m}.{q}": mean for q, mean in model.means.items()}}
             facts = {"means_from": model.means_from, "n_anchors": model.n_anchors, "rank": model.rank}
             models.append({"name": name, "space": model.space.to_dict(), **facts})
             table.append([name, str(model.space), str(model.n_anchors), str(model.rank)])
@@ -418,47 +401,26 @@ class CanonicalFrame:
             arrays |= {f"items.{q}": consensus.vectors, f"center.{q}": consensus.center}
             items.append({"modality": q, "has_ids": consensus.has_ids})
         known = {"axes": self.axes_, "n_iter": self.n_iter_, "converged": self.converged_}
-        config = {
-            "kind": self.kind,
-            "parameters": self.get_params(deep=False),
-            "facts": {"models": models, "items": items, **known},
-            "scores": {},
-        }
+        facts = {"models": models, "items": items, **known}
+        config = {"kind": self.kind, "parameters": self.get_params(deep=False), "facts": facts, "scores": {}}
         title = f"{len(self.models_)} models"
-        card = [
-            *front_matter(title, ("procrustes",)),
-            f"# CanonicalFrame: {title}",
-            "",
-            "```python",
-            "from congruence import CanonicalFrame",
-            "",
-            'frame = CanonicalFrame.load("path/to/this/folder")',
-            "mapping = frame.map(source, target)",
-            "```",
-            "",
-            *card_table(table),
-        ]
-        return persist.write_folder(path, arrays, config, "\n".join(card) + "\n", force=force)
+        head = [*front_matter(title, ("procrustes",)), f"# CanonicalFrame: {title}", ""]
+        card = "\n".join([*head, *_EXAMPLE, "", *card_table(table)]) + "\n"
+        return persist.write_folder(path, arrays, config, card, force=force)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Load a frame saved with ``save``. Nothing in the folder is executed."""
         arrays, config = persist.read_folder(path)
-        if config.get("kind") != cls.kind:
-            raise CorruptFileError(
-                f"Got a map of kind {config.get('kind')!r} in {path}, not a frame.",
-                ("Pass a frame.", "Load it with `congruence.load`."),
-            )
-        try:
+        if (kind := config.get("kind")) != cls.kind:
+            fix = ("Pass a frame.", "Load it with `congruence.load`.")
+            raise CorruptFileError(f"Got a map of kind {kind!r} in {path}, not a frame.", fix)
+        with refuse_damage("frame", path):
             persist.check_parameters(cls, config["parameters"])
             frame = cls(**config["parameters"])
             frame._check_parameters()
             frame._restore(dict(arrays), config["facts"])
-            return frame
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CorruptFileError(
-                f"Got a saved frame in {path} with parts missing or damaged ({error!r}).", "Fit it again."
-            ) from error
+        return frame
 
     def _restore(self, arrays: dict[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Set the fitted attributes from a folder's content, after checking it."""
@@ -485,17 +447,16 @@ class CanonicalFrame:
             rank, anchors = count(entry, "rank", most=min(len(rotation), k)), count(entry, "n_anchors")
             space = Space.from_dict(entry["space"])
             self.models_[entry["name"]] = FrameModel(space, rotation, means, origins, k, anchors, rank)
-        for valid, what in (
-            (len(self.objective_) == self.n_iter_ + 1 and type(self.converged_) is bool, "sweeps that do not match"),
-            ({*self.axes_, *ids} <= {*MODALITIES, ""}, "an unknown modality"),
-            (all(len(one.ids) == len(one.vectors) for one in self.consensus_.values()), "ids that do not fit"),
-            (all(type(one.has_ids) is bool for one in self.consensus_.values()), "items of the wrong type"),
-            (len(self.models_) == len(facts["models"]) >= 2, "repeated names, or fewer than two models"),
-            (all(type(name) is str for name in self.models_), "a name that is no string"),
-            *((model.fits(ids, self.axes_), f"a damaged model {name!r}") for name, model in self.models_.items()),
-        ):
-            if not valid:
-                raise ValueError(what)
+        if len(self.objective_) != self.n_iter_ + 1 or type(self.converged_) is not bool:
+            raise ValueError("sweeps that do not match")
+        if not {*self.axes_, *ids} <= {*MODALITIES, ""}:
+            raise ValueError("an unknown modality")
+        if any(len(one.ids) != len(one.vectors) or type(one.has_ids) is not bool for one in self.consensus_.values()):
+            raise ValueError("items that do not fit their ids")
+        if not len(self.models_) == len(facts["models"]) >= 2 or not all(type(name) is str for name in self.models_):
+            raise ValueError("fewer than two models, or names that are repeated or no strings")
+        if not all(model.fits(ids, self.axes_) for model in self.models_.values()):
+            raise ValueError("a damaged model")
 
 
 @dataclass(frozen=True)
@@ -554,9 +515,7 @@ class Consensus:
         if rows.has_ids:
             return id_rows(self.ids, rows.ids)
         if len(rows) != len(self.ids):
-            raise ShapeError(
-                f"Got {len(rows)} rows of {name!r} without ids, not {len(self.ids)}.", "Pass `ids=…` for every model."
-            )
+            raise ShapeError(f"Got {len(rows)} rows of {name!r}, not {len(self.ids)}.", "Pass `ids=…` for every model.")
         return np.arange(len(rows))
 
 
@@ -575,6 +534,10 @@ class SharedItems:
         """Number of models that have each item, shape (n,)."""
         return np.asarray(np.count_nonzero(self.rows >= 0, axis=0))
 
+    def shared(self, m: int) -> np.ndarray:
+        """Return whether model ``m`` and another one have each item, shape (n,)."""
+        return np.asarray((self.rows[m] >= 0) & (self.count > 1))
+
     @classmethod
     def of(cls, models: Mapping[str, ModelRows], modality: str) -> SharedItems:
         """Match the rows of one modality."""
@@ -584,9 +547,8 @@ class SharedItems:
             sizes = ", ".join(
                 f"{len(side)} rows of {name!r} with{'' if side.has_ids else 'out'} ids" for name, side in sides.items()
             )
-            raise (IdError if named else ShapeError)(
-                f"Got {sizes}; expected as many rows of each, or ids to match them by.", "Pass `ids=…` for every model."
-            )
+            problem = f"Got {sizes}; expected as many rows of each, or ids to match them by."
+            raise (IdError if named else ShapeError)(problem, "Pass `ids=…` for every model.")
         ids = id_texts(next(iter(sides.values())).ids)
         for side in list(sides.values())[1:]:
             texts = id_texts(side.ids)
@@ -615,7 +577,7 @@ class Rotation(NamedTuple):
 def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRows:
     """Return one model's vectors by modality, ``""`` if it is unknown; ``modality`` is that of rows without a key."""
     if not isinstance(name, str) or not name:
-        raise ParameterError(f"Got a model named {name!r}; expected a nonempty string.", "Pass a name for every model.")
+        raise ParameterError(f"Got a model named {name!r}.", "Pass a name for every model.")
     given = data if isinstance(data, Mapping) else {None: data}
     if not given:
         raise InputError(f"Got no rows of {name!r}.", "Leave this model out.")
@@ -626,17 +588,12 @@ def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRow
         rows = as_embeddings(value, f"the {key or ''} rows of {name!r}".replace("  ", " "))
         declared, stated = rows.space.modality, modality if key is None else key
         if None not in (declared, stated) and declared != stated:
-            raise ModalityError(
-                f"Got {declared} vectors of {name!r} as {stated}.", "Correct the modality, or leave it out."
-            )
+            raise ModalityError(f"Got {declared} vectors of {name!r} as {stated}.", "Correct the modality.")
         if not rows.vectors.any():
             raise ZeroRowError(f"Got only rows of zeros of {name!r}.", "Encode them again, or leave them out.")
         by_modality[declared or stated or ""] = rows
-    widths = {rows.dim for rows in by_modality.values()}
-    if len(widths) > 1:
-        raise ShapeError(
-            f"Got vectors of {name!r} of widths {', '.join(map(str, sorted(widths)))}.", "Pass them as two models."
-        )
+    if len(widths := sorted({rows.dim for rows in by_modality.values()})) > 1:
+        raise ShapeError(f"Got vectors of {name!r} of widths {widths}.", "Pass them as two models.")
     return by_modality
 
 
@@ -647,10 +604,7 @@ def _name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ())
     if "" not in modalities or not named:
         return dict(models)
     if len(named) > 1:
-        unnamed = next((name for name, rows in models.items() if "" in rows), None)
-        raise ModalityError(
-            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows.", "Pass `modality=…`."
-        )
+        raise ModalityError(f"Got {' and '.join(named)} rows, and some of no modality.", "Pass `modality=…`.")
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
 
 
@@ -669,7 +623,7 @@ def _gather(
     reduced: list[dict[str, np.ndarray]] = []
     place: list[dict[str, np.ndarray]] = []  # of each item among the reduced rows
     for m, rows in enumerate(models):
-        used = {q: np.flatnonzero((items[q].rows[m] >= 0) & (items[q].count > 1)) for q in rows}
+        used = {q: np.flatnonzero(items[q].shared(m)) for q in rows}
         vectors, basis = {q: rows[q].vectors for q in rows}, None
         place.append({q: items[q].rows[m] for q in rows})
         if sum(map(len, used.values())) < _width_of(rows):

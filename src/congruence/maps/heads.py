@@ -20,7 +20,6 @@ from congruence.maps import _layers
 from congruence.maps._base import Map, NotFittedMapError
 from congruence.maps.card import LOADING
 from congruence.maps.history import History
-from congruence.persist import count
 
 #: The two sides of a map, as ``side=`` names them.
 SIDES = ("source", "target")
@@ -103,9 +102,7 @@ class HeadsMap(Map):
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
-            raise ParameterError(
-                f"Got facts named {', '.join(taken)}; expected names that are not reserved.", "Rename these."
-            )
+            raise ParameterError(f"The map stores something else as {', '.join(taken)}.", "Rename these facts.")
         new = HeadsMap()
         parts = dict(zip(PARTS, (source, target, decode_source, decode_target), strict=True))
         new.set_layers({name: part for name, part in parts.items() if part is not None}, str(method), facts)
@@ -113,40 +110,27 @@ class HeadsMap(Map):
         new.target_space_ = target_space or Space(dim=new.d_target)
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
-                raise ShapeError(
-                    f"Got a head for {width}-d vectors of {space}.", f"Pass a head for {space.dim}-d vectors."
-                )
+                raise ShapeError(f"Got a head for {width}-d vectors of {space}.", f"Pass one for {space.dim}-d ones.")
         new.scores_ = {}
         return new
 
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse: heads are trained with ``congruence.train``, or solved in closed form by a subclass."""
-        raise ParameterError(
-            "This map only applies trained heads.",
-            "Use `congruence.train`, `congruence.CCAMap` or `congruence.ProcrustesHeads`.",
-        )
+        fix = "Use `congruence.train`, `congruence.CCAMap` or `congruence.ProcrustesHeads`."
+        raise ParameterError("This map only applies trained heads.", fix)
 
     def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
         """Check the layers of each part, and set the fitted attributes."""
         checked = {name: _layers.check_layers(part, name) for name, part in parts.items()}
         ends = {name: _layers.widths(part, name) for name, part in checked.items()}
-        for name in SIDES:
-            if None in ends[name]:
-                raise ShapeError(
-                    f"The layers of the {name} head do not determine its width.", "Add a linear layer to it."
-                )
-        if ends["source"][1] != ends["target"][1]:
-            raise ShapeError(
-                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions.",
-                "Give both one width.",
-            )
         for side in SIDES:
-            expected, got = ends[side][::-1], ends.get(f"decode_{side}")
-            if got is not None and got != expected:
-                raise ShapeError(
-                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions.",
-                    f"Pass one from {expected[0]} to {expected[1]}.",
-                )
+            if None in ends[side]:
+                raise ShapeError(f"The layers of the {side} head do not determine its width.", "Add a linear layer.")
+            joint, width = ends["source"][1], ends[side][0]
+            for name, expected in ((side, (width, joint)), (f"decode_{side}", (joint, width))):
+                if (got := ends.get(name, expected)) != expected:
+                    problem = f"Got {name} from {got[0]} to {got[1]} dimensions."
+                    raise ShapeError(problem, f"Pass one from {expected[0]} to {expected[1]}.")
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
         self.n_features_in_, self._joint_width = ends["source"]  # type: ignore[assignment]
@@ -161,9 +145,7 @@ class HeadsMap(Map):
         if not hasattr(self, "source_layers_"):
             if type(self) is not HeadsMap:
                 super().check_fitted()
-            raise NotFittedMapError(
-                "Got a HeadsMap without heads; expected trained ones.", "Use congruence.train or HeadsMap.from_layers."
-            )
+            raise NotFittedMapError("Got a HeadsMap without heads.", "Use congruence.train or HeadsMap.from_layers.")
 
     def __sklearn_clone__(self) -> Self:
         if type(self) is HeadsMap:  # it has no parameters from which it could be fitted again
@@ -183,9 +165,8 @@ class HeadsMap(Map):
         try:
             return History.from_dict(self.facts_["history"])
         except (OverflowError, TypeError, ValueError) as error:
-            raise CorruptFileError(
-                f"The training record cannot be read ({error}).", "Save the map again from where it was trained."
-            ) from error
+            problem = f"The training record cannot be read ({error})."
+            raise CorruptFileError(problem, "Save the map again from where it was trained.") from error
 
     @property
     def d_target(self) -> int:
@@ -205,25 +186,18 @@ class HeadsMap(Map):
     def reconstruct(self, X: RowsLike) -> Array:
         """Map source rows (m, d_source) into the joint space and back; refused without a decoder for the source."""
         self.check_fitted()
-        decoder = self._decoder("source")
-        joint = self._map(self._check_source(X))
-        return as_given(_layers.run(decoder, joint, self.n_features_in_), X)
+        return self._decode("source", self.decode_source_layers_, self._map(self._check_source(X)), X)
 
     def reconstruct_target(self, Y: RowsLike) -> Array:
         """Map target rows (m, d_target) into the joint space and back; refused without a decoder for the target."""
         self.check_fitted()
-        decoder = self._decoder("target")
-        joint = self._map_target(self._check_target(Y))
-        return as_given(_layers.run(decoder, joint, self.d_target), Y)
+        return self._decode("target", self.decode_target_layers_, self._map_target(self._check_target(Y)), Y)
 
-    def _decoder(self, side: str) -> list[Layer]:
-        layers: list[Layer] | None = getattr(self, f"decode_{side}_layers_")
+    def _decode(self, side: str, layers: list[Layer] | None, joint: Array, given: RowsLike) -> Array:
         if layers is None:
-            raise ParameterError(
-                f"Got heads without a decoder for the {side} ({self.method_}).",
-                f"Pass `decode_{side}=…` to from_layers.",
-            )
-        return layers
+            problem = f"Got heads without a decoder for the {side} ({self.method_})."
+            raise ParameterError(problem, f"Pass `decode_{side}=…` to from_layers.")
+        return as_given(_layers.run(layers, joint, self.n_features_in_ if side == "source" else self.d_target), given)
 
     def layers(self) -> tuple[list[Layer], list[Layer]]:
         """Return copies of the layers of both heads, as plain data that ``from_layers`` accepts."""
@@ -234,20 +208,14 @@ class HeadsMap(Map):
         return self.layers()[SIDES.index(side)]
 
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
-        """Return the space of the mapped vectors. Its name contains both models, and its revision is a digest of the
-        fitted map, because coordinates of two fits are not comparable.
-        """
+        """Return the space of mapped vectors; its revision is a digest, since two fits' coordinates differ."""
         self.check_fitted()
-        names = [
-            space.model or name for space, name in ((self.source_space_, "source"), (self.target_space_, "target"))
-        ]
-        model = f"joint ({self.kind}) of {names[0]} and {names[1]}"
+        models = self.source_space_.model or "source", self.target_space_.model or "target"
+        model = f"joint ({self.kind}) of {models[0]} and {models[1]}"
         return Space(model, digest_of(self.facts_["layers"], self.state())[:12], modality, self.d_out, normalized)
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Return which head, "source" or "target", to use for vectors of a space. Without the expected ``side``, what
-        is known about the space must fit exactly one.
-        """
+        """Return which head, "source" or "target", vectors of a space need; without ``side``, one must fit."""
         self.check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}
         # In a cross-modal map (e.g. images as source, texts as target) the modality tells the two sides apart.
@@ -265,22 +233,17 @@ class HeadsMap(Map):
             other = SIDES[side == "source"]
             if other in refused:
                 raise refused[side]
-            raise DirectionError(
-                f"Got vectors of the map's {other} ({space}), not its {side}.",
-                f'Pass `side="{other}"`, or call transform{"_target" if other == "target" else ""}.',
-            )
+            problem = f"Got vectors of the map's {other} ({space}), not its {side}."
+            raise DirectionError(problem, f'Pass `side="{other}"`.')
         fitting = [name for name in SIDES if name not in refused]
         if not fitting:
-            raise SpaceMismatchError(
-                f"Got vectors of {space}, neither of {spaces['source']} nor {spaces['target']}.",
-                "Use a map of this model.",
-            )
+            problem = f"Got vectors of {space}, neither of {spaces['source']} nor {spaces['target']}."
+            raise SpaceMismatchError(problem, "Use a map of this model.")
         if len(fitting) == 2:
             fitting = [name for name in SIDES if space.model and space.model == spaces[name].model]
         if len(fitting) != 1:
-            raise ParameterError(
-                f"Got vectors that fit both sides of the map ({space}).", 'Pass `side="source"` or `side="target"`.'
-            )
+            problem = f"Got vectors that fit both sides of the map ({space})."
+            raise ParameterError(problem, 'Pass `side="source"` or `side="target"`.')
         return fitting[0]
 
     def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
@@ -294,9 +257,7 @@ class HeadsMap(Map):
         self.check_fitted()
         out: dict[str, np.ndarray] = {}
         for name in PARTS:
-            layers = getattr(self, f"{name}_layers_")
-            if layers is not None:
-                out |= _layers.flatten(layers, name)[1]
+            out |= _layers.flatten(getattr(self, f"{name}_layers_") or [], name)[1]
         out |= {f"bank.{side}": bank for side, bank in zip(SIDES, self.banks_ or (), strict=False)}
         return out if self.singular_values_ is None else {**out, "singular_values": self.singular_values_}
 
@@ -305,7 +266,6 @@ class HeadsMap(Map):
         structure, method = other_facts.pop("layers"), other_facts.pop("method")
         if not isinstance(structure, dict) or not {"source", "target"} <= set(structure) <= set(PARTS):
             raise ValueError("parts other than source, target and their decoders, or without one of the heads")
-        count(other_facts, "n_pairs", missing=0)
         if not isinstance(method, str):
             raise ValueError("a method that is not a string")
         if self.kind != HeadsMap.kind:

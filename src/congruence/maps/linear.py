@@ -55,15 +55,10 @@ class LinearMap(AffineMap):
         return self.solve(*self._check_pairs(X, Y, sample_weight))
 
     def _check_ridge(self) -> None:
-        if self.ridge != "cv":
-            if isinstance(self.ridge, str):
-                raise ParameterError(
-                    argument="ridge",
-                    got=self.ridge,
-                    expected="a number ≥ 0 or 'cv'",
-                    fix="Pass `ridge='cv'` to choose it by cross-validation.",
-                )
+        if not isinstance(self.ridge, str):
             check_positive(self.ridge, "ridge", zero=True)
+        elif self.ridge != "cv":
+            raise ParameterError(argument="ridge", got=self.ridge, expected="'cv' or a number ≥ 0")
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
         """Fit on checked rows in float32 or float64 and checked weights; see ``fit``."""
@@ -94,16 +89,12 @@ class LinearMap(AffineMap):
     def _solve_moments(self, moments: CrossMoments) -> Self:
         assert moments.gram is not None
         self.n_features_in_ = len(moments.source_mean)
-        if self.center:
-            gram, cross, scatter = moments.gram, moments.cross, moments.target_scatter
-            self.source_mean_, self.target_mean_ = moments.source_mean, moments.target_mean
-        else:
+        means, scatter = (moments.source_mean, moments.target_mean), moments.target_scatter
+        gram, cross = moments.gram, moments.cross
+        if not self.center:
             gram, cross = moments.uncentered_gram(), moments.uncentered_cross()
-            scatter = moments.target_scatter + moments.weight * float(moments.target_mean @ moments.target_mean)
-            self.source_mean_, self.target_mean_ = (
-                np.zeros_like(moments.source_mean),
-                np.zeros_like(moments.target_mean),
-            )
+            scatter += moments.weight * float(means[1] @ means[1])
+        self.source_mean_, self.target_mean_ = means if self.center else map(np.zeros_like, means)
         import scipy.linalg  # imported here because the other methods do not need it
 
         eigenvalues, V = scipy.linalg.eigh(gram)
@@ -112,7 +103,7 @@ class LinearMap(AffineMap):
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]
         rotated = V.T @ cross
-        if self.ridge == "cv":
+        if isinstance(self.ridge, str):
             self._choose(eigenvalues, rotated, scatter, moments.weight - self.center)
         else:
             self.ridge_ = float(self.ridge)
@@ -140,9 +131,7 @@ class LinearMap(AffineMap):
         self.gcv_ridges_, self.gcv_scores_ = alphas, scores
 
     @property
-    def matrix(self) -> np.ndarray:
-        """The coefficients, shape (d_source, d_target), float64."""
-        self.check_fitted()
+    def _coefficients(self) -> np.ndarray:
         return self.coef_
 
     def state(self) -> dict[str, np.ndarray]:

@@ -22,17 +22,8 @@ from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
 
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
-_SHAPES = {
-    "matrix": "io",
-    "source_mean": "i",
-    "target_mean": "o",
-    "w1": "ih",
-    "b1": "h",
-    "w2": "ho",
-    "b2": "o",
-    "loss_curve": "e",
-    "validation_curve": "v",
-}
+_WEIGHTS = {"matrix": "io", "source_mean": "i", "target_mean": "o", "w1": "ih", "b1": "h", "w2": "ho", "b2": "o"}
+_CURVES = {"loss_curve": "e", "validation_curve": "v"}
 
 
 @dataclass(eq=False, repr=False)
@@ -79,13 +70,8 @@ class MLPMap(Map):
         check_positive(self.learning_rate, "learning_rate")
         check_seed(self.random_state)
         check_positive(self.weight_decay, "weight_decay", zero=True)
-        if not 0 < self.validation_share < 1:
-            raise ParameterError(
-                argument="validation_share",
-                got=self.validation_share,
-                expected="a number between 0 and 1",
-                fix="Pass `validation_share=0.1`, for example.",
-            )
+        if not 0 < (share := self.validation_share) < 1:
+            raise ParameterError(argument="validation_share", got=share, expected="a number between 0 and 1")
         A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)
@@ -95,9 +81,11 @@ class MLPMap(Map):
         # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough
         # for an MLP.
         source = (A - linear.source_mean_).astype(np.float32)
-        in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
-        out_scale = max(float(np.sqrt(np.mean(residual[train] ** 2))), float(np.finfo(np.float32).tiny))
+        in_scale, out_scale = (
+            max(float(np.sqrt(np.mean(rows[train] ** 2))), float(np.finfo(np.float32).tiny))
+            for rows in (source, residual)
+        )
         best, curves = self._train(source / in_scale, residual / out_scale, train, heldout)
         self.loss_curve_ = [value * out_scale**2 for value in curves[0]]
         self.validation_curve_ = [value * out_scale**2 for value in curves[1]]
@@ -123,9 +111,7 @@ class MLPMap(Map):
         return self
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain
-        for training.
-        """
+        """Return a mask of held-out pairs; identical pairs stay together, and two different ones are left."""
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         heldout = np.zeros(n, dtype=bool)
@@ -139,27 +125,17 @@ class MLPMap(Map):
 
         generator = torch.Generator().manual_seed(self.random_state)
         d_source, d_target = source.shape[1], residual.shape[1]
-        start = torch.randn(self.hidden, d_source, generator=generator) / math.sqrt(d_source)
-        parameters = {
-            "w1": start,
-            "b1": torch.zeros(self.hidden),
-            "w2": torch.zeros(d_target, self.hidden),
-            "b2": torch.zeros(d_target),
-        }
+        w1 = torch.randn(self.hidden, d_source, generator=generator) / math.sqrt(d_source)
+        b1, w2, b2 = torch.zeros(self.hidden), torch.zeros(d_target, self.hidden), torch.zeros(d_target)
+        parameters = {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
         for tensor in parameters.values():
             tensor.requires_grad_(True)
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": [parameters["w1"], parameters["w2"]], "weight_decay": self.weight_decay},
-                {"params": [parameters["b1"], parameters["b2"]], "weight_decay": 0.0},
-            ],
-            lr=self.learning_rate,
-        )
+        groups = [{"params": [w1, w2], "weight_decay": self.weight_decay}, {"params": [b1, b2], "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=self.learning_rate)
 
         def error(rows: torch.Tensor) -> torch.Tensor:
-            hidden = torch.nn.functional.gelu(x[rows] @ parameters["w1"].T + parameters["b1"])
-            out = hidden @ parameters["w2"].T + parameters["b2"]
-            return (out - r[rows]).square().mean()
+            hidden = torch.nn.functional.gelu(x[rows] @ w1.T + b1)
+            return (hidden @ w2.T + b2 - r[rows]).square().mean()
 
         x, r = torch.from_numpy(source), torch.from_numpy(residual)
         train_rows = torch.from_numpy(np.flatnonzero(train))
@@ -215,18 +191,13 @@ class MLPMap(Map):
     def state(self) -> dict[str, np.ndarray]:
         """Return all weights as arrays."""
         self.check_fitted()
-        return {
-            **self.weights_,
-            "loss_curve": np.array(self.loss_curve_),
-            "validation_curve": np.array(self.validation_curve_),
-        }
+        curves = {"loss_curve": np.array(self.loss_curve_), "validation_curve": np.array(self.validation_curve_)}
+        return {**self.weights_, **curves}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
-        check_arrays(arrays, _SHAPES, free=("loss_curve", "validation_curve"))
-        self.weights_ = {name: value for name, value in arrays.items() if not name.endswith("_curve")}
-        self.loss_curve_ = arrays["loss_curve"].tolist()
-        self.validation_curve_ = arrays["validation_curve"].tolist()
+        check_arrays(arrays, _WEIGHTS | _CURVES, free=tuple(_CURVES))
+        self.weights_ = {name: arrays[name] for name in _WEIGHTS}
+        self.loss_curve_, self.validation_curve_ = (arrays[name].tolist() for name in _CURVES)
         self.n_epochs_, self.best_epoch_ = count(facts, "n_epochs"), count(facts, "best_epoch")
-        self.n_pairs_ = count(facts, "n_pairs")
-        self.n_features_in_ = self.weights_["matrix"].shape[0]
+        self.n_pairs_, self.n_features_in_ = count(facts, "n_pairs"), len(self.weights_["matrix"])
         self.facts_ = dict(facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -153,10 +154,9 @@ class OrthogonalMap(AffineMap):
         forgetting: float = 1.0,
     ) -> Self:
         """Add pairs, even a single one, to those already seen; the result equals one ``fit`` on all of them. The
-        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. The rotation is computed only when it
-        is next needed. Means set by ``recenter`` are kept, those derived from the gap between modalities recomputed. A
-        read-out that ``congruence.fit`` chose is measured again, on each batch before the map sees it, and scores are
-        dropped.
+        weights of all earlier pairs are multiplied by ``forgetting``, in (0, 1]. Means set by ``recenter`` are kept,
+        those from the gap between modalities recomputed. A read-out that ``congruence.fit`` chose is measured again, on
+        each batch before the map sees it, and scores are dropped.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
@@ -165,9 +165,7 @@ class OrthogonalMap(AffineMap):
         unseen = self._like() if before and self.readout_ is not None else None
         if not before:
             if solved:
-                raise ParameterError(
-                    "Got a composed map in partial_fit; expected a map fitted on pairs.", "Fit a new map."
-                )
+                raise ParameterError("A composed map has no pairs to add to.", "Fit a new map.")
             self._start()
         else:
             unnamed = solved and self.modality_ is None
@@ -208,19 +206,13 @@ class OrthogonalMap(AffineMap):
         read-outs of both is averaged, a lower bound for the map of all pairs; scores are dropped.
         """
         self._check_same_kind(other, "merge")
-        if self.get_params() != other.get_params():
-            raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}.", "Fit both with the same."
-            )
+        if (ours := self.get_params()) != (theirs := other.get_params()):
+            raise ParameterError(f"Got maps with parameters {ours} and {theirs}.", "Fit both with the same.")
         self._refuse_cv()
         if not (self.moments_ and other.moments_):
-            raise ParameterError(
-                "Got a composed map to merge; expected maps fitted on pairs.", "Merge before composing."
-            )
+            raise ParameterError("A composed map has no pairs to merge.", "Merge before composing.")
         if (self.readout_ is None) != (other.readout_ is None):
-            raise ParameterError(
-                "Only one of the two maps has a read-out, as `congruence.fit` sets it.", "Fit both with it."
-            )
+            raise ParameterError("Only one of the two maps has a read-out.", "Fit both with congruence.fit.")
         new = type(self)(**self.get_params())
         new.n_features_in_, new.scores_ = self.n_features_in_, {}
         new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
@@ -240,9 +232,8 @@ class OrthogonalMap(AffineMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown), up to
-        the rounding of float64 sums; they may have been gathered on several machines. ``normalized`` says whether all
-        source and all target rows had unit norm. ``shrinkage="cv"`` needs the rows themselves and is refused.
+        """Return the map fitted on the pairs that these moments summarize by modality (``""`` if it is unknown).
+        ``normalized`` says whether all source and all target rows had unit norm. ``shrinkage="cv"`` is refused.
         """
         new = cls(**parameters)
         new._start()
@@ -274,9 +265,7 @@ class OrthogonalMap(AffineMap):
 
     def _refuse_cv(self) -> None:
         if self.shrinkage == "cv":
-            raise ParameterError(
-                '`shrinkage="cv"` needs the rows, which moments do not have.', 'Pass `shrinkage="auto"`.'
-            )
+            raise ParameterError('`shrinkage="cv"` needs rows, not their moments.', 'Pass `shrinkage="auto"`.')
 
     def _gather(
         self,
@@ -292,9 +281,7 @@ class OrthogonalMap(AffineMap):
         A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=min_pairs)
         d_target = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != d_target:
-            raise ShapeError(
-                f"Got target rows of width {B.shape[1]}, not {d_target}.", "Pass vectors of the same two models."
-            )
+            raise ShapeError(f"Got target rows of width {B.shape[1]}, not {d_target}.", "Pass those of one model.")
         self._check_reflection(A.shape[1], B.shape[1])
         groups = []
         for name, rows in _split_modalities(modality, len(A)):
@@ -304,7 +291,7 @@ class OrthogonalMap(AffineMap):
                 self.moments_[name] = CrossMoments(A.shape[1], B.shape[1])
             self.moments_[name].update(a, b, w)
             groups.append(Group(a, b, w, name))
-        for name in _SOLVED:
+        for name in (*_SOLVED, "_folded"):
             self.__dict__.pop(name, None)
         if reset:
             self._remember(A, B)
@@ -320,20 +307,11 @@ class OrthogonalMap(AffineMap):
 
     def _check_reflection(self, d_source: int, d_target: int) -> None:
         if self.identity and (d_source != d_target or not self.allow_reflection or self.shrinkage != "auto"):
-            raise ParameterError(
-                "`identity=…` needs equal widths, and no other parameter of the rotation.", "Leave out `identity=…`."
-            )
-        if self.allow_reflection:
-            return
-        if d_source != d_target:
-            raise ParameterError(
-                f"Got `allow_reflection=False` for widths {d_source} and {d_target}.",
-                "Leave out `allow_reflection=False`.",
-            )
-        if self.shrinkage not in ("auto", "full"):
-            raise ParameterError(
-                f"Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`.", 'Pass `shrinkage="full"`.'
-            )
+            problem = "`identity=…` needs equal widths, and no other parameter of the rotation."
+            raise ParameterError(problem, "Leave out `identity=…`.")
+        if not self.allow_reflection and (d_source != d_target or self.shrinkage not in ("auto", "full")):
+            problem = f"`allow_reflection=False` needs equal widths, not {d_source} and {d_target}, and no shrinkage."
+            raise ParameterError(problem, 'Leave it out, or pass `shrinkage="full"`.')
 
     def __getattr__(self, name: str) -> Any:
         # Called only for missing attributes: solve on demand after partial_fit.
@@ -347,9 +325,7 @@ class OrthogonalMap(AffineMap):
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
-            raise TooFewAnchorsError(
-                f"Got {pairs} pair in all; expected at least 2.", "Pass more pairs to partial_fit before using the map."
-            )
+            raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2.", "Pass more to partial_fit.")
         shrinkage, given = self.shrinkage, self.shrinkage_strength
         if shrinkage == "auto":
             shrinkage = "wiener" if self.allow_reflection else "full"
@@ -364,9 +340,7 @@ class OrthogonalMap(AffineMap):
         # "full" fills the other directions as well.
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
-            raise InputError(
-                f"Got {pairs} pairs that do not vary together, such as constant rows.", "Pass other anchors."
-            )
+            raise InputError(f"Got {pairs} pairs that do not vary together, as constant rows.", "Pass other anchors.")
         alignment = float(svd.s.sum() / size)
         strength, gains = choose_gains(shrinkage, svd, alignment, given)
         self.mean_directions_ = 0
@@ -384,23 +358,17 @@ class OrthogonalMap(AffineMap):
         self.facts_ = self._measure(shrinkage)
         self.facts_ |= {"alignment": alignment, "shrinkage_strength_used": strength}
         if d_source > d_target:
-            warnings.warn(
-                ProjectionWarning(
-                    f"The new model has {d_target} dimensions, the old one {d_source}: the map is a projection, which "
-                    f"loses {d_source - d_target} dimensions and is no isometry.",
-                    "Exchange the two models to keep distances.",
-                ),
-                stacklevel=3,
+            problem = (
+                f"The new model has {d_target} dimensions, the old one {d_source}: the map is a projection, which "
+                f"loses {d_source - d_target} dimensions and is no isometry."
             )
+            warnings.warn(ProjectionWarning(problem, "Exchange the two models to keep distances."), stacklevel=3)
         if shrinkage == "full" and svd.rank < len(gains) and not self.identity:
-            warnings.warn(
-                DegenerateWarning(
-                    f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
-                    'filled with an arbitrary rotation under `shrinkage="full"`.',
-                    'Add anchors, or pass `shrinkage="auto"`.',
-                ),
-                stacklevel=3,
+            problem = (
+                f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
+                'filled with an arbitrary rotation under `shrinkage="full"`.'
             )
+            warnings.warn(DegenerateWarning(problem, 'Add anchors, or pass `shrinkage="auto"`.'), stacklevel=3)
         return self
 
     def _solve_means(self, d_source: int, d_target: int) -> None:
@@ -424,7 +392,8 @@ class OrthogonalMap(AffineMap):
 
     def _measure(self, shrinkage: str) -> dict[str, Any]:
         d_source, d_target = self.rotation_.shape
-        facts: dict[str, Any] = {
+        given = self.given_means_.items()
+        return {
             "shrinkage_used": shrinkage,
             "n_pairs": self.n_pairs_,
             "rank": self.rank_,
@@ -436,10 +405,8 @@ class OrthogonalMap(AffineMap):
             "modality": self.modality_,
             "modalities": sorted(self.modality_means_),
             "modality_chosen": self._told,
+            **({"mean_rows": {name: [m.n_source, m.n_target] for name, m in given}} if given else {}),
         }
-        if self.given_means_:
-            facts["mean_rows"] = {name: [m.n_source, m.n_target] for name, m in self.given_means_.items()}
-        return facts
 
     def recenter(
         self,
@@ -471,7 +438,7 @@ class OrthogonalMap(AffineMap):
         a, n_source = _average(source_mean, d_source, "source_mean")
         n_target: float | None = 0
         if target_mean is None:
-            b = self.target_mean_ + (a - self.source_mean_) @ self.rotation_ - (1 - offset) * self.offset
+            b = a @ self.rotation_ + offset * (self.target_mean_ - self.source_mean_ @ self.rotation_)
         else:
             b, n_target = _average(target_mean, d_target, "target_mean")
         given = {}
@@ -490,10 +457,8 @@ class OrthogonalMap(AffineMap):
         if modality is None:
             if ask and not self._told and len(self.modality_means_) > 1:
                 known = sorted(self.modality_means_)
-                raise ModalityError(
-                    f"This map has means for {' and '.join(known)}, and nothing says which these rows are.",
-                    f"Pass {' or '.join(f'`modality={name!r}`' for name in known)}.",
-                )
+                problem = f"This map has means for {' and '.join(known)}, and nothing says which these rows are."
+                raise ModalityError(problem, f"Pass {' or '.join(f'`modality={name!r}`' for name in known)}.")
             return self
         check_choice(modality, MODALITIES, "modality")
         if modality in self.modality_means_ and (modality != self.modality_ or not self._told):
@@ -502,11 +467,9 @@ class OrthogonalMap(AffineMap):
             return self
         if not self.center:
             return self._with_means(self._origin(), modality, {})
-        known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
-        raise ModalityError(
-            f"Got `modality={modality!r}`; the map has means for {', '.join(known)}.",
-            f"Fit it with the means of {modality} too: `means={{{modality!r}: …}}`.",
-        )
+        others = ", ".join(sorted({*self.modality_means_, self.modality_ or ""} - {""}))
+        problem = f"Got `modality={modality!r}`; the map has means for {others}."
+        raise ModalityError(problem, f"Fit it with the means of {modality} too: `means={{{modality!r}: …}}`.")
 
     def update_means(
         self,
@@ -523,9 +486,7 @@ class OrthogonalMap(AffineMap):
         _check_forgetting(forgetting)
         self.check_fitted()
         if modality not in self.given_means_:
-            raise ModalityError(
-                f"No rows of `modality={modality!r}` were passed to recenter.", "Call `recenter(…, modality=…)` first."
-            )
+            raise ModalityError(f"No rows of `modality={modality!r}` were passed to recenter.", "Call recenter first.")
         known = self.given_means_[modality]
         sides: list[tuple[np.ndarray, float | None]] = []
         for rows, name, mean, weight in (
@@ -563,24 +524,19 @@ class OrthogonalMap(AffineMap):
         new.source_space_ = replace(self.source_space_, modality=modality)
         new.target_space_ = replace(self.target_space_, modality=modality)
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
-        return new
+        return new if self._folded is None else new.for_role(self.role_)
 
     def _like(self) -> Self:
         """Return a map with the parameters and fitted attributes of this one, without scores."""
-        new = type(self)(**self.get_params())
-        new.n_features_in_, new.scores_, new.moments_ = self.n_features_in_, {}, self.moments_
-        new.given_means_, new._told = dict(self.given_means_), self._told
-        new.source_space_, new.target_space_ = self.source_space_, self.target_space_
-        new.origins_, new.role_, new.readout_ = self.origins_, self.role_, self.readout_
-        for name in _SOLVED:
-            setattr(new, name, getattr(self, name))
-        new.modality_means_ = dict(self.modality_means_)
+        self.check_fitted()
+        tables = {name: dict(getattr(self, name)) for name in ("given_means_", "modality_means_")}  # solved, if need be
+        new = copy(self)
+        vars(new).update(tables, scores_={}, _folded=None)
+        vars(new).pop("feature_names_in_", None)
         return new
 
     @property
-    def matrix(self) -> np.ndarray:
-        """The rotation, shape (d_source, d_target), float64."""
-        self.check_fitted()
+    def _coefficients(self) -> np.ndarray:
         return self.rotation_
 
     def inverse_transform(self, Z: RowsLike, modality: str | None = None) -> Array:
@@ -608,9 +564,8 @@ class OrthogonalMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this map and then ``other``, which starts from this map's target. The two maps
-        may have different means in the intermediate space; the result accounts for this. Modalities that both maps know
-        keep their own means.
+        """Return the map that applies this map and then ``other``, which starts from this map's target but may have
+        other means there. Modalities that both maps know keep their own means.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()
@@ -629,10 +584,8 @@ class OrthogonalMap(AffineMap):
             with suppress(ModalityError):
                 table[name] = join(self.for_modality(name), other.for_modality(name))
         if named and not table:
-            raise ModalityError(
-                f"The maps have means for {self._known_modalities()}, and {other._known_modalities()}.",
-                "Add means with recenter.",
-            )
+            known = f"{self._known_modalities()}, and {other._known_modalities()}"
+            raise ModalityError(f"The maps have means for {known}.", "Add means with recenter.")
         modality = next((name for name in (self.modality_, other.modality_, *table) if name in table), None)
         new = self._of_parts(
             self.rotation_ @ other.rotation_,
@@ -658,9 +611,8 @@ class OrthogonalMap(AffineMap):
 
     def _check_same_kind(self, other: object, verb: str) -> None:
         if type(self) is not type(other):
-            raise ParameterError(
-                f"Got {type(other).__name__} to {verb} with {type(self).__name__}.", "Transform in two steps instead."
-            )
+            kinds = f"{type(other).__name__} to {verb} with {type(self).__name__}"
+            raise ParameterError(f"Got {kinds}.", "Transform in two steps instead.")
 
     @classmethod
     def _of_parts(
@@ -702,9 +654,8 @@ class OrthogonalMap(AffineMap):
         return RowMeans(source, target, (self.modality_ or "") not in {"", *targets}, sources, targets)
 
     def covered_share(self, X: RowsLike) -> np.ndarray:
-        """Return the share of each centered row's variance (norm²) in directions the anchors cover. The fit has no
-        information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated arbitrarily. A
-        row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
+        """Return the share (m,) of each centered row's squared norm in directions that the anchors cover; 1 for the
+        mean. The rest is dropped or, with ``shrinkage="full"``, rotated arbitrarily.
         """
         mean = self._for_rows(X, None).source_mean_
         A = to_numpy(self._check_source(X))
@@ -725,21 +676,14 @@ class OrthogonalMap(AffineMap):
             return self
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
-        plain._restore(self.state(), self.facts_)
-        for name in ("source_space_", "target_space_", "scores_", "origins_", "role_", "readout_"):
-            setattr(plain, name, getattr(self, name))
+        vars(plain).update(vars(self._like()), scores_=self.scores_)
         return plain
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""
         self.check_fitted()
-        arrays = {
-            "rotation": self.rotation_,
-            "source_mean": self.source_mean_,
-            "target_mean": self.target_mean_,
-            "singular_values": self.singular_values_,
-            "gains": self.gains_,
-        }
+        names = ("rotation", "source_mean", "target_mean", "singular_values", "gains")
+        arrays: dict[str, np.ndarray] = {name: getattr(self, f"{name}_") for name in names}
         for name, (a, b) in self.modality_means_.items():
             arrays |= {f"means.{name}.source": a, f"means.{name}.target": b}
         for name, moments in self.moments_.items():
@@ -761,7 +705,7 @@ class OrthogonalMap(AffineMap):
         for name, sums in moments.items():
             shapes |= {f"moments.{name}.{part}": axes for part, axes in parts.items() if part != "gram" or part in sums}
         check_arrays(arrays, shapes)
-        if unknown := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
+        if unknown := {*means, *moments, facts.get("modality") or ""} - {*MODALITIES, ""}:
             raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(unknown))}")
         for sums in moments.values():
             # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are
@@ -770,7 +714,6 @@ class OrthogonalMap(AffineMap):
                 raise ValueError("the totals of the moments are not valid sums")
         if moments and not sum(float(sums["totals"][0]) for sums in moments.values()) > 0:
             raise ValueError("the moments have no weight")
-        _check_claims(arrays["rotation"], arrays["gains"], arrays["singular_values"], facts)
         self.moments_ = {name: CrossMoments.from_state(sums) for name, sums in moments.items()}
         self.modality_means_ = {name: (m["source"], m["target"]) for name, m in means.items()}
         self.rotation_ = arrays["rotation"]
@@ -781,44 +724,30 @@ class OrthogonalMap(AffineMap):
             if len(counts) != 2 or any(n is not None and (not is_number(n) or n < 0) for n in counts):
                 raise ValueError("mean_rows contains values that are not pairs of counts")
             self.given_means_[name] = GivenMeans(*self.modality_means_[name], *counts)
-        self.rank_, self.n_pairs_ = facts["rank"], facts["n_pairs"]
-        self.mean_directions_, self.modality_ = facts["mean_directions"], facts.get("modality")
-        self._told = facts.get("modality_chosen") is True
+        directions = min(self.rotation_.shape)
+        self.rank_, self.n_pairs_ = count(facts, "rank", most=directions), count(facts, "n_pairs")
+        self.mean_directions_ = count(facts, "mean_directions", most=directions)
+        self.modality_, self._told = facts.get("modality"), facts.get("modality_chosen") is True
         self.n_features_in_ = len(self.rotation_)
-        self.facts_ = dict(facts)
+        measured = self._measure(facts["shrinkage_used"])
+        gain = abs(number(facts, "mean_gain") - measured.pop("mean_gain"))
+        if gain > TOLERANCE or any(facts.get(name, value) != value for name, value in measured.items()):
+            raise ValueError("facts that the arrays contradict")
+        self.facts_ = {**facts, **measured}
+        _check_spectrum(self.rotation_, self.gains_, self.singular_values_, self.mean_directions_)
 
 
-def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, Any]) -> None:
-    """Check that a saved rotation has the spectrum, rank and form that its facts claim."""
-    d_source, d_target = rotation.shape
+def _check_spectrum(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, extra: int) -> None:
+    """Check a saved rotation, whose singular values are the gains, and 1 for ``extra`` directions of the means."""
     directions = min(rotation.shape)
     if len(gains) != directions or (singular < 0).any():
         raise ValueError("gains or singular values do not match the rotation")
     if (gains < 0).any() or (gains > 1 + TOLERANCE).any():
         raise ValueError("gains are not between 0 and 1")
-    extra = count(facts, "mean_directions", most=directions)
-    count(facts, "n_pairs")
-    count(facts, "rank", most=directions)
-    undamped = bool(np.allclose(gains, 1))
-    claims = {
-        "directions": directions,
-        "is_isometry": d_source <= d_target and undamped,
-        "is_projection": d_source > d_target,
-    }
-    for name, value in claims.items():
-        if facts.get(name) != value or type(facts.get(name)) is not type(value):
-            raise ValueError(f"{name} is {facts.get(name)!r}, but {value} according to the arrays")
-    if abs(number(facts, "mean_gain") - float(gains.mean())) > TOLERANCE:
-        raise ValueError("mean_gain does not match the gains")
-    modality = facts.get("modality")
-    if modality is not None and modality not in MODALITIES:
-        raise ValueError("the modality is unknown")
-    if undamped:
+    if np.allclose(gains, 1):
         check_orthonormal(rotation, "the rotation")
-    # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its
-    # squared norm.
-    squared_norm = float(np.square(rotation).sum())
-    if not abs(squared_norm - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
+    squares = float(np.square(rotation).sum()) - float(np.square(gains).sum())
+    if not abs(squares - extra) <= TOLERANCE * directions:
         raise ValueError("gains do not match the rotation")
 
 
@@ -840,17 +769,10 @@ def _split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarra
         return [(check_choice(modality, MODALITIES, "modality"), None)]
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
-        raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows.", f"Pass one name, or `modality=…` of shape ({n},)."
-        )
+        raise InputError(f"Got modality of shape {names.shape} for {n} rows.", "Pass one name, or one for each row.")
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]
 
 
 def _check_forgetting(forgetting: float) -> None:
     if check_positive(forgetting, "forgetting") > 1:
-        raise ParameterError(
-            argument="forgetting",
-            got=forgetting,
-            expected="a number above 0 and at most 1",
-            fix="Pass `forgetting=0.9`, for example.",
-        )
+        raise ParameterError(argument="forgetting", got=forgetting, expected="a number above 0, at most 1")

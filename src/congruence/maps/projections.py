@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -19,24 +20,8 @@ from congruence.maps.heads import HeadsMap
 from congruence.persist import check_orthonormal
 
 
-def _weights_of(side: str) -> Any:
-    return property(lambda self: getattr(self, f"{side}_layers_")[-1]["weight"])
-
-
-def _mean_of(side: str) -> Any:
-    def mean(self: HeadsMap) -> np.ndarray:
-        *before, last = getattr(self, f"{side}_layers_")
-        return before[-1]["mean"] if before and "mean" in before[-1] else np.zeros(len(last["weight"]))
-
-    return property(mean)
-
-
-@dataclass(eq=False, repr=False)
-class ProcrustesHeads(HeadsMap):
-    """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
-
-    Maximizes ⟨A Wx, B Wy⟩ over matrices with orthonormal columns: the leading singular vectors of AᵀB. Unlike in
-    ``OrthogonalMap``, neither model is the reference. Source: SOTAlign, equation 6 and proposition C.1.
+class ClosedFormHeads(HeadsMap):
+    """Base of heads with one matrix per model, in closed form.
 
     Parameters
     ----------
@@ -54,30 +39,104 @@ class ProcrustesHeads(HeadsMap):
     source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
         Subtracted from the rows; zeros without centering.
     singular_values_ : ndarray
-        Singular values of AᵀB, descending.
+        Singular values, or canonical correlations, descending.
     """
 
-    kind: ClassVar[str] = "procrustes"
-
-    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
-    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
-
-    n_components: int | None = None
-    center: bool = True
-    normalize: bool = True
+    n_components: int | None
+    center: bool
+    normalize: bool
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
         self._check_parameters()
         return self._fit(*self._check_pairs(X, Y)[:2])
 
+    @abstractmethod
+    def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
+        """Fit both heads on checked rows."""
+
     def _check_parameters(self) -> None:
         if self.n_components is not None:
             check_positive(self.n_components, "n_components", integer=True)
 
+    def _sides(self, *sides: np.ndarray) -> list[SideRows]:
+        return [SideRows.of(raw, normalize=self.normalize, center=self.center) for raw in sides]
+
+    @property
+    def source_weights_(self) -> np.ndarray:
+        """Matrix that multiplies source rows from the right."""
+        return self.source_layers_[-1]["weight"]
+
+    @property
+    def target_weights_(self) -> np.ndarray:
+        """Matrix that multiplies target rows from the right."""
+        return self.target_layers_[-1]["weight"]
+
+    @property
+    def source_mean_(self) -> np.ndarray:
+        """Mean that is subtracted from source rows."""
+        return self.source_layers_[-2]["mean"] if self.center else np.zeros(len(self.source_weights_))
+
+    @property
+    def target_mean_(self) -> np.ndarray:
+        """Mean that is subtracted from target rows."""
+        return self.target_layers_[-2]["mean"] if self.center else np.zeros(len(self.target_weights_))
+
+    def _set_directions(
+        self, A: SideRows, B: SideRows, solution: tuple[np.ndarray, np.ndarray, np.ndarray, int], power: float = 0.0
+    ) -> Self:
+        """Set the attributes from all directions (columns of both sides), their singular values and their rank."""
+        U, V, singular, rank = solution
+        # Constant rows carry no information, but a map must have a width: use one constant direction.
+        most = max(1, min(rank, A.width, B.width, len(A) - bool(self.center)))
+        if self.n_components is not None and self.n_components > most:
+            problem = f"Got `n_components={self.n_components}`; expected at most {most} for {len(A)} such pairs."
+            raise ParameterError(problem, f"Pass `n_components={most}`.")
+        k = self.n_components or most
+        signs = _signs(U[:, :k], A.average)
+        if power:
+            signs = signs * singular[:k] ** power
+        self._remember(A.raw, B.raw)
+        parts: dict[str, list[Layer]] = {}
+        for side, rows, W in (("source", A, U), ("target", B, V)):
+            parts[side] = [{"kind": "normalize"}] if self.normalize else []
+            if self.center:
+                parts[side].append({"kind": "center", "mean": rows.shift})
+            parts[side].append({"kind": "linear", "weight": W[:, :k] * signs})
+        self.set_layers(parts, self.kind, {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)})
+        self.singular_values_ = singular[:most]
+        return self
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        super()._restore(arrays, facts)
+        kinds = ["normalize"] * self.normalize + ["center"] * self.center + ["linear"]
+        singular = self.singular_values_
+        if singular.ndim != 1 or len(singular) < self.d_out or not (singular >= 0).all():
+            raise ValueError("negative singular values, or fewer singular values than directions")
+        for layers in (self.source_layers_, self.target_layers_):
+            if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
+                raise ValueError("layers that do not match the map's parameters")
+        if self.n_components not in (None, self.d_out) or self.decode_source_layers_ or self.decode_target_layers_:
+            raise ValueError("heads that do not match the map's parameters")
+
+
+@dataclass(eq=False, repr=False)
+class ProcrustesHeads(ClosedFormHeads):
+    """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
+
+    Maximizes ⟨A Wx, B Wy⟩ over matrices with orthonormal columns: the leading singular vectors of AᵀB. Unlike in
+    ``OrthogonalMap``, neither model is the reference. Source: SOTAlign, equation 6 and proposition C.1. Parameters and
+    attributes are those of ``ClosedFormHeads``.
+    """
+
+    kind: ClassVar[str] = "procrustes"
+
+    n_components: int | None = None
+    center: bool = True
+    normalize: bool = True
+
     def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
-        """Fit both heads on rows that were already checked."""
-        A, B = (SideRows.of(raw, normalize=self.normalize, center=self.center) for raw in (source, target))
+        A, B = self._sides(source, target)
         spans = _span(A), _span(B)
         widths = [rows.width if basis is None else basis.shape[1] for rows, basis in zip((A, B), spans, strict=True)]
         cross = np.zeros(widths)
@@ -90,22 +149,20 @@ class ProcrustesHeads(HeadsMap):
         svd = cross_svd(cross, scale=float(np.sqrt(scatter.prod())))
         U = svd.U if spans[0] is None else spans[0] @ svd.U
         V = svd.Vt.T if spans[1] is None else spans[1] @ svd.Vt.T
-        _set_directions(self, A, B, (U, V, svd.s, svd.rank))
-        return self
+        return self._set_directions(A, B, (U, V, svd.s, svd.rank))
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         super()._restore(arrays, facts)
-        _check_directions(self)
         check_orthonormal(self.source_weights_, "source_weights")
         check_orthonormal(self.target_weights_, "target_weights")
 
 
 @dataclass(eq=False, repr=False)
-class CCAMap(HeadsMap):
+class CCAMap(ClosedFormHeads):
     """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
 
     Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I (SOTAlign, equation 7 and proposition
-    C.2; Vinod 1976). Parameters and attributes are those of ``ProcrustesHeads``, and
+    C.2; Vinod 1976). Parameters and attributes are those of ``ClosedFormHeads``, and
 
     Parameters
     ----------
@@ -118,60 +175,42 @@ class CCAMap(HeadsMap):
 
     kind: ClassVar[str] = "cca"
 
-    source_weights_, target_weights_ = _weights_of("source"), _weights_of("target")
-    source_mean_, target_mean_ = _mean_of("source"), _mean_of("target")
-
     n_components: int | None = None
     ridge: float = 0.1
     center: bool = True
     normalize: bool = True
     power: float = 0.0
 
-    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
-        self._check_parameters()
-        return self._fit(*self._check_pairs(X, Y)[:2])
-
     def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
         """Return the maps that ``fit`` returns for each λ, from a single decomposition of each side."""
-        maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
+        maps = [type(self)(**{**self.get_params(), "ridge": ridge}) for ridge in ridges]
         for mapping in maps:
             mapping._check_parameters()
         decomposed = self._decompose(*self._check_pairs(X, Y)[:2])
         return [mapping._solve(*decomposed) for mapping in maps]
 
     def _check_parameters(self) -> None:
-        if self.n_components is not None:
-            check_positive(self.n_components, "n_components", integer=True)
+        super()._check_parameters()
         check_positive(self.ridge, "ridge", zero=True)
         check_positive(self.power, "power", zero=True)
 
     def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
-        """Fit both heads on rows that were already checked."""
         return self._solve(*self._decompose(source, target))
 
     def _decompose(self, source: np.ndarray, target: np.ndarray) -> tuple[SideRows, SideRows, CrossSVD, CrossSVD]:
-        A, B = (SideRows.of(raw, normalize=self.normalize, center=self.center) for raw in (source, target))
+        A, B = self._sides(source, target)
         a, b = _compress(A, B)
         return A, B, cross_svd(a, scale=A.size), cross_svd(b, scale=B.size)
 
     def _solve(self, A: SideRows, B: SideRows, x: CrossSVD, y: CrossSVD) -> Self:
-        solution = canonical_directions(self._whiten(x), self._whiten(y))
-        _set_directions(self, A, B, solution, self.power)
-        return self
-
-    def _whiten(self, svd: CrossSVD) -> tuple[np.ndarray, np.ndarray]:
-        """Return the whitened rows and the whitening matrix."""
-        if not svd.rank and not self.ridge:
-            raise InputError(
-                "Got rows that are all equal once preprocessed, and `ridge=0`.", "Add other rows, or pass `ridge=1.0`."
-            )
-        kept = max(1, svd.rank)
-        return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
-
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        super()._restore(arrays, facts)
-        _check_directions(self)
+        if not (x.rank and y.rank) and not self.ridge:
+            problem = "Got rows that are all equal once preprocessed, and `ridge=0`."
+            raise InputError(problem, "Add other rows, or pass `ridge=1.0`.")
+        kept = (svd.rank or 1 for svd in (x, y))
+        whitened = [
+            whiten(svd.U[:, :k], svd.s[:k], svd.Vt[:k], self.ridge) for svd, k in zip((x, y), kept, strict=True)
+        ]
+        return self._set_directions(A, B, canonical_directions(*whitened), self.power)
 
 
 @dataclass(frozen=True)
@@ -213,51 +252,6 @@ class SideRows:
     def parts(self) -> Iterator[slice]:
         """Yield slices that divide the rows into blocks of bounded memory."""
         return blocks(len(self.raw), 8 * self.width)
-
-
-def _set_directions(
-    mapping: ProcrustesHeads | CCAMap,
-    A: SideRows,
-    B: SideRows,
-    solution: tuple[np.ndarray, np.ndarray, np.ndarray, int],
-    power: float = 0.0,
-) -> None:
-    """Set the fitted attributes from all directions (columns of both sides), their singular values and their rank."""
-    U, V, singular, rank = solution
-    # Constant rows carry no information, but a map must have a width: use one constant direction.
-    most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
-    if mapping.n_components is not None and mapping.n_components > most:
-        raise ParameterError(
-            f"Got `n_components={mapping.n_components}`; expected at most {most} for {len(A)} such pairs.",
-            f"Pass `n_components={most}`.",
-        )
-    k = mapping.n_components or most
-    signs = _signs(U[:, :k], A.average)
-    if power:
-        signs = signs * singular[:k] ** power
-    mapping._remember(A.raw, B.raw)
-    parts: dict[str, list[Layer]] = {}
-    for side, rows, W in (("source", A, U), ("target", B, V)):
-        layers: list[Layer] = [{"kind": "normalize"}] if mapping.normalize else []
-        if mapping.center:
-            layers.append({"kind": "center", "mean": rows.shift})
-        parts[side] = [*layers, {"kind": "linear", "weight": W[:, :k] * signs}]
-    facts = {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)}
-    mapping.set_layers(parts, mapping.kind, facts)
-    mapping.singular_values_ = singular[:most]
-
-
-def _check_directions(mapping: ProcrustesHeads | CCAMap) -> None:
-    """Check that the heads of a saved map are those that its parameters describe."""
-    kinds = ["normalize"] * mapping.normalize + ["center"] * mapping.center + ["linear"]
-    singular, width = mapping.singular_values_, mapping.d_out
-    if singular.ndim != 1 or len(singular) < width or not (singular >= 0).all():
-        raise ValueError("negative singular values, or fewer singular values than directions")
-    for layers in (mapping.source_layers_, mapping.target_layers_):
-        if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
-            raise ValueError("layers that do not match the map's parameters")
-    if mapping.n_components not in (None, width) or mapping.decode_source_layers_ or mapping.decode_target_layers_:
-        raise ValueError("heads that do not match the map's parameters")
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:

@@ -81,6 +81,8 @@ class Folded(NamedTuple):
     base: np.ndarray | None = None
     axis: np.ndarray | None = None
     height: float = 0.0
+    #: What a row without any direction becomes, of unit norm.
+    mean: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -222,21 +224,22 @@ _CONE = (
 _MOST = 0.99  # length of the longest base, so that something of each row remains
 
 
-def to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None = None, offset: float = 0.0) -> Array:
+def to_sphere(rows: Array, folded: Folded) -> Array:
     """Move from the base along rows (n, d) to the unit sphere; without a base, scale them to unit norm. The part of a
     row along the axis is not moved along: ``height`` times it is added to the base. Rows no longer than the rounding of
-    a product whose offset has norm ``offset`` have no direction, and become the mean, of unit norm.
+    the product have no direction, and become the mean.
     """
-    tiny = 4 * float(namespace(rows).finfo(rows.dtype).eps) * rows.shape[1] ** 0.5 * offset
+    eps = float(namespace(rows).finfo(rows.dtype).eps)
+    tiny = 4 * eps * rows.shape[1] ** 0.5 * float(np.linalg.norm(folded.offset))
     if not isinstance(rows, np.ndarray):
-        return _block_to_sphere(rows, folded, mean, tiny)
+        return _block_to_sphere(rows, folded, tiny)
     out = np.empty_like(rows)
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
-        out[part] = _block_to_sphere(rows[part], folded, mean, tiny)
+        out[part] = _block_to_sphere(rows[part], folded, tiny)
     return out
 
 
-def _block_to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None, tiny: float) -> Array:
+def _block_to_sphere(rows: Array, folded: Folded, tiny: float) -> Array:
     xp = namespace(rows)
     base: Any = None if folded.base is None else cast_like(folded.base, rows)
     if folded.axis is not None:
@@ -253,6 +256,6 @@ def _block_to_sphere(rows: Array, folded: Folded, mean: np.ndarray | None, tiny:
     if base is not None:
         along = xp.sum(out * base, axis=1, keepdims=True)
         out = out * (xp.sqrt(along * along + (1 - xp.sum(base * base, axis=-1, keepdims=True))) - along) + base
-    if mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
-        out = xp.where(short[:, None], cast_like(mean, out), out)
+    if folded.mean is not None and bool(xp.any(short := squares <= tiny * tiny)):
+        out = xp.where(short[:, None], cast_like(folded.mean, out), out)
     return out

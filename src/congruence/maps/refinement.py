@@ -21,7 +21,7 @@ from congruence._utils.validation import (
 )
 from congruence.errors import AlignmentWarning, CongruenceWarning, InputError, ParameterError, TooFewAnchorsError
 from congruence.linalg.csls import ScaledSimilarity, mutual_neighbors
-from congruence.maps.evidence import refinement_sentence
+from congruence.maps.card import refinement_sentence
 from congruence.maps.orthogonal import Modalities, OrthogonalMap
 from congruence.splits import duplicate_groups
 
@@ -42,7 +42,21 @@ _DRAWS = 4095
 
 
 @dataclass(frozen=True)
-class Refinement:
+class Matches:
+    """Row numbers (k,) of the pairs found between two pools, in the arrays as passed, and the evidence for them."""
+
+    source_rows: np.ndarray = field(repr=False)
+    target_rows: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the evidence, and the number of matches, as plain data."""
+        evidence = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in evidence.items()}
+        return {**plain, "matches": len(self.source_rows)}
+
+
+@dataclass(frozen=True)
+class Refinement(Matches):
     """Matches between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
     - ``improves``: Whether refined maps are better on left-out pairs (``p_value`` ≤ 0.05); only then use the matches.
@@ -62,8 +76,6 @@ class Refinement:
     kind: str
     n_pairs: int
     pool_sizes: tuple[int, int]
-    source_rows: np.ndarray = field(repr=False)
-    target_rows: np.ndarray = field(repr=False)
     matched_share: float
     recall_before: float
     recall_after: float
@@ -74,10 +86,8 @@ class Refinement:
     p_value: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return all fields except the matches as plain data."""
-        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
-        matches = len(self.source_rows) if self.kind == "hard" else sum(self.pool_sizes)
-        return {**plain, "pool_sizes": list(self.pool_sizes), "matches": matches}
+        """Return the evidence, and the number of matches in use, as plain data."""
+        return super().to_dict() | ({"matches": sum(self.pool_sizes)} if self.kind == "soft" else {})
 
     @property
     def sentence(self) -> str:
@@ -139,10 +149,8 @@ def _refine(
     labels = duplicate_groups(A, B)
     n, n_different = len(A), int(labels.max()) + 1
     if n_different < FEWEST:
-        raise TooFewAnchorsError(
-            f"Got {n_different} different pairs to refine; expected at least {FEWEST}.",
-            "Pass more, or leave out `unpaired=…`.",
-        )
+        problem = f"Got {n_different} different pairs to refine; expected at least {FEWEST}."
+        raise TooFewAnchorsError(problem, "Pass more, or leave out `unpaired=…`.")
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
     rows = [new_rows(U, "unpaired_source", A), new_rows(V, "unpaired_target", B)]
@@ -227,25 +235,16 @@ class RefinedMap(OrthogonalMap):
         if unpaired is None or Y is None:
             return super().fit(X, Y, sample_weight, modality)
         if sample_weight is not None or not (modality is None or isinstance(modality, str)):
-            raise ParameterError(
-                "Unpaired rows need pairs of one modality and equal weight.",
-                "Leave out `sample_weight=…`, and pass one `modality=…`.",
-            )
-        refinement, matched = _refine(
-            X, Y, unpaired, self, self.max_iter, self.n_neighbors, self.folds, self.random_state
-        )
+            advice = "Leave out `sample_weight=…`, and pass one `modality=…`."
+            raise ParameterError("Unpaired rows need pairs of one modality and equal weight.", advice)
+        own = (self.max_iter, self.n_neighbors, self.folds, self.random_state)
+        refinement, matched = _refine(X, Y, unpaired, self, *own)
         A, B = matched if refinement.improves else (X, Y)
         super().fit(A, B, None, modality)
         self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
         if not refinement.improves:
-            warnings.warn(
-                AlignmentWarning(
-                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is "
-                    "fitted on the pairs alone.",
-                    "Pass more pairs, or larger `unpaired=…`.",
-                ),
-                stacklevel=2,
-            )
+            problem = f"{refinement.sentence} So the map is fitted on the pairs alone."
+            warnings.warn(AlignmentWarning(problem, "Pass more pairs, or larger `unpaired=…`."), stacklevel=2)
         return self
 
 

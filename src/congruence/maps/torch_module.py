@@ -39,10 +39,8 @@ class TorchMap(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Map rows (…, d_in), on the module's device and of its dtype, to rows (…, d_out)."""
         if input.shape[-1] != self.d_in:
-            raise ShapeError(
-                f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input.",
-                "Pass vectors of its source model.",
-            )
+            problem = f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input."
+            raise ShapeError(problem, "Pass vectors of its source model.")
         out: Tensor = self.layers(input)
         return out
 
@@ -52,9 +50,7 @@ class TorchMap(nn.Module):
 
 
 def _normalize(x: Tensor) -> Tensor:
-    """Return rows (…, d) of unit norm, in their dtype; half precision is summed in float32. Zero rows stay zero and
-    have a finite gradient, unlike with torch's own function.
-    """
+    """Return rows (…, d) of unit norm; half precision is summed in float32. Zero rows stay, with a gradient."""
     half = x.dtype in (torch.float16, torch.bfloat16)
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
     return (x / torch.where(norms > 0, norms, torch.ones_like(norms))).to(x.dtype)
@@ -100,10 +96,9 @@ def _complete(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def _sphere(layer: nn.Module, x: Tensor) -> Tensor:
-    empty = np.empty(0)
-    folded = Folded(empty, empty, layer.base, layer.axis, layer.values["height"])
-    rows, mean = x.reshape(-1, x.shape[-1]), getattr(layer, "mean", None)
-    out: Tensor = to_sphere(rows, folded, mean, layer.values["offset"]).reshape(x.shape)
+    mean, offset = getattr(layer, "mean", None), np.array(layer.values["offset"])
+    folded = Folded(np.empty(0), offset, layer.base, layer.axis, layer.values["height"], mean)
+    out: Tensor = to_sphere(x.reshape(-1, x.shape[-1]), folded).reshape(x.shape)
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Self
 
@@ -17,21 +17,18 @@ from congruence.linalg.csls import mutual_neighbors
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps._base import as_target
 from congruence.maps.orthogonal import OrthogonalMap
-from congruence.maps.refinement import leading_directions, new_rows
+from congruence.maps.refinement import Matches, leading_directions, new_rows
 
 #: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
 
-#: Number of leading directions of each side used in the search: few enough that a rotation cannot fit arbitrary
-#: matches.
+#: Leading directions of each side in the search: so few that a rotation cannot fit arbitrary matches.
 _DIRECTIONS = 128
 
-#: Entropy weights, used in this order, in standard deviations of the affinities; linearizations per weight; iterations
-#: per linearization.
+#: Entropy weights in turn, in standard deviations of the affinities; linearizations of each; iterations of these.
 _EPSILONS, _STEPS, _ITERATIONS = (0.5, 0.35, 0.25, 0.2), 3, 30
 
-#: Share of the source rows left out of each restart, and the smallest number of such rows from which agreement is
-#: judged.
+#: Share of the source rows left out of each restart, and the fewest of them that tell whether restarts agree.
 _LEFT_OUT, _FEWEST_LEFT_OUT = 0.1, 20
 
 #: Rounds in which the matches used grow from the most confident eighth to all.
@@ -39,7 +36,7 @@ _ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Matches):
     """Whether independent restarts found the same map.
 
     - ``found``: Whether ``agreement`` ≥ 0.5, on at least 20 rows.
@@ -47,7 +44,6 @@ class Alignment:
       the same target row; and that of two random maps.
     - ``matched_share``: Mutual nearest neighbors divided by the rows of the smaller side. No evidence: docs/refine.md.
     - ``n_restarts``, ``sizes``: Restarts run; numbers of different rows on both sides.
-    - ``source_rows``, ``target_rows``: Row numbers (k,) of the matches, in the arrays as passed.
     """
 
     found: bool
@@ -57,13 +53,6 @@ class Alignment:
     matched_share: float
     n_restarts: int
     sizes: tuple[int, int]
-    source_rows: np.ndarray = field(repr=False)
-    target_rows: np.ndarray = field(repr=False)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields except the matches as plain data."""
-        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
-        return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}
 
     @property
     def sentence(self) -> str:
@@ -111,16 +100,12 @@ class UnpairedMap(OrthogonalMap):
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
         self, X: RowsLike, Y: RowsLike, modality: str | None = None
     ) -> Self:
-        """Match the rows, shapes (n, d_source) and (m, d_target), and fit the rotation on the matches; duplicate rows
-        count once.
-        """
+        """Match rows (n, d_source) and (m, d_target), copies once, and fit the rotation on the matches."""
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.max_rows, "max_rows", integer=True)
         check_seed(self.random_state)
         if check_positive(self.n_restarts, "n_restarts", integer=True) < 2:
-            raise ParameterError(
-                f"Got `n_restarts={self.n_restarts}`; expected at least 2, to compare.", "Pass `n_restarts=4`."
-            )
+            raise ParameterError(argument="n_restarts", got=self.n_restarts, expected="at least 2, to compare")
         Y = self._require_target(Y)
         A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
         B = as_target(getattr(Y, "vectors", Y), min_rows=4)
@@ -143,17 +128,12 @@ class UnpairedMap(OrthogonalMap):
         super().fit(A[rows[0][i]], B[rows[1][j]], None, modality)
         share = len(i) / min(len(U), len(V))
         evidence = found, agreement, 1 / len(V), left_out, share, len(restarts), (len(U), len(V))
-        self.alignment_ = Alignment(*evidence, rows[0][i], rows[1][j])
+        self.alignment_ = Alignment(rows[0][i], rows[1][j], *evidence)
         self.scores_["alignment"] = self.alignment_.to_dict()
         if not found:
-            warnings.warn(
-                AlignmentWarning(
-                    f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); "
-                    "expected restarts that agree.",
-                    ("Do not use this map.", "Pass five or more pairs to `congruence.refine`."),
-                ),
-                stacklevel=2,
-            )
+            problem = f"The spaces could not be aligned without pairs. {self.alignment_.sentence}"
+            advice = ("Do not use this map.", "Pass five or more pairs to `congruence.refine`.")
+            warnings.warn(AlignmentWarning(problem, advice), stacklevel=2)
         return self
 
 
@@ -188,9 +168,7 @@ class _Search:
         return rotation, left_out
 
     def final_matches(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches of all rows, including those left out of the restart, after iterating until they no longer
-        change.
-        """
+        """Return the matches of all rows, after iterating until they no longer change."""
         i, j, _ = self.match(rotation)
         for _ in range(_ROUNDS):
             before = i, j

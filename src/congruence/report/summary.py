@@ -20,7 +20,7 @@ from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, chance_at_k, control_rows, cosine_controls
 from congruence.maps import HeadsMap, Map, OrthogonalMap
-from congruence.maps.evidence import choice_rows
+from congruence.maps.card import choice_rows
 from congruence.metrics import class_retrieval, nearest, paired_cosines, zero_shot_accuracy
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
 from congruence.report.rendering import fill, svg

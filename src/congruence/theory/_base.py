@@ -7,7 +7,6 @@ Where the paper writes a map acting on columns (A, Q), functions take and return
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,9 @@ from congruence.errors import InputError, ParameterError, ShapeError
 
 #: Largest distance between two unit vectors; a larger bound on an error is vacuous.
 FARTHEST = 2.0
+
+#: Levels of the quantiles of errors.
+LEVELS = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,7 @@ class Bound(PlainData):
     @property
     def looseness(self) -> float:
         """Ratio of the bound to the measured value; ``inf`` if the measured value is 0."""
-        if self.value == self.measured:
-            return 1.0
-        return self.value / self.measured if self.measured > 0 else float("inf")
+        return divided(self.value, self.measured) if self.value != self.measured else 1.0
 
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
@@ -64,6 +64,16 @@ class Bound(PlainData):
         elif self.vacuous:
             promise += f", which is vacuous: an error of at most {self.trivial:.3g} is that of {self.baseline}"
         return f"{self.quantity}: measured {self.measured:.3g}; {promise}."
+
+
+def divided(value: float, divisor: float) -> float:
+    """Return the quotient, infinite for a divisor of 0."""
+    return value / divisor if divisor else float("inf")
+
+
+def longest(rows: np.ndarray) -> float:
+    """Return the largest norm of a row."""
+    return float(np.linalg.norm(rows, axis=1).max())
 
 
 def paired_models(
@@ -82,16 +92,12 @@ def paired_models(
 
 
 def as_unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
-    """Return rows of unit norm, which the theorems assume, in float64 with exact norms: a bound that uses ‖g̃‖ = 1 must
-    not fail because of half-precision rounding.
-    """
+    """Return rows of unit norm in float64, made exact: a bound must not fail because of rounded norms."""
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.linalg.norm(A, axis=1)
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
-        raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}).", "Divide each row by its norm."
-        )
+        raise InputError(f"Row {worst} of {name} has norm {norms[worst]:.4g}.", "Divide each row by its norm.")
     return A / norms[:, None]
 
 
@@ -101,11 +107,9 @@ def dual_encoders(
     """Return images and texts of two models: the same items row by row, and one width per model."""
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
-    for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
+    for images, texts in ((F, G), (F_target, G_target)):
         if images.shape[1] != texts.shape[1]:
-            raise ShapeError(
-                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.", "Pass one model."
-            )
+            raise ShapeError(f"Got {images.shape[1]}-d images, {texts.shape[1]}-d texts.", "Pass those of one model.")
     return F, G, F_target, G_target
 
 
@@ -114,9 +118,8 @@ def as_map(A: RowsLike, d: int, d_target: int, name: str, *, rotation: bool = Fa
     QᵀQ = I) if it is to be a ``rotation``.
     """
     if d > d_target:
-        raise ParameterError(
-            f"No map from {d} into fewer dimensions, {d_target}, keeps all distances.", "Exchange source and target."
-        )
+        problem = f"No map from {d} into fewer dimensions, {d_target}, keeps all distances."
+        raise ParameterError(problem, "Exchange source and target.")
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
         hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass a matrix fitted on these models"
@@ -124,10 +127,8 @@ def as_map(A: RowsLike, d: int, d_target: int, name: str, *, rotation: bool = Fa
     if rotation:
         deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
         if deviation > 1e-3:
-            raise InputError(
-                f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
-                "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(`shrinkage='full'`).",
-            )
+            problem = f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation."
+            raise InputError(problem, "Pass polar_rotation(…).rotation, or fit with `shrinkage='full'`.")
     return matrix
 
 
@@ -136,11 +137,3 @@ def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = N
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
     return int((s > check_positive(rtol, "rtol", zero=True) * s[0]).sum())
-
-
-def check_levels(quantiles: Sequence[float]) -> list[float]:
-    """Return the levels of quantiles as floats from 0 to 1."""
-    levels = [float(level) for level in quantiles]
-    if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(argument="quantiles", got=levels, expected="numbers from 0 to 1")
-    return levels

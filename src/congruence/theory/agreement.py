@@ -1,13 +1,11 @@
-"""Agreement of the kernels of two models, the starting point of every theorem of the paper.
-
-Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and
-constant if temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ −
-⟨f̃, g̃⟩| ≤ ε.
+"""Agreement of the kernels of two models, the starting point of every theorem of the paper: contrastive training
+determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), or slope and constant (Cor. C.6), and the
+geometric theorems assume |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
-from congruence.theory._base import check_levels, dual_encoders, paired_models
+from congruence.theory._base import LEVELS, dual_encoders, paired_models
 
 RELATIONS = ("raw", "constant", "affine")
 
@@ -60,13 +58,12 @@ def kernel_agreement(
     F_target: RowsLike,
     G_target: RowsLike,
     relation: str = "raw",
-    quantiles: Sequence[float] = (0.5, 0.9, 0.99),
 ) -> KernelAgreement:
     """Compare the image–text kernels ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩ over all n · m pairs.
 
     Images F (n, d) and F̃ (n, d̃) and texts G (m, d) and G̃ (m, d̃) of both models are unit rows. ``relation`` is what
     is fitted before the comparison: nothing ("raw"), a "constant", or slope and constant ("affine", the exact minimax
-    line from the convex hull of the points); ``quantiles`` are levels from 0 to 1.
+    line from the convex hull of the points).
 
     With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts
     the ε′ of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow
@@ -81,12 +78,10 @@ def kernel_agreement(
             for columns in _tiles(len(G)):
                 yield (F_target[rows] @ G_target[columns].T).ravel(), (F[rows] @ G[columns].T).ravel()
 
-    return _compare(pairs, len(F) * len(G), relation, quantiles)
+    return _compare(pairs, len(F) * len(G), relation)
 
 
-def gram_agreement(
-    F: RowsLike, F_target: RowsLike, relation: str = "raw", quantiles: Sequence[float] = (0.5, 0.9, 0.99)
-) -> KernelAgreement:
+def gram_agreement(F: RowsLike, F_target: RowsLike, relation: str = "raw") -> KernelAgreement:
     """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j of n ≥ 2 items.
 
     A rotation preserves these inner products, so they can be compared even if the second modality is missing. The paper
@@ -105,17 +100,16 @@ def gram_agreement(
                 if x.size:
                     yield x.ravel(), y.ravel()
 
-    return _compare(pairs, len(F) * (len(F) - 1) // 2, relation, quantiles)
+    return _compare(pairs, len(F) * (len(F) - 1) // 2, relation)
 
 
 def _tiles(n: int, start: int = 0) -> Iterator[slice]:
     return (slice(first, min(first + _TILE, n)) for first in range(start, n, _TILE))
 
 
-def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float]) -> KernelAgreement:
+def _compare(pairs: _Pairs, count: int, relation: str) -> KernelAgreement:
     """Fit x to y in one pass over blocks (x, y), and compute the residuals in a second pass."""
     check_choice(relation, RELATIONS, "relation")
-    levels = check_levels(quantiles)
     envelope = Envelope()
     origin: tuple[float, float] | None = None
     sums = np.zeros(5)
@@ -143,14 +137,12 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
         minimax, epsilon = Line(slope, (low + high) / 2), (high - low) / 2
         least_squares = Line(slope_ls, float(y_mean - slope_ls * x_mean))
     worst = max(abs(end - least_squares.intercept) for end in envelope.span(least_squares.slope))
-    rmse, values, resolution = _residuals(pairs, count, least_squares, worst, levels)
-    by_level = dict(zip(levels, values, strict=True))
+    rmse, values, resolution = _residuals(pairs, count, least_squares, worst)
+    by_level = dict(zip(LEVELS, values, strict=True))
     return KernelAgreement(relation, count, epsilon, minimax, least_squares, rmse, by_level, resolution, correlation)
 
 
-def _residuals(
-    pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
-) -> tuple[float, list[float], float]:
+def _residuals(pairs: _Pairs, count: int, line: Line, worst: float) -> tuple[float, list[float], float]:
     """Return the root mean square and quantiles of |y − line(x)|, and by how much these may be too large."""
     exact = count <= _EXACT_PAIRS
     square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
@@ -163,10 +155,10 @@ def _residuals(
             histogram += np.bincount(np.minimum(size / width, _BINS - 1).astype(np.intp), minlength=_BINS)
     rmse = float(np.sqrt(square / count))
     if exact:
-        return rmse, np.quantile(np.concatenate(kept), levels, method="inverted_cdf").tolist(), 0.0
+        return rmse, np.quantile(np.concatenate(kept), LEVELS, method="inverted_cdf").tolist(), 0.0
     if width == 0:
-        return rmse, [0.0] * len(levels), 0.0
-    rank = np.clip(np.ceil(np.array(levels) * count), 1, count)
+        return rmse, [0.0] * len(LEVELS), 0.0
+    rank = np.clip(np.ceil(np.array(LEVELS) * count), 1, count)
     return rmse, ((np.searchsorted(np.cumsum(histogram), rank) + 1) * width).tolist(), width
 
 

@@ -1,28 +1,19 @@
 """From agreeing kernels to a linear map, to a rotation, and from images to texts: Theorems 5.3, C.21, C.23, C.25, C.28.
 
-*Images.* For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃
-f̃(x). If these are equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is
-the paper's G̃^{-⊤} Gᵀ. In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
+*Images.* For m text anchors with rows G (m, d) and G̃ (m, d̃), an image has the scores k = G f and k̃ = G̃ f̃. If these are
+equal and G̃ has rank d̃, f̃ = G̃⁺ k̃ = G̃⁺ G f: the map is A = G̃⁺ G, for m = d̃ the paper's G̃^{-⊤} Gᵀ. In general f̃ − A f =
+G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃). This is
+Theorem C.21 with √m for √d̃; more anchors do not loosen it, since σ_min grows like √m.
 
-    ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃).
-
-This is Theorem C.21 with √m for √d̃. More anchors do not loosen it: σ_min grows like √m for anchors drawn alike.
-
-*Texts* are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement
-of the kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of
-anchors under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular
-values of F, v₁, v₂, … its right singular vectors, and U_r the span of the first r of them. Then
-
-    ‖F h‖² = Σᵢ σᵢ² ⟨vᵢ, h⟩² ≥ σ_r² Σ_{i ≤ r} ⟨vᵢ, h⟩² = σ_r² ‖Proj_{U_r} h‖²,
-
-so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span
-of the anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer
-directions.
+*Texts* are bounded through n image anchors. For h = g − Qᵀ g̃ and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of the
+kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃⟩, at most δ_f: hence ‖F h‖₂ ≤ √n (ε′ + δ_f) (the paper prints √d̃, which is
+looser). With σᵢ and vᵢ the singular values and right vectors of F, U_r the span of the first r of them, ‖F h‖² = Σᵢ σᵢ²
+⟨vᵢ, h⟩² ≥ σ_r² ‖Proj_{U_r} h‖², so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F:
+with r the rank, Theorem C.28; with r = d, Theorem C.25. For smaller r it says more about fewer directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,10 +28,12 @@ from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 from congruence.theory._base import (
     FARTHEST,
+    LEVELS,
     Bound,
     as_map,
-    check_levels,
+    divided,
     dual_encoders,
+    longest,
     numerical_rank,
     paired_models,
 )
@@ -114,16 +107,16 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
     A = _solve(G, G_target)
     m, d_target = G_target.shape
-    epsilon = longest = delta = 0.0
+    epsilon = farthest = delta = 0.0
     for part in blocks(len(F), 8 * 3 * (m + d_target)):
         gap = F_target[part] @ G_target.T - F[part] @ G.T
         epsilon = max(epsilon, float(np.abs(gap).max()))
-        longest = max(longest, _longest(gap))
-        delta = max(delta, _longest(F_target[part] - F[part] @ A.matrix))
+        farthest = max(farthest, longest(gap))
+        delta = max(delta, longest(F_target[part] - F[part] @ A.matrix))
     sigma = A.sigma_min if A.rank == d_target else 0.0
     quantity = "‖f̃(x) − A f(x)‖, the error of the linear map on images"
     numbers = {"epsilon": epsilon, "sigma_min": sigma, "n_anchors": float(m), "rank": float(A.rank)}
-    value, sharp = _divided(m**0.5 * epsilon, sigma), _divided(longest, sigma)
+    value, sharp = divided(m**0.5 * epsilon, sigma), divided(farthest, sigma)
     zero = "the map A = 0, which sends every image to the zero vector"
     return Bound("Thm C.21", quantity, value, delta, 1.0, {**numbers, "sharp": sharp}, zero)
 
@@ -144,9 +137,7 @@ class TextError(PlainData):
     sigma_max: float
 
 
-def linear_text_error(
-    G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
-) -> TextError:
+def linear_text_error(G: RowsLike, G_target: RowsLike, A: RowsLike) -> TextError:
     """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), equal by Theorem 5.3 if the kernels agree on
     image anchors that span the source space.
 
@@ -155,7 +146,6 @@ def linear_text_error(
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     matrix = as_map(A, G.shape[1], G_target.shape[1], "A")
-    levels = check_levels(quantiles)
     # With Aᵀ = W S Vᵀ the columns of V span Im A, and A(AᵀA)⁻¹ = V S⁻¹ Wᵀ: compare the coordinates along V.
     svd = cross_svd(matrix)
     W, s, Vt = svd.U, svd.s, svd.Vt
@@ -163,8 +153,7 @@ def linear_text_error(
         problem = f"Got A of rank {rank}; expected full column rank {len(matrix)}."
         raise InputError(problem, "Take anchors that span the source.")
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
-    values = np.quantile(errors, levels, method="inverted_cdf").tolist()
-    by_level = dict(zip(levels, values, strict=True))
+    by_level = dict(zip(LEVELS, np.quantile(errors, LEVELS, method="inverted_cdf").tolist(), strict=True))
     return TextError(float(errors.max()), float(errors.mean()), by_level, float(s[-1]), float(s[0]))
 
 
@@ -214,7 +203,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     if not kappa >= 1 - 1e-9:  # also refuses NaN
         raise ParameterError(argument="kappa", got=kappa, expected="at least 1")
     polar = polar_rotation(matrix)
-    delta, measured = (_longest(F @ linear - F_target) for linear in (matrix, polar.rotation))
+    delta, measured = (longest(F @ linear - F_target) for linear in (matrix, polar.rotation))
     value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
     conditions = {
         "delta": delta,
@@ -331,15 +320,15 @@ class _TextErrors:
         self.s, Vt = svd.s, svd.Vt
         self.rank = numerical_rank(self.s, F.shape, rtol)
         residual = F_target - F @ Q
-        self.delta_f = _longest(residual)
-        self.epsilon = longest = self.whole = 0.0
+        self.delta_f = longest(residual)
+        self.epsilon = farthest = self.whole = 0.0
         self.within, self.beyond = np.zeros(len(self.s)), np.zeros(len(self.s))
         for part in blocks(len(G), 8 * (3 * self.n + 8 * self.width)):
             texts, mapped = G[part], G_target[part] @ Q.T
             gap = texts @ F.T - G_target[part] @ F_target.T
             self.epsilon = max(self.epsilon, float(np.abs(gap).max()))
-            longest = max(longest, _longest(gap))
-            self.whole = max(self.whole, _longest(texts - mapped))
+            farthest = max(farthest, longest(gap))
+            self.whole = max(self.whole, longest(texts - mapped))
             within = np.sqrt(_squared_projections(texts - mapped, Vt))
             beyond = sum(
                 np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _squared_projections(Z, Vt), 0))
@@ -349,7 +338,7 @@ class _TextErrors:
             self.beyond = np.maximum(self.beyond, np.max(beyond, axis=0))
         # F h(y) = k(y) − k̃(y) + (F̃ − F Q) g̃(y), with ‖g̃‖ = 1.
         self.loose = float(np.sqrt(self.n)) * (self.epsilon + self.delta_f)
-        self.sharp = longest + float(scipy.linalg.svdvals(residual)[0])
+        self.sharp = farthest + float(scipy.linalg.svdvals(residual)[0])
 
     def bound(self, theorem: str, quantity: str, sigma: float, rank: int, measured: float) -> Bound:
         conditions = {
@@ -358,18 +347,9 @@ class _TextErrors:
             "sigma_min": sigma,
             "n_anchors": float(self.n),
             "rank": float(rank),
-            "sharp": _divided(self.sharp, sigma),
+            "sharp": divided(self.sharp, sigma),
         }
-        return Bound(theorem, quantity, _divided(self.loose, sigma), measured, FARTHEST, conditions)
-
-
-def _divided(value: float, sigma: float) -> float:
-    """Return the quotient, infinite for a singular value of 0."""
-    return value / sigma if sigma else float("inf")
-
-
-def _longest(rows: np.ndarray) -> float:
-    return float(np.linalg.norm(rows, axis=1).max())
+        return Bound(theorem, quantity, divided(self.loose, sigma), measured, FARTHEST, conditions)
 
 
 def _squared_projections(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:

@@ -44,8 +44,9 @@ class CoveredSubspace:
         from congruence.plotting import draw_singular_values
 
         values = dict(enumerate(self.singular_values.tolist(), start=1))
+        title = "Singular values of the rows"
         return draw_singular_values(
-            values, ax, tolerance=self.tolerance, rank=self.rank, title="Singular values of the rows", annotate=annotate
+            values, ax, tolerance=self.tolerance, rank=self.rank, title=title, annotate=annotate
         )
 
 
@@ -78,7 +79,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     A = as_matrix(S, "S").astype(np.float64)
     n, d = A.shape
     if rank is not None and check_positive(rank, "rank", integer=True) > min(n, d):
-        raise ParameterError(f"Got `rank={rank}` for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
+        raise ParameterError(argument="rank", got=rank, expected=f"at most {min(n, d)}")
     _, s, vt = scipy.linalg.svd(A, full_matrices=False, check_finite=False)
     tolerance = rounding_floor(S, A.shape, float(np.sqrt(np.einsum("ij,ij->", A, A) / n)), float(s[0]), rtol)
     r = rank if rank is not None else int(np.count_nonzero(s > tolerance))

@@ -44,9 +44,7 @@ def _as_joint(P: RowsLike) -> np.ndarray:
 
 
 def pmi(P: RowsLike) -> np.ndarray:
-    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)), in nats (Definition
-    C.3).
-    """
+    """Return log p(x, y) / (p(x) p(y)) of every image and text, in nats (Definition C.3)."""
     joint = _as_joint(P)
     return np.asarray(np.log(joint / (joint.sum(axis=1, keepdims=True) * joint.sum(axis=0))))
 
@@ -60,9 +58,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     K = pmi(P)
     chosen = np.asarray(candidates)
     if not 0 <= image < len(K) or not len(chosen) or chosen.min() < 0 or chosen.max() >= K.shape[1]:
-        raise ParameterError(
-            f"P has no `image={image}` or `candidates={list(candidates)}`.", "Pass rows and columns, from 0."
-        )
+        raise ParameterError(f"P has no `image={image}` or `candidates={list(candidates)}`.", "Pass rows and columns.")
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
 
@@ -85,9 +81,7 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     m = joint.shape[1]
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
-        raise ParameterError(
-            f"Got {count:,} sets of negatives, above {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
-        )
+        raise ParameterError(f"Got {count:,} sets of negatives.", "Pass a smaller `n_candidates=…`.")
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(f"Scores {worst:.3g} apart underflow (limit {_WIDEST:.0f}).", "Divide by a temperature.")
@@ -156,10 +150,7 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     """Compare scores with the optimal ones for a distribution, log r plus any constant (Theorems C.4 and C.5); the
     arguments are those of ``infonce_loss``.
 
-    Examples
-    --------
-    >>> P = [[3, 1], [1, 3]]
-    >>> gap = critic_gap(pmi(P) + 7, P)
+    >>> gap = critic_gap(pmi([[3, 1], [1, 3]]) + 7, [[3, 1], [1, 3]])
     >>> round(gap.excess, 12), round(gap.spread, 12), round(gap.constant, 12)
     (0.0, 0.0, 7.0)
     """
@@ -213,10 +204,9 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
     For the optimal scores of a distribution, pass its ``pmi``. Singular values count above the share ``rtol`` of the
     largest, by default above rounding error.
 
-    The remark bounds the rank of the scores by d + 1. Sharper: scores minus their bias have rank at most d, so no dual
-    encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank is one less
-    than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in its column and its row space and 1ᵀK⁺1 ≠ 0
-    (Wedderburn's reduction); otherwise it is that of K.
+    Scores minus their bias have rank at most d, so no dual encoder has the scores K, up to a constant, unless some K −
+    c has rank at most d. The smallest such rank is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is
+    in its column and its row space and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
     """
     scores = _as_scores(K, "K")
     n, m = scores.shape
@@ -325,9 +315,7 @@ class Curation(PlainData):
 def curate(
     P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
 ) -> Curation:
-    """Select a data set from a world by positive weights u (n,) and v (m,): p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3),
-    Assumption C.8, Lemma C.9).
-    """
+    """Select a data set by weights u (n,), v (m,): p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), C.8, C.9)."""
     joint = _as_joint(P)
     u, v = (
         _as_scores(np.asarray(weights)[:, None], name, (count, 1), above_zero=True)[:, 0]
@@ -345,12 +333,8 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     """Draw weights of images (n,) and texts (m,) that curate a world P independently (Assumption C.10).
 
     E*[u(X) | Y = y] = 1 for every text and E*[v(Y) | X = x] = 1 for every image; ``strength``, below 1, is the largest
-    deviation of a weight from 1.
-
-    E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null
-    space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ: **a world of full rank allows no
-    independent curation**, and a world of k latent topics (rank k) allows weights with the same mean for every topic.
-    The paper does not state this.
+    deviation of a weight from 1. E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0: v differs from a constant
+    by an element of the null space of P, and u by one of that of Pᵀ, so a world of full rank allows none.
     """
     joint = _as_joint(P)
     check_seed(random_state)

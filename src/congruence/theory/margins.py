@@ -84,9 +84,7 @@ class Margins:
         """
         rho = self.rho if rho is None else rho
         if not rho >= self.rho * (1 - 1e-12):
-            raise ParameterError(
-                f"Got `rho={rho!r}`, but {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
-            )
+            raise ParameterError(argument="rho", got=rho, expected=f"at least {self.rho}, which is measured")
         return self._above(2 * (self.residuals + self.inside * rho))
 
     def _above(self, threshold: np.ndarray) -> np.ndarray:
@@ -98,10 +96,7 @@ class Margins:
         return np.asarray(self.retrieved == np.arange(len(self.retrieved)))
 
     def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
-        """Count classes by prediction and outcome: "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
-
-        ``promised`` has a boolean for each class (K,); by default it is ``safe``.
-        """
+        """Count classes as "safe & right", "safe & wrong" …; ``promised``, by default ``safe``, is by class (K,)."""
         promised = self.safe if promised is None else promised
         sides = {"safe": promised, "unsafe": ~promised}, {"right": self.right, "wrong": ~self.right}
         return {f"{p} & {r}": int((sides[0][p] & sides[1][r]).sum()) for p in sides[0] for r in sides[1]}
@@ -128,10 +123,9 @@ class Margins:
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary and the classes as plain data."""
-        numbers = ("rank", "gamma", "eta", "rho", "holds")
         by_class = ("retrieved", "margins", "residuals", "errors", "offsets", "inside")
         return {
-            **{name: getattr(self, name) for name in numbers},
+            **{name: getattr(self, name) for name in ("rank", "gamma", "eta", "rho", "holds")},
             "confusion": self.confusion(),
             "confusion_certified": self.confusion(self.certified),
             "confusion_certified_by_difference": self.confusion(self.certified_by_difference),
@@ -144,9 +138,8 @@ class Margins:
         from congruence.plotting import draw_class_margins
 
         needed = 2 * (self.residuals + self.errors)
-        return draw_class_margins(
-            {"margins": self.margins, "needed": needed, "right": self.right}, ax, annotate=annotate
-        )
+        classes = {"margins": self.margins, "needed": needed, "right": self.right}
+        return draw_class_margins(classes, ax, annotate=annotate)
 
 
 def class_margins(
@@ -168,21 +161,16 @@ def class_margins(
     ``OrthogonalMap(shrinkage="full").fit(…).rotation_``, orthonormal to 10⁻³; the nearest exactly orthonormal one is
     used.
 
-    Notes
-    -----
     With Q written on columns, g = u + w for u in U_X and w orthogonal to it, and g̃ = Q u + e + w̃ for e in QU_X and w̃
     orthogonal to that, every score is
 
     ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
 
     The proposition assumes e = 0. From c to c' ≠ c the first term then falls by at least γ_c, and the last rises by at
-    most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ > 2η. (The last inequality of the
-    printed proof has the wrong sign; the condition stands.) Real models have e ≠ 0: the middle term can rise by 2s_c ≤
-    2‖u_c‖ρ, so γ_c > 2(η_c + s_c) is sufficient without any assumption. These conditions count a term in full even if
-    it is nearly the same for every c', as it is because of the gap between modalities. Only differences decide: with r
-    the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
-
-    Scores are compared block by block: memory is O(K·d), time O(K²·d).
+    most 2η_c: class c is retrieved correctly if γ_c > 2η_c. (The last inequality of the printed proof has the wrong
+    sign; the condition stands.) Real models have e ≠ 0: the middle term can rise by 2s_c ≤ 2‖u_c‖ρ, so γ_c > 2(η_c +
+    s_c) is sufficient without any assumption. Only differences of the last two terms, r, decide: γ_c > max r(c, c') −
+    r(c, c) is the weakest sufficient condition for a given γ_c. Memory is O(K·d), time O(K²·d).
     """
     G, G_target = paired_models(G_classes, G_target_classes, ("G_classes", "G_target_classes"), unit=False, min_rows=2)
     (K, d), d_target = G.shape, G_target.shape[1]

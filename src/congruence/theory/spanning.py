@@ -75,10 +75,7 @@ _LOBPCG_ITERATIONS = 300
 
 
 def anchors_needed(d: int) -> int:
-    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning (Definition 5.4).
-
-    Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
-    """
+    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning, and nearly always are (Definition 5.4)."""
     check_positive(d, "d", integer=True)
     return int(d) * (int(d) + 1) // 2
 
@@ -91,22 +88,13 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     not, some linear map that is no isometry preserves them. The scale of a row changes ``sigma_min`` but not the span.
     Singular values count that exceed the share ``rtol`` of the largest, by default that cannot be due to rounding.
 
-    Notes
-    -----
     The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2
-    times those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and
-    an SVD up to D = 3,000 (d = 76). Above, T is never formed, and LOBPCG, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n,
-    finds an upper bound of its smallest singular value: "does not span" has a witness, "spans" is an estimate. With n <
-    D rows cannot span; the rank is that of T if T is small enough, and otherwise a lower bound from its n × n Gram
-    matrix (S Sᵀ)∘², in which a singular value below 10⁻⁷ of the largest cannot be told from zero.
+    times those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. Above D = 3,000 (d = 76) LOBPCG finds an
+    upper bound of its smallest singular value: "does not span" has a witness, "spans" is an estimate. With n < D rows
+    cannot span; the rank of a large T is a lower bound, from its Gram matrix (S Sᵀ)∘².
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> sym_spanning([[1, 0], [0, 1], [0.6, 0.8]]).spans
-    True
-    >>> sym_spanning([[1, 0], [0, 1], [-1, 0]]).rank
-    2
+    >>> sym_spanning([[1, 0], [0, 1], [0.6, 0.8]]).spans, sym_spanning([[1, 0], [0, 1], [-1, 0]]).rank
+    (True, 2)
     """
     check_seed(random_state)
     return _analyze(S, as_matrix(S, "S").astype(np.float64), rtol, random_state)[0]
@@ -115,9 +103,7 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 def _analyze(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Return the result of ``sym_spanning`` for the validated anchors A (n, d) of S, and singular values and vectors of
-    their features, if these were decomposed.
-    """
+    """Return the result of ``sym_spanning`` for checked anchors, and the factors of their features, if any."""
     n, d = A.shape
     D = anchors_needed(d)
     norm = float(np.sqrt(np.mean(np.einsum("ij,ij->i", A, A) ** 2)))
@@ -230,9 +216,7 @@ def features(A: np.ndarray) -> np.ndarray:
 
 
 def decompose(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return singular values (D,), descending, and right singular vectors (D, D) of the features of n ≥ D rows: QR by
-    blocks, then an SVD.
-    """
+    """Return singular values (D,), descending, and right vectors of the features of n ≥ D rows: QR, then SVD."""
     D = anchors_needed(A.shape[1])
     R = np.empty((0, D))
     for rows in blocks(len(A), 8 * D, minimum=D):
@@ -277,30 +261,13 @@ class Kappa(PlainData):
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
     """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2): the smallest such that ‖AᵀA − I‖₂ ≤ κ_S
     ε for every linear map A that preserves the squared length of every anchor, unit rows S (n, d), to within ε.
+    ``rtol`` is as in ``sym_spanning``; from ``starts`` random directions the lower bound is improved.
 
-    ``rtol`` is as in ``sym_spanning``, which decides whether κ is finite; ``starts`` is the number of random directions
-    from which the lower bound is improved, by linear programs if n·d(d + 1)/2 ≤ 100,000, otherwise by least squares up
-    to d = 76.
-
-    Notes
-    -----
-    By duality κ_S = max over unit v of h(v), h(v) = min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}: the squared length in direction v is
-    a signed combination of the anchors' squared lengths, and κ is the ℓ₁ norm of its coefficients in the worst
-    direction. If v is an anchor, h(v) = 1.
-
-    *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between
-    neighboring anchors. O(n log n).
-
-    *Upper bound*, with T as in ``sym_spanning``, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤ ‖M‖_F ≤ ‖T
-    svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are solved; and
-    ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the worst
-    direction, up to d = 76.
-
-    *Lower bound*: any M gives one. For a fixed v, h(v) and its M are the solution of a linear program (HiGHS);
-    replacing v by the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h
-    no longer rises. If the program is too large, it is replaced by least squares: M = argmin ‖T svec(M)‖₂ with vᵀMv =
-    1. Neither is certain to find the maximum of a convex function: the bounds were a factor of 1 to 2.1 apart with
-    linear programs and 4 to 9 without.
+    By duality κ_S = max over unit v of h(v), h(v) = min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. In the plane (d = 2) it is exact. The
+    upper bound is the smallest of three (docs/spanning.md). Any M gives a lower bound; for a fixed v, the best one
+    solves a linear program, or, above 100,000 features, least squares up to d = 76. Replacing v by the eigenvector of M
+    with the largest |eigenvalue| never lowers h, so the two steps alternate until h no longer rises. The bounds were a
+    factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
     """
     check_seed(random_state)
     A = as_unit_rows(S, "S")

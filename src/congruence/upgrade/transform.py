@@ -28,14 +28,15 @@ from congruence.io import Source, check_output_place, open_sink, store_as
 from congruence.io.dataset import DataSet, Fragment
 from congruence.io.jobs import REASONS, FragmentWork, Job, JobReport, find_bad, quarantined
 from congruence.io.tables import TableLayout, TableRows
-from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, RoleMap
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 
 
 def map_digest(mapping: Map) -> str:
     """Return the SHA-256 of a map's kind, arrays and layers, and of its source and target space."""
     config = mapping.config()
     content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
-    return digest_of({**content, "layers": config["facts"].get("layers")}, mapping.state())
+    arrays = mapping.product() if isinstance(mapping, AffineMap) and mapping.read_as else mapping.state()
+    return digest_of({**content, "layers": config["facts"].get("layers")}, arrays)
 
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
@@ -82,8 +83,8 @@ class BlockMap:
         self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
         self.unit = self.mapped.gives_unit_rows(normalize)
         self.dim_in, self.dim = space.dim, self.mapped.d_out
-        role = self.mapped.role_ if isinstance(self.mapped, RoleMap) else None
-        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None, role=role)
+        normalized, role = True if self.unit else None, self.mapped.read_as
+        self.space = replace(output, dim=self.dim, modality=wanted, normalized=normalized, role=role)
         self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
         self._function: Callable[[np.ndarray], np.ndarray] | None = None
 

@@ -21,7 +21,7 @@ from congruence.embeddings import Embeddings, by_modality
 from congruence.errors import ProjectionWarning
 from congruence.evaluation.scores import bank_notes
 from congruence.maps import Map, OrthogonalMap
-from congruence.maps.evidence import choice_rows
+from congruence.maps.card import choice_rows
 from congruence.metrics import Hubness
 from congruence.metrics.hubness import as_hubness
 from congruence.upgrade.certify.design import Design
