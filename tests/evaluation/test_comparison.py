@@ -309,3 +309,17 @@ def test_evaluate_against_another_map(here, tmp_path):
     assert page.count("Comparison with other maps") == 1
     assert f"{lines['cosine']['wins']} / {lines['cosine']['losses']}" in page
     assert "--set groups without --against" in here(*common, "--set", "groups=none").err
+
+
+def test_prompts_of_both_models_are_ensembled():
+    problem = rigid_problem(n=160, d_source=16, noise=0.3, random_state=2)
+    many, few = (OrthogonalMap().fit(problem.X[:n], problem.Y[:n]) for n in (100, 20))
+    ids = [f"t{i}" for i in range(60)]
+    rows = [{"text": Embeddings(side[100:], ids=ids)} for side in (problem.X, problem.Y)]
+    classes = {name: f"class {i % 20}" for i, name in enumerate(ids)}
+    found = compare_maps(many, few, *rows, prompt_labels=classes, draws=50, permutations=99, fitted_rows="keep")
+    line = found.get("cosine", "aligned text", "target text")
+    assert line.n == 20
+    for mapping, value in ((many, line.first), (few, line.second)):
+        alone = evaluate(mapping, *rows, prompt_labels=classes).get("cosine", "aligned text", "target text")
+        assert value == pytest.approx(alone.after)
