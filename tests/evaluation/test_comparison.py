@@ -11,7 +11,7 @@ from congruence import Embeddings, OrthogonalMap, Space, compare_maps, evaluate
 from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError
 from congruence.evaluation.comparison import hits_at_k
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.metrics import recall_at_k
+from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k
 from congruence.splits import Split
 from congruence.synthetic import rigid_problem
 
@@ -320,6 +320,7 @@ def test_prompts_of_both_models_are_ensembled():
     found = compare_maps(many, few, *rows, prompt_labels=classes, draws=50, permutations=99, fitted_rows="keep")
     line = found.get("cosine", "aligned text", "target text")
     assert line.n == 20
+    names = list(classes.values())
     for mapping, value in ((many, line.first), (few, line.second)):
-        alone = evaluate(mapping, *rows, prompt_labels=classes).get("cosine", "aligned text", "target text")
-        assert value == pytest.approx(alone.after)
+        sides = (ensemble_prompts(rows, names)[0] for rows in (mapping.transform(problem.X[100:]), problem.Y[100:]))
+        assert value == pytest.approx(paired_cosine(*sides))
