@@ -187,10 +187,10 @@ def test_the_command_reports_and_advises(here, tmp_path, problem):
         "theirs.npz:v",
         "--ids",
         "ids",
-        "--set",
-        "draws=2",
         "--pairs",
-        "12",
+        "30",
+        "--set",
+        "draws=1",
     ]
     data = json.loads(here(*command, "--protect", "none", "--protect", "noise=3", "--json").out)["exposure"]
     assert [(line["protection"], line["pairs"]) for line in data] == [("none", 12), ("noise=3", 12)]
