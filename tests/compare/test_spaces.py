@@ -38,15 +38,6 @@ def test_related_spaces_stand_out_and_unrelated_ones_do_not():
     assert min(score.adjusted_p_value for score in compare_spaces(X, Y, permutations=99, halves=2)) > 0.01
 
 
-def test_real_encoders(lvis):
-    """Two CLIPs agree far beyond chance; a CLIP and a shuffled one do not."""
-    X, Y = lvis["text_openai_vitb32"][:200], lvis["text_eva02_b16"][:200]
-    for score in compare_spaces(X, Y, permutations=39, halves=2):
-        assert score.adjusted_p_value == 0.025
-    order = np.random.default_rng(0).permutation(200)
-    assert all(score.p_value > 0.02 for score in compare_spaces(X, Y[order], permutations=199, halves=2))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", DEFAULT)
 def test_p_values_are_uniform_on_unrelated_rows(name):
@@ -54,19 +45,6 @@ def test_p_values_are_uniform_on_unrelated_rows(name):
     p = [compare_spaces(*pair(40, 5, 4, 0.0, seed), [name], permutations=39, halves=1)[0].p_value for seed in range(40)]
     assert 8 <= np.sum(np.array(p) <= 0.5) <= 32
     assert np.sum(np.array(p) <= 0.1) <= 12
-
-
-@pytest.mark.long
-def test_the_adjusted_p_value_pays_for_the_search():
-    """Under the null the best of twelve metrics is below .1 more often than one time in ten; corrected it is not."""
-    plain, adjusted = [], []
-    for seed in range(30):
-        scores = compare_spaces(*pair(40, 6, 5, 0.0, seed), list(BETWEEN_SPACES), permutations=39, halves=1)
-        plain.append(min(s.p_value for s in scores))
-        adjusted.append(min(s.adjusted_p_value for s in scores))
-        assert all(s.adjusted_p_value >= s.p_value - 1e-12 for s in scores)
-    assert np.mean(np.array(plain) <= 0.1) > np.mean(np.array(adjusted) <= 0.1)
-    assert np.sum(np.array(adjusted) <= 0.1) <= 9
 
 
 def test_the_null_of_cka_against_its_closed_form():
@@ -105,13 +83,6 @@ def test_held_out_correlations_see_through_saturation():
     assert cka.held_out is None
     X, Y = pair(400, 5, 5)
     assert compare_spaces(X, Y, ["cca"], permutations=2, halves=1)[0].held_out > 0.6
-
-
-def test_a_score_that_cannot_vary_is_no_evidence():
-    X, Y = np.random.default_rng(0).standard_normal((2, 20, 40))
-    (score,) = compare_spaces(X, Y, ["pwcca"], permutations=19, halves=2)
-    assert score.value == pytest.approx(1)
-    assert score.p_value == score.adjusted_p_value == 1
 
 
 def test_rows_are_drawn_only_when_asked():

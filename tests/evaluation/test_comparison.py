@@ -11,7 +11,7 @@ from congruence import Embeddings, OrthogonalMap, Space, compare_maps, evaluate
 from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError
 from congruence.evaluation.comparison import hits_at_k
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.metrics import recall_at_k
+from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k
 from congruence.splits import Split
 from congruence.synthetic import rigid_problem
 
@@ -309,3 +309,18 @@ def test_evaluate_against_another_map(here, tmp_path):
     assert page.count("Comparison with other maps") == 1
     assert f"{lines['cosine']['wins']} / {lines['cosine']['losses']}" in page
     assert "--set groups without --against" in here(*common, "--set", "groups=none").err
+
+
+def test_prompts_of_both_models_are_ensembled():
+    problem = rigid_problem(n=160, d_source=16, noise=0.3, random_state=2)
+    many, few = (OrthogonalMap().fit(problem.X[:n], problem.Y[:n]) for n in (100, 20))
+    ids = [f"t{i}" for i in range(60)]
+    rows = [{"text": Embeddings(side[100:], ids=ids)} for side in (problem.X, problem.Y)]
+    classes = {name: f"class {i % 20}" for i, name in enumerate(ids)}
+    found = compare_maps(many, few, *rows, prompt_labels=classes, draws=50, permutations=99, fitted_rows="keep")
+    line = found.get("cosine", "aligned text", "target text")
+    assert line.n == 20
+    names = list(classes.values())
+    for mapping, value in ((many, line.first), (few, line.second)):
+        sides = (ensemble_prompts(rows, names)[0] for rows in (mapping.transform(problem.X[100:]), problem.Y[100:]))
+        assert value == pytest.approx(paired_cosine(*sides))

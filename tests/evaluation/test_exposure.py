@@ -1,6 +1,7 @@
 """What a stranger reads: the attack, the protections and what they cost, the interval, the command."""
 
 import json
+from shlex import split
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from congruence.evaluation import measure_exposure
 from congruence.evaluation.exposure import _interval, link, protect
 from congruence.metrics import nearest
 from congruence.synthetic import rigid_problem, unimodal_problem
+
+COMMAND = split("lab exposure mine.npz:v --texts theirs.npz:v --ids ids --set draws=1")
 
 
 @pytest.fixture(scope="module")
@@ -179,19 +182,7 @@ def test_what_cannot_be_measured_is_said(problem):
 def test_the_command_reports_and_advises(here, tmp_path, problem):
     np.savez(tmp_path / "mine.npz", v=problem.X, ids=[f"t{k}" for k in range(240)])
     np.savez(tmp_path / "theirs.npz", v=problem.Y[::-1], ids=[f"t{k}" for k in range(240)][::-1])
-    command = [
-        "lab",
-        "exposure",
-        "mine.npz:v",
-        "--texts",
-        "theirs.npz:v",
-        "--ids",
-        "ids",
-        "--set",
-        "draws=2",
-        "--pairs",
-        "12",
-    ]
+    command = [*COMMAND, "--pairs", "12"]
     data = json.loads(here(*command, "--protect", "none", "--protect", "noise=3", "--json").out)["exposure"]
     assert [(line["protection"], line["pairs"]) for line in data] == [("none", 12), ("noise=3", 12)]
     assert data[0]["found"] > 0.9 > data[1]["found"]
@@ -206,19 +197,7 @@ def test_the_command_reads_labels_and_names_what_is_wrong(here, tmp_path, proble
         tmp_path / "mine.npz", v=np.repeat(problem.X[:40], 3, axis=0), label=np.repeat([f"t{k}" for k in range(40)], 3)
     )
     np.savez(tmp_path / "theirs.npz", v=problem.Y, ids=[f"t{k}" for k in range(240)])
-    command = [
-        "lab",
-        "exposure",
-        "mine.npz:v",
-        "--texts",
-        "theirs.npz:v",
-        "--ids",
-        "ids",
-        "--pairs",
-        "30",
-        "--set",
-        "draws=1",
-    ]
+    command = [*COMMAND, "--pairs", "30"]
     done = here(*command, "--labels", "mine.npz:label", "--json").ends(0)
     (line,) = json.loads(done.out)["exposure"]
     assert line["found"] > 0.9

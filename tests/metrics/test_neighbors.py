@@ -73,12 +73,6 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
     np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
 
 
-def testequal_rows_come_lowest_number_first():
-    for metric in METRICS:
-        table = nearest(np.ones((6, 3)), 3, metric=metric)
-        assert table.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
-
-
 @pytest.mark.parametrize("scale", [np.float32(1e30), np.float32(1e-30), 1e200, 1e-200])
 @pytest.mark.parametrize("metric", METRICS)
 def test_extreme_scales_change_nothing(scale, metric):
@@ -158,17 +152,6 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
         got = measure(A, B, k, metric=neighbors)
         assert type(got) is float
         assert got == pytest.approx(value, abs=1e-12)
-
-
-def test_a_small_case_by_hand():
-    # On a line, by distance: neighbors of 0, 1, 3, 7 and of the same points with the last brought near the first.
-    A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
-    assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
-    assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
-    assert mutual_knn(A, B, 2, metric="euclidean") == 0.5
-    assert lcs_knn(A, B, 2, metric="euclidean") == 1.0
-    assert edit_knn(A, B, 2, metric="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
-    assert cycle_knn(A, B, 2, metric="euclidean") == 0.75
 
 
 @pytest.mark.parametrize("measure", MEASURES)

@@ -79,9 +79,3 @@ def test_ties_count_as_close():
     assert min(p.min(), *(one.p_value.min() for one in found)) >= 1 / 40
     assert all(one.adjusted_p_value[3] == one.p_value[3] == 1 for one in found)
     assert all((one.adjusted_p_value >= one.p_value - 1e-12).all() for one in found)
-
-
-def test_the_smallest_p_value_is_one_of_the_pairings():
-    found = chance(np.array([5.0, 9.0]), np.tile([1.0, 0.0], (19, 1)), np.array([True, False]))
-    np.testing.assert_allclose(found.p_value, [1 / 20, 1])
-    np.testing.assert_allclose(found.adjusted_p_value, [1 / 20, 1])

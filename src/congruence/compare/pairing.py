@@ -53,7 +53,8 @@ class PairingReport:
     - ``alignment``: Mean cosine of held-out pairs after centering and rotation; ``null_mean``, ``null_sd`` of the same
       rows paired at random, and ``p_value``, the probability of an alignment at least this good if they are not paired.
     - ``share_wrong``: Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
-    - ``decided``, ``looks_paired``: Whether there were enough pairs for a conclusion, and whether a link was found; also True if there were too few pairs to test.
+    - ``decided``, ``looks_paired``: Whether there were enough pairs for a conclusion, and whether a link was found
+      (also True if there were too few pairs to test).
     - ``suspects``, ``suspect_probability``: Ids (or row numbers) of pairs that look wrong, most suspicious first.
     - ``state``: "paired", "shifted" (rows resemble others nearby more than their partners), "not paired", "cannot tell"
       (a link too weak to be detected may exist, or only one of the two tests found one), "too few".

@@ -19,7 +19,7 @@ from congruence.evaluation.scores import (
     LabelsById,
     RowsOfSide,
     Sides,
-    ensembled_prompts,
+    ensembled,
     labels_of,
     map_for,
     read_sides,
@@ -41,8 +41,7 @@ class Difference:
 
     - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"`` and ``"cosine"`` as in ``Score``;
       ``"recall_at_k"``: whether the query's own counterpart is among the k nearest; ``"overlap_at_k"``: the share of
-      the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving out the item
-      itself.
+      the k nearest rows of the target model's own vector, without the item itself, that the mapped vector finds too.
     - ``first``, ``second``: Mean score of each map over the queries; ``difference`` is positive if the first is better,
       and has an interval (``low``, ``high``) from a bootstrap over the groups.
     - ``p_value``: For the null hypothesis that the scores of the two maps are exchangeable within each group;
@@ -71,16 +70,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison(PlainData):
-    """Result of ``compare_maps``, plain data: one line per measure (retrieval and classification first), the confidence
-    level of the intervals, and notes a reader needs to interpret the numbers.
-    """
+    """Result of ``compare_maps``: one line per measure, the confidence level of the intervals, and notes."""
 
     rows: list[Difference]
     level: float
     notes: list[str] = field(default_factory=list)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
-        """Return one line; if there are several second maps, the line of the one named. KeyError if there is none."""
+        """Return one line; if there are several second maps, that of the one named."""
         for row in self.rows:
             same = (row.metric, row.query, row.against) == (metric, query, against)
             if same and second_name in (None, row.second_name):
@@ -119,24 +116,19 @@ def compare_maps(
         As for ``congruence.evaluate``, and ``labels`` and ``prompt_labels``. ``source`` is None for mapped rows.
     metrics : sequence of str, optional
         Measure only these (see ``Difference``); Holm's correction is then over fewer lines.
-    k : int, default=10
-        Number of neighbors for ``recall_at_k`` and ``overlap_at_k``, which need more rows than this.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
         Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a
         whole. Either queries with identical vectors, those with equal labels, by id or in the order of the source rows,
         or (None) each query on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
-        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout``
-        rule does not hold out. Use ``"keep"`` for new items, which the rule does not know.
-    draws, permutations : int
-        Number of bootstrap samples, and of permutations of the sign-flip test.
+        What to do with rows that a map's ``holdout`` rule does not hold out, so that it may have been fitted on them.
+        Use ``"keep"`` for new items, which the rule does not know.
 
     Notes
     -----
-    Hits of ungrouped queries are compared by McNemar's exact test; other scores, fractional hits under ties, and groups
-    by flipping the signs of the groups' sums (Dror et al. 2018). The maps and the gallery are fixed: the result is
-    about these two fitted maps and queries like these. To test whether a *method* is better, fit on several samples of
-    the anchors.
+    Hits of ungrouped queries are compared by McNemar's exact test; other scores, and groups, by flipping the signs of
+    the groups' sums (Dror et al. 2018). The result is about these two fitted maps and queries like these. To test
+    whether a *method* is better, fit on several samples of the anchors.
 
     Examples
     --------
@@ -155,9 +147,7 @@ def compare_maps(
     check_positive(draws, "draws", integer=True)
     check_positive(permutations, "permutations", integer=True)
     if not 0 < level < 1:
-        raise ParameterError(
-            argument="level", got=level, expected="a number between 0 and 1", fix="Pass `level=0.95`, for example."
-        )
+        raise ParameterError(argument="level", got=level, expected="a number between 0 and 1", fix="Pass `level=0.95`.")
     others: dict[str, Any] = {"B": B}
     if isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values()):
         others = {str(other): value for other, value in B.items()}
@@ -172,7 +162,7 @@ def compare_maps(
     label_of = _groups_by_id(groups, sides["source"] or sides["target"])
     sides, notes = _unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
     maps = [_mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
-    scored = _score(maps, sides, labels, k)
+    scored = _score(maps, {side: ensembled(items, prompt_labels) for side, items in sides.items()}, labels, k)
     measured = list(dict.fromkeys(name for scores in scored for name in scores.scores))
     missing = [name for name in metrics or () if name not in measured]
     if missing:
@@ -196,12 +186,9 @@ def compare_maps(
 
 @dataclass(frozen=True)
 class _MappedRows:
-    """The rows of a map to compare, by modality, and the target's rows that they are compared with, which a joint-space
-    map maps too; ``mapping`` is None for rows passed as already mapped.
-    """
+    """The mapped rows to compare, by modality, and the target's rows beside them, which a joint-space map maps too."""
 
     name: str
-    mapping: Map | None
     aligned: Mapping[str, Embeddings]
     target: Mapping[str, Embeddings]
 
@@ -273,11 +260,7 @@ def _mapped_rows(name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_
         raise InputError(
             f"The mapped rows of {name} may be of {', '.join(target)}.", "Pass them in a dict by modality."
         )
-    if prompt_labels is not None:
-        for side in (aligned, target):
-            if "text" in side:
-                side["text"] = ensembled_prompts(side["text"], prompt_labels)
-    return _MappedRows(name, map_or_rows if isinstance(map_or_rows, Map) else None, aligned, target)
+    return _MappedRows(name, ensembled(aligned, prompt_labels), ensembled(target, prompt_labels))
 
 
 def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Embeddings, known: Embeddings) -> None:
@@ -328,9 +311,7 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _Quer
 
 @dataclass(frozen=True)
 class _QueryScores:
-    """Scores (n, maps) by measure of the same queries under several maps; identical queries are found by the unmapped
-    ``vectors`` (n, d), or the target's.
-    """
+    """Scores (n, maps) by measure of the same queries, of these unmapped ``vectors``, under several maps."""
 
     query: str
     against: str

@@ -33,11 +33,9 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True)
 class TaskRecall(PlainData):
-    """Recall at 1 on the ``n`` items of one task. ``task`` is ``"replace"``, ``"add"``, ``"swap"``, one of the two
-    parts of swap (``"swap, order only"``, where both captions have the same words, and ``"swap, other words"``), or a
-    category (``CATEGORY_NAMES``). ``binary`` is the share of images nearer to their caption than to the wrong one
-    (chance 0.5), ``choice`` the same among ``options`` captions. Of ``ties`` items both captions have the same cosine;
-    the expectation of breaking them at random is reported.
+    """Recall at 1 on the ``n`` items of one task. ``binary`` is the share of images nearer to their caption than to the
+    wrong one (chance 0.5), ``choice`` the same among ``options`` captions. Of ``ties`` items both captions have the
+    same cosine; the expectation of breaking them at random is reported.
     """
 
     task: str
@@ -60,9 +58,8 @@ def sugarcrepe_recall(
     """Measure image-to-text recall at 1 by task: between a caption and a wrong one, and among these and distractors.
 
     ``image``, ``caption``, ``negative`` (n, d) are embeddings in one space of each item; ``options − 2`` captions of
-    other images are distractors (``distractors``). There is one entry per task: replace, add, swap; then the two parts
-    of swap (in 574 of 911 items both captions have the same words); then SugarCrepe's categories, for tasks with
-    several, with the distractors of the task.
+    other images are distractors. There is one entry per task: replace, add, swap; then the two parts of swap (``"swap,
+    order only"``, where both captions have the same words, and ``"swap, other words"``); then SugarCrepe's categories.
 
     Source: Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """
@@ -137,9 +134,8 @@ def _rows(
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw for each item ``options − 2`` captions of other images of its task: item numbers (n, options − 2). Their
-    texts differ from each other and from the item's own. The draw depends only on the seed and on the items in their
-    order, so that every model gets the same questions.
+    """Draw for each item ``options − 2`` captions of other images of its task, as item numbers (n, options − 2), whose
+    texts differ from each other and from the item's own: the same for every model.
     """
     check_seed(random_state)
     check_choices(options)
@@ -235,11 +231,10 @@ def recall_by_task(
     options: int = 5,
     random_state: int = 0,
 ) -> tuple[list[TaskRow], str | None]:
-    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors. ``image``
-    and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of one image, which ``groups`` names, are never distractors;
-    ``tasks`` are the kinds of the wrong captions, and ``texts`` (n, 1 + k) identify equal texts, by default those with
-    identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice`` is None because
-    there are too few captions of other images to draw.
+    """Measure recall at 1 by task: between a caption (n, d) and its wrong captions (n, k, d), and among these and
+    distractors, which are captions of another image by ``groups``; ``texts`` (n, 1 + k) identify equal texts, by
+    default those with identical vectors. Returns a row for each task by name, with "all" last, and a note if ``choice``
+    is None because there are too few captions to draw.
     """
     check_seed(random_state)
     check_choices(options)

@@ -26,8 +26,8 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Rows that replace the mapped ones in the controls: ``lengths`` (n,) from ``center`` (d,), which is the mean of
-    the compared rows too if ``in_sample``, in a rotated space of ``width`` ≥ d.
+    """Rows that replace the mapped ones: ``lengths`` (n,) from ``center`` (d,), which is the mean of the compared rows
+    too if ``in_sample``, in a rotated space of ``width`` ≥ d.
     """
 
     center: np.ndarray
@@ -47,9 +47,8 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows (n, d) after a random rotation about the means; None if the center is the only row. Each row
-        gets an independent uniform direction: an average over rows has the same expectation as with one Haar rotation,
-        at n·d per draw instead of d³, and varies less.
+        """Return the rows (n, d) after a random rotation about the means, None if the center is the only row.
+        Directions are independent: an average over rows has the same expectation as with one Haar rotation, for less.
         """
         if self._alone:
             return None
@@ -81,11 +80,9 @@ class Controls:
 
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     """Return the rows that replace the mapped rows of a map, set to their modality, in the two controls. The constant
-    is z ↦ μ_B. The random rotation of an ``OrthogonalMap`` is z ↦ μ_B + (z − μ_A) Q, the map itself with a Haar Q (a
-    random isometry or projection, if the widths differ); of another affine map f it is z ↦ μ_B + (f(z) − μ_B) Q, since
-    f may shrink what it adds to the mean. μ_A and μ_B are the means of the map's anchors; a map without means, and
-    nonlinear and joint-space maps, get those of the given (mapped) rows, so that the controls have more information
-    than the map.
+    is z ↦ μ_B. The random rotation of an ``OrthogonalMap`` is z ↦ μ_B + (z − μ_A) Q with a Haar Q; of another affine
+    map f it is z ↦ μ_B + (f(z) − μ_B) Q, since f may shrink what it adds to the mean. μ_A and μ_B are the means of the
+    map's anchors or, for maps without means, nonlinear and joint-space maps, those of the given (mapped) rows.
     """
     X, Y = np.asarray(X), np.asarray(Y)
     affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means

@@ -34,15 +34,12 @@ _RESAMPLES = 1000
 class Exposure(PlainData):
     """Share of a store that can be matched under one protection with one number of known pairs.
 
-    - ``by_pairs``: Share of the vectors of unknown texts whose nearest candidate is their own, with a map of the pairs
-      alone.
-    - ``found``: The same after refitting on mutual nearest neighbors, which may be lower; ``low``, ``high``: 95 %
-      interval.
+    - ``by_pairs``, ``found``: Share of the vectors of unknown texts whose nearest candidate is their own, with a map of
+      the pairs alone, and after refitting on mutual nearest neighbors; ``low``, ``high``: 95 % interval of ``found``,
+      ``values``: its value in each draw, ``chance``: by chance.
     - ``found_at_k``: Share whose own text is among the k nearest candidates.
-    - ``chance``: Value of ``found`` by chance; ``candidates``, ``n``: texts, and vectors searched for, averaged over
-      draws.
+    - ``candidates``, ``n``: Texts, and vectors searched for, averaged over draws.
     - ``search``: Share of the true nearest stored vectors that the owner's search still finds.
-    - ``values``: ``found`` in each draw.
     """
 
     protection: str
@@ -73,8 +70,7 @@ def measure_exposure(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> list[Exposure]:
-    """Measure how many stored vectors an outsider could match to their texts (``link``), by protection and number of
-    pairs.
+    """Measure how many stored vectors an outsider could match to their texts (``link``), by protection and pairs.
 
     It is a lower bound: an outsider may know more, have a more similar model, or use a better method. The interval
     resamples draws and vectors (Owen 2007) and is never narrower than Wilson's for one draw.
@@ -86,13 +82,11 @@ def measure_exposure(
     labels : mapping of str to str, optional
         Id of the text of each vector, by id, if they differ.
     queries : Embeddings or array_like, shape (q, d), optional
-        Queries by which the owner searches; by default stored vectors. They show what a protection costs.
+        Queries by which the owner searches; by default stored vectors.
     pairs : sequence of int
         Numbers of vectors whose texts are known; with 0, a map is searched without any.
     protections : sequence of str
         See ``protect``.
-    k : int
-        Length of the owner's result lists, and of ``found_at_k``.
     draws, rounds : int
         Number of random choices of the pairs, and most rounds of refining the map.
 
@@ -105,8 +99,8 @@ def measure_exposure(
     True
     """
     check_seed(random_state)
-    for value, name in ((k, "k"), (draws, "draws")):
-        check_positive(value, name, integer=True)
+    check_positive(k, "k", integer=True)
+    check_positive(draws, "draws", integer=True)
     check_positive(rounds, "rounds", integer=True, zero=True)
     rows, candidates = as_embeddings(store, "store"), as_embeddings(texts, "texts")
     own = _own_text(rows, candidates, None if labels is None else text_keys(labels))
@@ -115,9 +109,7 @@ def measure_exposure(
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(f"Got `pairs={p}`; expected 0, or at least 2.", "Pass `pairs=10`, for example.")
         if p >= len(X):
-            raise TooFewAnchorsError(
-                f"Got `pairs={p}` of {len(X)} vectors, so that none remain.", "Pass a smaller `pairs=…`."
-            )
+            raise TooFewAnchorsError(f"Got `pairs={p}` of {len(X)} vectors; none remain.", "Pass a smaller `pairs=…`.")
     if len(X) < k + 2:
         raise TooFewAnchorsError(f"Got {len(X)} vectors for `k={k}`.", f"Pass `k={max(len(X) - 2, 1)}` or less.")
     for spec in protections:
@@ -167,9 +159,8 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     """Return the row in ``texts`` of each stored vector's text."""
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
-            raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids.", "Pass `ids=…` for both, or `labels=…`."
-            )
+            found = f"Got {len(store)} vectors and {len(texts)} texts without ids."
+            raise ShapeError(found, "Pass `ids=…` for both, or `labels=…`.")
         return np.arange(len(store))
     names = id_texts(store.ids)
     if labels is not None:
@@ -246,11 +237,10 @@ class Linkage:
 def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
-    """Map a store (n, d) into the space of texts (m, e) with known pairs, and rank each row's own text there: with the
-    map from the pairs alone, and after up to ``rounds`` of refitting on mutual neighbors. The means of the whole store
-    and of all candidates are known without any pair, and are subtracted first. Similarities are corrected for hubs by
-    CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word translation without parallel data".
-    Without known rows the first map comes from ``congruence.UnpairedMap``.
+    """Map a store (n, d) into the space of texts (m, e) with known pairs, or by ``UnpairedMap``, and rank each
+    row's own text there: with this map, and after up to ``rounds`` of refitting on mutual neighbors by CSLS, as in
+    Conneau et al. (2018), "Word translation without parallel data". The means of the store and of all candidates, which
+    are known without any pair, are subtracted first.
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
@@ -319,10 +309,7 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
                 f"Got protection {part!r}.", f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
             )
         if name == "pca" and not (value == int(value) and value <= width):
-            raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}.",
-                f"Write `pca={max(width // 4, 1)}`, for example.",
-            )
+            raise ParameterError(f"Got protection {part!r} for width {width}.", f"Write `pca={max(width // 4, 1)}`.")
         steps.append((name, value))
     return steps
 

@@ -20,12 +20,7 @@ from congruence.errors import FileError, InputError
 
 @dataclass(frozen=True, eq=False)
 class Judgments:
-    """The relevant rows of an index for each query.
-
-    - ``rows``: For each query the relevant rows of the index, ascending; empty if there are none.
-    - ``grades``: Relevance grades of these rows, all positive.
-    - ``notes``: Judgments whose query or document does not exist.
-    """
+    """The relevant rows of an index for each query, ascending, their positive grades, and notes on other judgments."""
 
     rows: list[np.ndarray]
     grades: list[np.ndarray]
@@ -83,9 +78,7 @@ def judge(
     qrels: Mapping[str, Mapping[str, float]] | None = None,
     labels: tuple[Labels, Labels] | None = None,
 ) -> Judgments:
-    """Find the relevant rows of an index for each query: those with its id, or by ``qrels``, or of its class by
-    ``labels``.
-    """
+    """Find the relevant rows of an index for each query: with its id, or by ``qrels``, or of its class (``labels``)."""
     if qrels is not None and labels is not None:
         raise InputError("Got qrels and labels; expected one of the two.", "Leave out `qrels=…` or `labels=…`.")
     notes = []

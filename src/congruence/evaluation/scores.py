@@ -49,8 +49,8 @@ class Score:
       maps ``"recall_at_k"``, ``"mean_recall_at_1"``, ``"zero_shot"``, ``"cosine"``. With a correction for hubs the name
       ends in that of the correction.
     - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``.
-    - ``after``, ``before``: Score with the map, and with the unmapped vectors, if widths agree and it is meaningful.
-    - ``source``, ``target``: Scores of each model alone; the target's is the oracle.
+    - ``after``, ``before``, ``source``, ``target``: Score with the map, with the unmapped vectors, and of each model
+      alone (the target's is the oracle), as far as widths agree.
     - ``n``: Number of items (for a joint-space map: pairs, or queries).
     - ``chance``: Score of neighbors drawn at random.
     - ``control_constant``, ``control_random_rotation``: The cosine or distance with every mapped row replaced by the
@@ -97,7 +97,7 @@ class Scores(PlainData):
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return a table: scores before and after mapping, of each model alone, and by chance; then the notes."""
+        """Return a table of the scores, then the notes."""
         table: list[tuple[str, ...]] = [("score", "before", "after", "source", "target", "chance")]
         for row in self.rows:
             numbers = (row.before, row.after, row.source, row.target, row.chance)
@@ -108,9 +108,7 @@ class Scores(PlainData):
         return "\n".join([*lines, *self.notes])
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each score before and after mapping, with the target's own score and those of the controls, on ``ax`` or
-        new axes.
-        """
+        """Draw each score before and after mapping, with the target's own and the controls', on ``ax`` or new axes."""
         from congruence.plotting import draw_scores
 
         return draw_scores([asdict(row) for row in self.rows], ax, annotate=annotate)
@@ -135,27 +133,25 @@ def evaluate(
 ) -> Scores:
     """Score a map on embeddings from both models, within each modality and across modalities.
 
-    Rows are mapped in the map's own role: how the mean of a modality is read is the map's affair
-    (``congruence.maps.readout``). Joint-space maps are measured in their joint space: every modality of the source
-    against every modality of the target, matched by id within a modality and by class (or id) across modalities. Each
-    cosine is reported with two controls on the same rows, retrieval and classification with chance.
+    Rows are mapped in the map's own role (``congruence.maps.readout``). Joint-space maps are measured in their joint
+    space: every modality of the source against every modality of the target, matched by id within a modality and by
+    class (or id) across modalities. Each cosine is reported with two controls, retrieval and classification with
+    chance.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
         Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
-        missing; everything that the data allow is measured. Rows are paired by id, or by position if they have no ids.
+        missing. Rows are paired by id, or by position if they have no ids.
     modality : str, optional
-        Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality
-        the map was fitted on, else ``"other"``.
+        Modality of rows that are not in a mapping. By default the one they declare, else the map's, else ``"other"``.
     labels : mapping of str to str, optional
         Class of each image, by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
         Class of each text, by id, for several prompts per class, which are ensembled. By default a text's id is its
         class. For joint-space maps the label may also be the id of the image that a text describes.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Also measure retrieval and classification with a correction for hubs, whose query bank are the evaluated queries
-        (transductive). The names of these lines end in ``_csls`` or ``_qb_norm``.
+        Also measure retrieval and classification with a correction for hubs, with the evaluated queries as the bank.
 
     Source: Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
@@ -174,9 +170,7 @@ def evaluate(
         )
     covered = {}
     if isinstance(mapping, OrthogonalMap):
-        for m, items in sides["source"].items():
-            if m == "text" and prompt_labels is not None:
-                items = ensembled_prompts(items, prompt_labels)
+        for m, items in ensembled(sides["source"], prompt_labels).items():
             covered[m] = float(map_for(mapping, m).covered_share(items.vectors).mean())
     distances = ("cosine", "distance")  # they mean little without the controls, so they are last
     return Scores(sorted(rows, key=lambda row: row.metric in distances), covered, notes + bank_notes(variants[-1]))
@@ -186,9 +180,7 @@ def evaluate(
 
 
 def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: RowsOfSide, modality: str | None) -> Sides:
-    """Return rows by side and modality, after checking that they come from the spaces of all fitted ``models``;
-    ``source`` may be None without maps, and ``modality`` is that of rows not in a mapping.
-    """
+    """Return rows by side and modality, after checking that they come from the spaces of all fitted ``models``."""
     by_side: Sides
     if source is None:
         if models:
@@ -243,11 +235,14 @@ def _labeled_prompts(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddin
     return prompts.take(kept)
 
 
-def ensembled_prompts(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
-    """Return the ensemble of each class's prompts, with the classes as ids; prompts without a class are left out."""
-    prompts = _labeled_prompts(prompts, labels)
-    vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))
-    return Embeddings(vectors, ids=classes, space=prompts.space, allow_zero_rows=True)
+def ensembled(items: Mapping[str, Embeddings], labels: LabelsById) -> dict[str, Embeddings]:
+    """Return rows by modality, of labeled texts the ensemble of each class, with the classes as ids."""
+    items = dict(items)
+    if labels is not None and "text" in items:
+        prompts = _labeled_prompts(items["text"], labels)
+        vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))
+        items["text"] = Embeddings(vectors, ids=classes, space=prompts.space, allow_zero_rows=True)
+    return items
 
 
 MapT = TypeVar("MapT", bound=Map)
@@ -271,11 +266,7 @@ def _measure(
     mapping: Map, sides: Sides, labels: LabelsById, prompt_labels: LabelsById, variants: Sequence[Hubness | None]
 ) -> tuple[list[Score], list[str]]:
     """Compare mapped rows with the target's: the same items, and images with texts."""
-    sides = {side: dict(items) for side, items in sides.items()}
-    if prompt_labels is not None:
-        for side in sides.values():
-            if "text" in side:
-                side["text"] = ensembled_prompts(side["text"], prompt_labels)
+    sides = {side: ensembled(items, prompt_labels) for side, items in sides.items()}
     aligned = {
         m: with_vectors(items, map_for(mapping, m).transform(items.vectors)) for m, items in sides["source"].items()
     }
@@ -337,21 +328,19 @@ def _across(
         if m in ("image", "text")
     }
 
-    def accuracy(image: str, text: str, variant: Hubness | None) -> tuple[float | None, int]:
+    def case(image: str, text: str) -> tuple[_Keyed, _Keyed] | None:
         a, b = spaces.get((image, "image")), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
-            return None, 0
+            return None
         wanted = labels_of(a, labels)
         of_image, of_text = shared_codes(wanted, b.ids)
-        known = np.isin(of_image, of_text)
-        if not known.any():
+        if not np.isin(of_image, of_text).any():
             first = np.arange(1)
             raise InputError(
                 f"No image's class is among the texts ({name_rows(first, wanted)}, …; {name_rows(first, b.ids)}, …).",
                 "Pass `labels=…` whose values are ids of the texts.",
             )
-        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, hubness=variant)
-        return value, int(known.sum())
+        return _Keyed(a.vectors, of_image), _Keyed(b.vectors, of_text)
 
     rows = []
     for image, text, before in (
@@ -359,23 +348,12 @@ def _across(
         ("target", "aligned", ("target", "source")),
         ("aligned", "aligned", None),
     ):
-        for variant in variants:
-            after, n = accuracy(image, text, variant)
-            if after is None:
-                continue
-            rows.append(
-                Score(
-                    f"zero_shot{suffix(variant)}",
-                    f"{image} image",
-                    f"{text} text",
-                    after=after,
-                    before=accuracy(*before, variant)[0] if before else None,
-                    source=accuracy("source", "source", variant)[0],
-                    target=accuracy("target", "target", variant)[0],
-                    n=n,
-                    chance=1 / len(spaces[text, "text"]),
-                )
-            )
+        if (after := case(image, text)) is not None:
+            found = {"source": case("source", "source"), "target": case("target", "target")}
+            found["before"] = case(*before) if before else None
+            cases = {"after": after} | {column: both for column, both in found.items() if both is not None}
+            names = f"{image} image", f"{text} text"
+            rows += [_zero_shot(names, cases, variant, prompts=False) for variant in variants]
     return rows
 
 
@@ -429,9 +407,7 @@ def _measure_joint(
 def _keys(
     modalities: tuple[str, str], items: tuple[Embeddings, Embeddings], labels: LabelsById, prompt_labels: LabelsById
 ) -> Sequence[np.ndarray]:
-    """Return keys by which rows of two sides match, as integers: ids (or row numbers) within a modality; across
-    modalities classes or, without labels, ids.
-    """
+    """Return integer keys by which rows of two sides match: ids (or row numbers) or, across modalities, classes."""
 
     def classes(modality: str, rows: Embeddings) -> np.ndarray:
         if modality == "image":
@@ -455,7 +431,7 @@ def _cases(
     labels: LabelsById,
     prompt_labels: LabelsById,
 ) -> _Cases:
-    """Return the mapped and the unmapped rows, and those of each model alone, as far as widths and keys allow."""
+    """Return the rows for each column of ``Score``, as far as widths and keys allow."""
     ours, theirs = modalities
     raw = (sides["source"][ours], sides["target"][theirs])
     keys = _keys(modalities, raw, labels, prompt_labels)
@@ -487,7 +463,7 @@ def _line(
     chance: float | None = None,
     controls: Controls | None = None,
 ) -> Score:
-    """Return one score, computed for every case whose gallery has at least k rows, together with its controls."""
+    """Return one score, of every case whose gallery has at least k rows, with its controls."""
     values: dict[str, Any] = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
     if controls is not None:
         values |= {"control_constant": controls.constant, "control_random_rotation": controls.random_rotation}
@@ -560,11 +536,11 @@ def _recall(queries: _Keyed, gallery: _Keyed, k: int, hubness: Hubness | None) -
     return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k, hubness=hubness)
 
 
-def _zero_shot(names: tuple[str, ...], cases: _Cases, hubness: Hubness | None) -> Score:
-    """Return the accuracy of classifying images by prompts, averaged per class in the space of the comparison."""
+def _zero_shot(names: tuple[str, ...], cases: _Cases, hubness: Hubness | None, *, prompts: bool = True) -> Score:
+    """Return the accuracy of classifying images by texts, each class's ``prompts`` being ensembled first."""
 
     def accuracy(images: _Keyed, texts: _Keyed) -> float:
-        prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)
+        prototypes, classes = ensemble_prompts(texts.vectors, texts.keys) if prompts else texts
         known = np.isin(images.keys, classes)
         return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes, hubness=hubness)
 

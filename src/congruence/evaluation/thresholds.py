@@ -32,11 +32,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation(PlainData):
-    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped. ``value``
-    is the threshold to use instead. False-positive rates (the share of irrelevant pairs above the threshold) and recall
-    (of relevant pairs; None if none is known) are measured on queries that the translation was not fitted on: with the
-    old model, with mapped vectors and the old threshold (``_unchanged``), and with mapped vectors and ``value``, whose
-    95 % interval is from resampled queries.
+    """A threshold on the old model's scores, and the ``value`` to use instead when vectors are mapped. False-positive
+    rates (the share of irrelevant pairs above the threshold) and recall (of relevant pairs; None if none is known) are
+    measured on queries that the translation was not fitted on: with the old model, with mapped vectors and the old
+    threshold (``_unchanged``), and with mapped vectors and ``value``, whose 95 % interval is from resampled queries.
     """
 
     threshold: float
@@ -53,9 +52,7 @@ class Translation(PlainData):
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A monotone translation of scores, with the error rates measured for it: ``table`` (12, points) has the rows
-    ``COLUMNS``, the old scores strictly ascending.
-    """
+    """A monotone translation of scores, with its error rates: ``table`` (12, points) has the rows ``COLUMNS``."""
 
     table: np.ndarray
     n_queries: int
@@ -64,7 +61,8 @@ class Thresholds:
 
     def translate(self, threshold: float) -> Translation:
         """Return the translation of a cosine threshold of the old model."""
-        _check_number(threshold)
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
+            raise ParameterError(argument="threshold", got=threshold, expected="a number", fix="Pass `threshold=0.28`.")
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
@@ -92,7 +90,7 @@ class Thresholds:
         return [(rate, self.translate(float(np.interp(rate, fpr, old)))) for rate in rates if fpr[0] <= rate <= fpr[-1]]
 
     def describe(self) -> dict[str, float]:
-        """Return the counts, and the range of thresholds of the old model that can be translated, as plain data."""
+        """Return the counts, and the range of thresholds that can be translated, as plain data."""
         return {**self.facts(), "lowest": self.lowest, "highest": self.highest}
 
     def facts(self) -> dict[str, int]:
@@ -107,25 +105,11 @@ class Thresholds:
             raise TypeError("invalid counts of queries or pairs")
         if table.ndim != 2 or table.shape[0] != len(COLUMNS) or table.shape[1] < 2 or table.dtype != np.float64:
             raise ValueError("a table of thresholds of another form")
-        if not np.isfinite(table).all():
-            raise ValueError("thresholds with NaN or infinity")
-        if not (np.diff(table[0]) > 0).all() or not (np.diff(table[1]) >= 0).all():
+        if not (np.diff(table[0]) > 0).all() or not (np.diff(table[1]) >= 0).all() or not np.isfinite(table[:2]).all():
             raise ValueError("thresholds that are not monotone")
-        if (table[2:] < 0).any() or (table[2:] > 1).any():
+        if not ((table[2:] >= 0) & (table[2:] <= 1)).all():
             raise ValueError("rates outside 0 to 1")
         return cls(table, *counts)
-
-
-def _check_number(threshold: float) -> None:
-    """Check that a value is a finite number."""
-    if (
-        isinstance(threshold, bool)
-        or not isinstance(threshold, (int, float, np.integer, np.floating))
-        or not np.isfinite(threshold)
-    ):
-        raise ParameterError(
-            argument="threshold", got=threshold, expected="a number", fix="Pass `threshold=0.28`, for example."
-        )
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,8 +131,8 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``. ``new`` and ``old`` are queries
-    (m, d) and rows of the index (n, d). Without ``judgments`` all pairs are irrelevant.
+    """Fit and cross-validate a translation from ``new`` and ``old`` queries (m, d) and rows of the index (n, d).
+    Without ``judgments`` all pairs are irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)

@@ -104,12 +104,11 @@ class Dissimilarities:
         return out
 
     def ranks(self, ordered: Array) -> Array:
-        """Return for each pair the number of ``ordered`` distances below minus the number above: twice the average
-        rank, centered.
-        """
-        return self.condensed(lambda values: self._excess(ordered, values))
+        """Return the ``excess`` of all distances."""
+        return self.condensed(lambda values: self.excess(ordered, values))
 
-    def _excess(self, ordered: Array, values: Array) -> Array:
+    def excess(self, ordered: Array, values: Array) -> Array:
+        """Return the number of distances below minus the number above: twice the average rank, centered."""
         xp = self.xp
         order = xp.argsort(values, stable=False)  # adjacent lookups access adjacent memory
         lookups = values[order]
@@ -121,12 +120,26 @@ class Dissimilarities:
         return out
 
 
+def _ordered(side: Dissimilarities, name: str) -> Array:
+    """Return the sorted distances of a side, after checking that they differ."""
+    ordered = side.sorted()
+    _check_varies(ordered[0], ordered[-1], side.tie, name)
+    return ordered
+
+
+def _spearman(X: Dissimilarities, Y: Dissimilarities) -> float:
+    a, b = _ordered(X, "X"), _ordered(Y, "Y")
+    xy = xx = yy = 0.0
+    for (_, u), (_, v) in zip(X.blocks(), Y.blocks(), strict=True):  # two vectors of ranks would double the memory
+        p, q = X.excess(a, u), Y.excess(b, v)
+        xy, xx, yy = xy + float(p @ q), xx + float(p @ p), yy + float(q @ q)
+    return xy / np.sqrt(xx) / np.sqrt(yy)
+
+
 def _compared(side: Dissimilarities, compare: str, name: str) -> Array:
     """Return the vector of a side whose cosine or rank correlation with the other's is the result."""
-    if compare in ("spearman", "kendall"):
-        ordered = side.sorted()
-        _check_varies(ordered[0], ordered[-1], side.tie, name)
-        return side.ranks(ordered)
+    if compare == "kendall":
+        return side.ranks(_ordered(side, name))
     vector = side.condensed()
     if compare == "pearson":
         _check_varies(side.xp.min(vector), side.xp.max(vector), side.tie, name)
@@ -179,7 +192,7 @@ def rsa(
 
     Notes
     -----
-    Memory: three condensed vectors of n(n − 1)/2 float64 and a block; ``"kendall"`` needs more, in SciPy.
+    Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs more, in SciPy.
 
     Source: Kriegeskorte, Mur and Bandettini (2008), "Representational similarity analysis – connecting the branches of
     systems neuroscience", Frontiers in Systems Neuroscience 2:4. Nili et al. (2014), "A toolbox for representational
@@ -195,14 +208,17 @@ def rsa(
         if n > MOST_ROWS:
             raise ShapeError(
                 f"Got {n} rows, above {MOST_ROWS}; memory grows with the number of pairs.",
-                f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 24 / 1e9:.1f} GB.",
+                f"Pass `max_rows={MOST_ROWS}`, or `max_rows={n}` for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
             )
     elif check_positive(max_rows, "max_rows", integer=True) < 3:
         raise ParameterError(argument="max_rows", got=max_rows, expected="at least 3")
     elif n > max_rows:
         rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
         A, B = A[rows], B[rows]
-    a, b = (_compared(Dissimilarities(side, rdm, name), compare, name) for side, name in ((A, "X"), (B, "Y")))
+    left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
+    if compare == "spearman":
+        return float(np.clip(_spearman(left, right), -1.0, 1.0))
+    a, b = _compared(left, compare, "X"), _compared(right, compare, "Y")
     if compare == "kendall":
         from scipy.stats import kendalltau
 

@@ -182,7 +182,7 @@ def test_thresholds_that_cannot_be_are_refused(bridge, known):
     with pytest.raises(ParameterError, match="fit_thresholds"):
         Bridge(bridge.map).translate(0.3)
     bridge.fit_thresholds(**known)
-    wrong = {1.5: "one from", -1.5: "one from", float("nan"): "a number", True: "a number", "0.3": "a number"}
+    wrong = {1.5: "one from", -1.5: "one from", float("nan"): "one from", True: "a number", "0.3": "a number"}
     for cut, says in wrong.items():
         with pytest.raises(ParameterError, match=f"expected {says}"):
             bridge.translate(cut)
