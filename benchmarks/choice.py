@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 import congruence
-from common import arguments, write_json
+from common import arguments, arrays, write_json
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
@@ -82,10 +82,9 @@ def lvis(name: str, folder: Path) -> World:
         "lvis-eva": ("text_eva02_b16", "LVIS → EVA-02 B/16"),
         "lvis-openai": ("text_openai_vitb16", "LVIS → OpenAI B/16"),
     }[name]
-    with np.load(folder / "lvis1203_clip.npz", allow_pickle=False) as data:
-        arrays = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
-    source, images = arrays["text_openai_vitb32"], arrays["image_openai_vitb32_avg5"]
-    return World(words, source, arrays[key], images, np.arange(len(source)), None, 303)
+    rows = {k: side.astype(np.float64) for k, side in arrays(folder / "lvis1203_clip.npz").items() if k != "names"}
+    source, images = rows["text_openai_vitb32"], rows["image_openai_vitb32_avg5"]
+    return World(words, source, rows[key], images, np.arange(len(source)), None, 303)
 
 
 def sample() -> World:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import arguments, write_json
+from common import arguments, arrays, write_json
 
 PAIRS = (10, 20, 50, 100, 200, 600, 1200)
 OTHER = {"photo": "text", "text": "photo"}
@@ -73,8 +73,7 @@ SAME |= {"water lilly": "water lily", "faces": ""}
 
 def worlds(folder: Path) -> list[World]:
     def load(name: str) -> Rows:
-        with np.load(folder / f"{name}.npz", allow_pickle=False) as data:
-            return {key: data[key] for key in data.files}
+        return arrays(folder / f"{name}.npz")
 
     clip, lvis, fashion = load("clip_rn50_vitb32"), load("lvis1203_clip"), load("fashionpedia1150_images")
     first = [plain_name(x) for x in clip["lvis_names"]]

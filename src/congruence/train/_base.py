@@ -66,7 +66,7 @@ def retrieval_score(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class HeadTrainer(HeadsMap):
+class HeadTrainer(HeadsMap, Schedule):
     """Base of the methods with two heads and a supervised loss on pairs, to which each method may add other terms.
 
     A subclass is a dataclass of its own parameters, and sets ``method`` and ``objective``.
@@ -124,20 +124,9 @@ class HeadTrainer(HeadsMap):
     batch_size: int = 32768
     pair_batch_size: int = 10000
     folds: int | None = None
-    max_steps: int = 2000
-    optimizer: str = "lion"
-    learning_rate: float = 1e-4
-    weight_decay: float = 1e-5
-    warmup: int = 0
-    schedule: str = "cosine"
-    clip: float | None = None
-    validate_every: int = 100
-    patience: int | None = None
-    log_every: int = 10
-    checkpoint_every: int = 200
-    precision: str = "float32"
-    device: str = "auto"
-    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        """Check nothing: as every estimator's, the parameters are checked by ``fit``."""
 
     def fit(
         self,

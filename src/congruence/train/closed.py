@@ -6,7 +6,7 @@ They are saved as themselves, and ``congruence.load`` returns the map of ``congr
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -92,6 +92,7 @@ class WeightedCCA(CCA):
         super().__init__(n_components, ridge, center, normalize, power)
 
 
+@dataclass(eq=False, repr=False)
 class CSA(ClosedForm):
     """Canonical similarity analysis as published: the score Σ ρ_i u_i v_i/(‖u‖‖v‖) of canonical directions u, v.
 
@@ -117,13 +118,10 @@ class CSA(ClosedForm):
     kind: ClassVar[str] = "heads"
     method: ClassVar[str] = "csa"
 
-    def __init__(
-        self, n_components: int | None = None, ridge: float = 0.0, center: bool = True, normalize: bool = True
-    ) -> None:
-        self.n_components = n_components
-        self.ridge = ridge
-        self.center = center
-        self.normalize = normalize
+    n_components: int | None = None
+    ridge: float = 0.0
+    center: bool = True
+    normalize: bool = True
 
     def _check_parameters(self) -> None:
         CCAMap(**self.get_params())._check_parameters()

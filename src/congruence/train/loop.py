@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Schedule:
     """Length, learning rate and other settings of a training run.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ class Choice(NamedTuple):
     hubness: str | None
 
 
+@dataclass(eq=False, repr=False)
 class SelfTrainedMap(ClosedForm):
     """Join two models by few pairs and two pools of unpaired rows, in closed form.
 
@@ -103,27 +105,14 @@ class SelfTrainedMap(ClosedForm):
     counts: ClassVar = ("n_components", "max_rounds", "max_rows", "folds")
     positive: ClassVar = ("temperature",)
 
-    choice_: Choice
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        matches: str = "auto",
-        max_rounds: int = 5,
-        temperature: float = 0.1,
-        hubness: str = "auto",
-        max_rows: int = 5000,
-        folds: int = 5,
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.matches = matches
-        self.max_rounds = max_rounds
-        self.temperature = temperature
-        self.hubness = hubness
-        self.max_rows = max_rows
-        self.folds = folds
-        self.random_state = random_state
+    n_components: int | None = None
+    matches: str = "auto"
+    max_rounds: int = 5
+    temperature: float = 0.1
+    hubness: str = "auto"
+    max_rows: int = 5000
+    folds: int = 5
+    random_state: int = 0
 
     def fit_data(self, data: TrainingData, choice: Choice | None = None) -> str:
         """Choose, unless a choice is given, and fit; return why the unpaired rows were not used, or an empty string."""
@@ -133,7 +122,7 @@ class SelfTrainedMap(ClosedForm):
             for pool, paired in ((data.unpaired_source, data.source), (data.unpaired_target, data.target))
         ]
         sides = [_Side(paired, pool) for paired, pool in zip((data.source, data.target), pools, strict=True)]
-        A, B, U, V = (*(side.pairs for side in sides), *(side.pool for side in sides))
+        (A, U), (B, V) = ((side.pairs, side.pool) for side in sides)
         why = ""
         evidence: dict[str, Any] = {}
         if choice is None and groups.max() + 1 < FEWEST_PAIRS:

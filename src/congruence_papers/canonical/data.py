@@ -324,6 +324,9 @@ def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     return mask
 
 
+# ------------------------------------------------------------------ data that replace the paper's
+
+
 @dataclass(frozen=True)
 class Heads:
     """Linear image and text heads into a joint space; see ``contrastive_heads``."""

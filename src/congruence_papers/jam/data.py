@@ -298,6 +298,8 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, depths: Seque
     return out
 
 
+# ------------------------------------------------------------------ data that replace the paper's
+
 #: Number of hash buckets for words and pairs of words, and the weight of a pair relative to a word.
 BUCKETS, PAIR = 8192, 0.7
 

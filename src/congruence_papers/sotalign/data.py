@@ -319,6 +319,8 @@ def _sizes(n: int) -> dict[str, object]:
     return sizes
 
 
+# ------------------------------------------------------------------ data that replace the paper's
+
 #: Names of the sample data of the semi-supervised experiments.
 SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 
