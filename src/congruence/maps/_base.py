@@ -268,7 +268,7 @@ class Map(ABC):
         check_scale(A, "X")
         check_scale(B, "Y")
         if not reset:
-            check_width(A.shape[1], self.n_features_in_, self._name())
+            check_width(A.shape[1], self.n_features_in_, type(self).__name__)
         self._check_columns(X, A, reset=reset)
         weights = None if sample_weight is None else _check_weights(sample_weight, len(A))
         used = len(A) if weights is None else int(np.count_nonzero(weights))
@@ -288,7 +288,7 @@ class Map(ABC):
         """Return rows to transform, checked; a tensor stays a tensor. Rows of zeros pass: nothing could name them."""
         self.check_fitted()
         A = check_native(X, "X")
-        check_width(A.shape[1], self.n_features_in_, self._name(), self.d_target, self.wrong_side)
+        check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
         # congruence.fit passes arrays without names of columns, so a data frame with names must not cause a warning.
         if "feature_names_in_" in vars(self):
             self._check_columns(X, A, reset=False)
@@ -302,7 +302,7 @@ class Map(ABC):
         return B
 
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
-        """Store or compare the number of columns and the names of a data frame's, by scikit-learn where it is loaded."""
+        """Store or compare the number of columns, and a data frame's names; by scikit-learn where it is loaded."""
         if reset:
             self.n_features_in_ = A.shape[1]
             self.__dict__.pop("feature_names_in_", None)
@@ -428,10 +428,6 @@ class Map(ABC):
         if not tensor:
             check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
         return mapped, "source"
-
-    def _name(self) -> str:
-        """Return the class that messages about the input name."""
-        return type(self).__name__
 
     def _check_side(self, side: str) -> None:
         if check_choice(side, ("source", "target"), "side") not in self.sides:
