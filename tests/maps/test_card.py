@@ -77,8 +77,8 @@ def test_the_card_s_example_maps_every_modality_to_rows_like_the_target_s(rotati
 
 def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(rotation, tmp_path):
     card = read(rotation, tmp_path)
-    image = "image (of 78 source rows, the target's estimated from the source's)"
-    assert f"means: audio (of 78 source rows), {image}, text (from the pairs)." in card
+    image = "image (of 78 old rows, the new one estimated from the old one)"
+    assert f"means: audio (of 78 old rows), {image}, text (from the pairs)." in card
     for words in ("The default modality is text.", "Pairing: the pairs belong together", "Held out: 12 pairs: "):
         assert words in card
 

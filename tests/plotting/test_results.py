@@ -86,7 +86,7 @@ def test_scores_stand_beside_the_target_and_the_controls():
     assert names(ax)[-1] == "cosine, mapped image → target image"
     assert {ends(row.before, row.after) for row in shown} == spans(ax)
     few = Scores([Score("recall_at_1", "aligned source image", "aligned target text", 0.5, chance=0.1, target=0.7)])
-    assert marks(few.plot(axes())) == {"chance, or a constant": [0.1], "target alone": [0.7], "mapped": [0.5]}
+    assert marks(few.plot(axes())) == {"chance, or a constant": [0.1], "new model alone": [0.7], "mapped": [0.5]}
 
 
 def test_matches_stand_beside_non_matches():

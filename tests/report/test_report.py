@@ -281,4 +281,4 @@ def test_the_source_is_the_measure_where_the_target_has_no_images(bundle):
     summary = summarize(mapping, half)
     row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
     assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["source"])
-    assert "in the source model itself" in summary["verdict"]["sentence"]
+    assert "in the old model itself" in summary["verdict"]["sentence"]

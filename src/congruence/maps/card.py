@@ -25,7 +25,7 @@ _MEANING = {
     "mean_directions": "directions added because the means of both models correspond",
     "mean_gain": "mean gain over all directions; 1 if none is damped",
     "is_isometry": "distances are preserved",
-    "is_projection": "the target is narrower, so directions are lost",
+    "is_projection": "the new space is narrower, so directions are lost",
     "alignment": "Procrustes correlation of the pairs the map was fitted on",
     "cross_validated_alignment": "mean cosine of held-out pairs, both sides centered, by maps of the other pairs",
     "modality": "modality of vectors if none is given",
@@ -33,8 +33,8 @@ _MEANING = {
     "shrinkage_used": "how directions with weak evidence are damped",
     "ridge_used": "penalty added to the sums of squares",
     "random_state": "seed",
-    "unpaired_source": "ids that only the source has, left out",
-    "unpaired_target": "ids that only the target has, left out",
+    "unpaired_source": "ids that only the old model has, left out",
+    "unpaired_target": "ids that only the new model has, left out",
     "zero_rows_left_out": "pairs with a row of zeros, left out",
     "identical_rows": "pairs that share a vector with another pair; they are held out together or not at all",
     "identical_groups": "groups of these pairs",
@@ -115,7 +115,7 @@ def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
     return [
         ["pairs found", str(record["matches"])],
         ["aligned", "yes" if record["found"] else "NO: do not use this map"],
-        ["left-out rows that two restarts map to the same target", agreement],
+        ["left-out rows that two restarts map to the same row", agreement],
         ["restarts", str(record["n_restarts"])],
     ]
 
@@ -123,7 +123,7 @@ def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
 def shown(mapping: Map) -> dict[str, str]:
     """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
     facts, scores, n_pairs = mapping.facts_, mapping.scores_, mapping.n_pairs_
-    entries = {"source": str(mapping.source_space_), "target": str(mapping.target_space_)}
+    entries = {"from": str(mapping.source_space_), "to": str(mapping.target_space_)}
     if isinstance(choice := scores.get("choice"), Mapping):
         entries["chosen"] = choice_line(choice)
     pairs = f"{n_pairs:,} pairs" if n_pairs else "an unknown number of pairs"
@@ -148,7 +148,7 @@ def shown(mapping: Map) -> dict[str, str]:
     # No cosine: it means little without its controls, which are in ``scores_``.
     labels = {
         "held_out_retrieval_at_1": "retrieval@1",
-        "held_out_retrieval_back_at_1": "target to source @1",
+        "held_out_retrieval_back_at_1": "second to first @1",
         "held_out_recall_at_10": "recall@10",
     }
     heldout = [f"{label} {scores[key]:.3f}" for key, label in labels.items() if scores.get(key) is not None]
@@ -179,7 +179,7 @@ def write_card(mapping: Map, title: str, text: list[str]) -> str:
         kind = f"{kind} refined with unpaired rows"
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
-    name = f"{mapping.source_space_.model or 'source'} → {mapping.target_space_.model or 'target'}"
+    name = f"{mapping.source_space_.model or 'old model'} → {mapping.target_space_.model or 'new model'}"
     lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
     sections: list[tuple[Callable[[Any], list[str]], Any]] = [
         (_display, mapping),
@@ -204,7 +204,7 @@ def write_card(mapping: Map, title: str, text: list[str]) -> str:
     if "held_out_cosine_constant" in numbers:
         lines += [
             "",
-            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
+            "Compare the cosine with its controls: `constant` puts every mapped row at the new model's mean, "
             "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
             "map.",
         ]
@@ -228,8 +228,8 @@ def _means(facts: Mapping[str, Any]) -> list[str]:
     known, mean_rows, described = facts.get("modalities") or (), facts.get("mean_rows", {}), []
     for name in known:
         count, target = mean_rows.get(name, (None, None))
-        origin = "from the pairs" if name not in mean_rows else f"of {count:,} source rows" if count else "given"
-        guessed = ", the target's estimated from the source's" if target == 0 else ""
+        origin = "from the pairs" if name not in mean_rows else f"of {count:,} old rows" if count else "given"
+        guessed = ", the new one estimated from the old one" if target == 0 else ""
         described.append(f"{name} ({origin}{guessed})")
     line = f"Modalities with means: {', '.join(described)}."
     if len(known) > 1 and facts.get("modality"):
@@ -277,7 +277,7 @@ def card_table(rows: list[list[str]]) -> list[str]:
 _METRICS = {
     "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance", "chance"),
     "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance", "chance"),
-    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant", "every row at the target's mean"),
+    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant", "every row at the new model's mean"),
 }
 
 

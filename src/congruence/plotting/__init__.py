@@ -121,7 +121,7 @@ def draw_kernel(
         ):
             x, y = zip(*shown, strict=True) if shown else ((), ())
             ax.plot(x, y, "o", color=COLOR[hue], markersize=size, alpha=alpha, label=label)
-        ax.set(xlim=span, ylim=span, xlabel="⟨f, g⟩ in the source", ylabel="⟨f̃, g̃⟩ in the target")
+        ax.set(xlim=span, ylim=span, xlabel="⟨f, g⟩ in the old model", ylabel="⟨f̃, g̃⟩ in the new one")
         tidy(ax)
     return ax
 
@@ -278,7 +278,7 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
         for name, label, color, marker in (
             ("control_random_rotation", "random rotation", "mid", "|"),
             ("before", "unmapped", "source", "o"),
-            ("target", "target alone", "target", "D"),
+            ("target", "new model alone", "target", "D"),
             ("after", "mapped", "after", "o"),
         ):
             _marks(ax, [row[name] for row in rows], label, color, marker=marker)

@@ -53,7 +53,7 @@ def summarize(
     """
     check_seed(random_state)
     if isinstance(mapping, HeadsMap):
-        problem = f"Got a joint-space map ({mapping.kind}); expected a map into the target's space."
+        problem = f"Got a joint-space map ({mapping.kind}); expected a map into the new model's space."
         raise ParameterError(problem, "Use summarize_training.")
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
@@ -76,7 +76,7 @@ def summarize(
         spectrum = {**values, "rank": int(mapping.rank_)}
     return {
         "version": __version__,
-        "title": f"{mapping.source_space_.model or 'source model'} → {mapping.target_space_.model or 'target model'}",
+        "title": f"{mapping.source_space_.model or 'old model'} → {mapping.target_space_.model or 'new model'}",
         "held_out": unseen is not bundle,
         "verdict": _verdict(scores, unseen is not bundle),
         "facts": _facts(mapping, source, target),
@@ -131,7 +131,7 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     retrieval = [row for row in scores.rows if row.metric == "retrieval"]
     parts, reached, rule = [], None, ""
     if main is not None and own:  # both modalities are given
-        reached, model = main.after / own, "target" if main.target else "source"
+        reached, model = main.after / own, "new" if main.target else "old"
         rule = f"accuracy of mapped vectors relative to the {model} model's own"
         kind = "a mapped image finds its text" if main.query == "aligned image" else "an image finds its mapped text"
         parts.append(
@@ -162,7 +162,7 @@ def _in_parentheses(row: Score) -> str:
 
 def _facts(mapping: Map, source: Side, target: Side) -> list[list[str]]:
     facts = []
-    for name, side, space in (("Source", source, mapping.source_space_), ("Target", target, mapping.target_space_)):
+    for name, side, space in (("Old model", source, mapping.source_space_), ("New model", target, mapping.target_space_)):
         dim = next((rows.dim for rows in side.values()), space.dim)
         facts.append([name, f"{space.model or 'unnamed'}, {dim}-d"])
     facts.append(["Map", type(mapping).__name__])

@@ -86,7 +86,7 @@ def summarize_training(
     """
     check_seed(random_state)
     if not isinstance(mapping, HeadsMap):
-        problem = f"Got a map into the target's space ({mapping.kind}); expected a joint-space map."
+        problem = f"Got a map into the new model's space ({mapping.kind}); expected a joint-space map."
         raise ParameterError(problem, "Use summarize.")
     _check_options(negatives, {"groups": groups, "tasks": tasks, "texts": texts}, items, pictures)
     check_positive(options, "options", integer=True)
@@ -141,7 +141,7 @@ def summarize_training(
     between = _retrieval(V, T, data)
     return {
         "version": __version__,
-        "title": f"{mapping.source_space_.model or 'source model'} + {mapping.target_space_.model or 'target model'}",
+        "title": f"{mapping.source_space_.model or 'first model'} + {mapping.target_space_.model or 'second model'}",
         "note": note,
         "held_out": heldout,
         "where": _MEASURED_ON["held out" if heldout else "all" if records_split(mapping) else "unknown"],
@@ -293,8 +293,8 @@ def _facts(mapping: HeadsMap) -> list[list[str]]:
     method = str(recorded.get("method", mapping.kind))
     widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
     out = [
-        ["Source", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
-        ["Target", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
+        ["First model", f"{mapping.source_space_.model or 'unnamed'}, {mapping.n_features_in_}-d"],
+        ["Second model", f"{mapping.target_space_.model or 'unnamed'}, {mapping.d_target}-d"],
         ["Method", method + (f", loss {parameters['loss']}" if "loss" in parameters else "")],
         ["Widths, to the joint space", " → ".join(widths)],
     ]
