@@ -40,7 +40,7 @@ class TwoWay:
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
-        return self.fitted_back or self._inverse.for_modality(modality).for_role(ROLES["queries"])
+        return (self.fitted_back or self._inverse.for_modality(modality)).for_role(ROLES["queries"])
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
         """Return the map with the means of a further modality; the same map if it keeps no means."""
