@@ -568,6 +568,9 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
         assert "re-embed afterward" in result["detail"]
         with pytest.raises(errors.ParameterError, match="check --json"):
             migration.plan(certificate={"verdict": 3})
+        for old in ("source", "old"):  # as in the folder of a check, and as its command prints it
+            checks = migration.plan(certificate={**other, "facts": {old: "another model"}}).checks
+            assert "another model" in next(one["detail"] for one in checks if one["check"] == "certificate's models")
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
