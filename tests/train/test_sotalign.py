@@ -218,7 +218,7 @@ def test_what_is_refused(world):
     method, loose = paper(**QUICK), {"unpaired": (U, V)}
     for error, words, rows, options in (
         (errors.InputError, "unpaired rows of one side", (X, Y), {"unpaired": (U, None)}),
-        (errors.ShapeError, "width 18 beside paired", (X, Y), {"unpaired": (V, U)}),
+        (errors.ShapeError, "unpaired", (X, Y), {"unpaired": (V, U)}),
         (errors.ShapeError, None, (X, Y[:-1]), loose),
         (errors.TooFewAnchorsError, None, (X[:1], Y[:1]), loose),
         (errors.NotFiniteError, None, (np.where(X > 0.9, np.nan, X), Y), loose),

@@ -176,7 +176,7 @@ def test_bad_parameters(problem, mapping):
         next(start(problem, mapping).batches(0))
     with pytest.raises(ShapeError, match="order returned"):
         next(start(problem, mapping, order=lambda view: np.zeros(3)).batches(5))
-    with pytest.raises(ParameterError, match="A ProcrustesHeads"):
+    with pytest.raises(ParameterError, match="kind procrustes"):
         start(problem, ProcrustesHeads().fit(problem.source_images, problem.target_images))
     with pytest.raises(InputError, match="no measured stage"):
         start(problem, mapping).plot()

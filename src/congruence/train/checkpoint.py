@@ -201,7 +201,8 @@ def named_folder(place: Path) -> Iterator[Path]:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise OutputExistsError(f"Got a file at {place}, not a folder.", "Pass another `checkpoint=…`.") from None
+        problem = f"Got a file at {place} for checkpoints, not a folder."
+        raise OutputExistsError(problem, "Pass another `checkpoint=…`.") from None
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
     with locked(place, _IN_USE.format(place)):
