@@ -205,7 +205,9 @@ class AnchorFolds:
     def _total(self, name: str, kept: Sequence[int], *, gram: bool = False, exchanged: bool = False) -> CrossMoments:
         key = name, gram, exchanged
         if key not in self._sums:
-            X, Y = (side[name] for side in (self._tables.source, self._tables.target)[:: -1 if exchanged else 1])
+            X, Y = self._tables.source[name], self._tables.target[name]
+            if exchanged:
+                X, Y = Y, X
             each = [self._fold == part for part in range(int(self._fold.max()) + 1)]
             self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=gram) for rows in each]
         return CrossMoments.total([self._sums[key][part] for part in kept])
