@@ -179,7 +179,8 @@ def numbers_digest(config: Mapping[str, object]) -> str:
     """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported
     to be.
     """
-    content = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
+    names = ("kind", "parameters", "facts", "scores", "role", "readout", "weights_sha256")
+    content = {name: config.get(name) for name in names}
     for side in ("source_space", "target_space"):
         space = config.get(side)
         content[side] = {k: v for k, v in space.items() if k not in _NAMES} if isinstance(space, Mapping) else space

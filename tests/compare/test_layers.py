@@ -124,6 +124,8 @@ def test_bad_input_names_the_layer():
         compare_layers({"first": X[0], "middle": broken}, Y)
     with pytest.raises(errors.ShapeError, match=r"80 rows of layer '0' of X and 79 rows of layer '1' of Y"):
         compare_layers(X, [Y[0], Y[1][:-1]])
+    with pytest.raises(errors.InputError, match=r"layer '1' of Y"):
+        compare_layers(X, [Y[0], np.ones((80, 3))], permutations=1)
     with pytest.raises(errors.ShapeError, match=r"layer '0' of X"):
         compare_layers([np.arange(80.0)], Y)
     with pytest.raises(errors.DtypeError, match=r"layer 'names' of X"):

@@ -38,6 +38,14 @@ def test_related_spaces_stand_out_and_unrelated_ones_do_not():
     assert min(score.adjusted_p_value for score in compare_spaces(X, Y, permutations=99, halves=2)) > 0.01
 
 
+def test_real_encoders(lvis):
+    """Two CLIPs agree far beyond chance; a CLIP and a shuffled one do not."""
+    X, Y = lvis["text_openai_vitb32"][:200], lvis["text_eva02_b16"][:200]
+    assert all(score.adjusted_p_value == 0.025 for score in compare_spaces(X, Y, permutations=39, halves=2))
+    order = np.random.default_rng(0).permutation(200)
+    assert all(score.p_value > 0.02 for score in compare_spaces(X, Y[order], permutations=199, halves=2))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", DEFAULT)
 def test_p_values_are_uniform_on_unrelated_rows(name):

@@ -445,7 +445,7 @@ def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, m
 
 
 def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(mapping, tmp_path):
-    for space, match in [(Space("new", dim=D), "this map's new model"), (Space("third", dim=D), "third")]:
+    for space, match in [(Space("new", dim=D), "to which this map leads"), (Space("third", dim=D), "third")]:
         made = table(space=space)
         with pytest.raises(errors.SpaceMismatchError, match=match):
             begin(made, mapping, tmp_path).run()
@@ -568,6 +568,9 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
         assert "re-embed afterward" in result["detail"]
         with pytest.raises(errors.ParameterError, match="check --json"):
             migration.plan(certificate={"verdict": 3})
+        for old in ("source", "old"):  # as in the folder of a check, and as its command prints it
+            checks = migration.plan(certificate={**other, "facts": {old: "another model"}}).checks
+            assert "another model" in next(one["detail"] for one in checks if one["check"] == "certificate's models")
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):

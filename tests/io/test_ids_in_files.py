@@ -283,3 +283,10 @@ def test_half_a_character_and_an_empty_text_are_no_ids(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(IdError):
         read_embeddings(f"{tmp_path / name}:v" if name == "a.jsonl" else tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".lance", ".npz"])
+def test_ids_that_differ_by_a_nul_at_the_end_are_different(suffix, tmp_path):
+    ids = [f"{k // 2}{chr(0) * (k % 2)}" for k in range(40)]
+    path = (save_packed if suffix == ".npz" else save)(tmp_path / f"a{suffix}", ids)
+    assert read_embeddings(path).ids.tolist() == ids

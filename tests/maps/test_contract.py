@@ -93,12 +93,14 @@ def test_parameters_are_searched_and_outputs_named_by_scikit_learns_tools(proble
     assert found.best_params_["orthogonalmap__center"] in (True, False)
     mapping = LinearMap().fit(frame, problem.Y).set_output(transform="pandas")
     assert mapping.feature_names_in_.tolist() == list("abcdef")
+    mixed = LinearMap().fit(frame.rename(columns={"a": 0}), problem.Y)  # not all names are text: as an array's
+    assert not hasattr(mixed, "feature_names_in_")
     assert mapping.transform(frame).columns.tolist() == mapping.get_feature_names_out().tolist()
     assert clone(mapping).fit(frame, problem.Y).transform(frame).columns[0] == "linearmap0"
     assert isinstance(mapping.transform_embeddings(problem.X), Embeddings)
     with config_context(transform_output="pandas"):
         assert isinstance(LinearMap().fit_transform(frame, problem.Y), pd.DataFrame)
-    with pytest.raises(ValueError, match="same order"):
+    with pytest.raises(errors.InputError, match="same order"):
         mapping.transform(frame[list("fedcba")])
     with pytest.raises(NotFittedError) as caught:
         LinearMap().transform(problem.X)

@@ -259,7 +259,7 @@ def test_a_frame_is_not_taken_for_a_map_nor_a_map_for_a_frame(saved, tmp_path):
     with pytest.raises(errors.ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
         congruence.load(saved)
     rows = world(n=20)
-    with pytest.raises(errors.CorruptFileError, match=r"not a frame\. Pass a frame\. Or load it with"):
+    with pytest.raises(errors.CorruptFileError, match=r"not a frame\. Load it with .congruence\.load"):
         CanonicalFrame.load(OrthogonalMap().fit(rows["a"], rows["b"]).save(tmp_path / "map"))
 
 

@@ -51,6 +51,7 @@ def test_a_name_edited_by_hand_is_no_damage(saved):
     [
         ("facts.n_pairs", 61), ("scores.held_out_retrieval_at_1", 0.99), ("parameters.center", False), ("kind", "cca"),
         ("target_space.normalized", True), ("source_space.modality", "text"), ("weights_sha256", "0" * 64),
+        ("role", "query"), ("readout", {}),
     ],
 )  # fmt: skip
 def test_numbers_edited_by_hand_are_refused(saved, where, value):

@@ -30,6 +30,12 @@ def recall(mapping, heldout, k=1):
     return recalls(mapping.transform(heldout[0]), mapping.transform_target(heldout[1]))[f"mean@{k}"]
 
 
+@pytest.mark.parametrize(("head", "pair_loss"), [("linear", "siglip"), ("mlp", "infonce")])
+def test_sail_learns_from_pairs(world, head, pair_loss):
+    mapping = SAIL(head=head, pair_loss=pair_loss, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
+    assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("teacher", ["cca", "procrustes", "contrastive"])
 @pytest.mark.parametrize("divergence", ["klot", "infonce", "cka"])

@@ -136,7 +136,7 @@ def as_matrix(
         fix = "Pass more rows, or read another key or column."
         raise ShapeError(f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.", fix)
     if n < min_rows:
-        problem = f"Got {n} sample{'s'[: n != 1]} of {name}; expected at least {min_rows}."
+        problem = f"Got {n} sample{'' if n == 1 else 's'} of {name}; expected at least {min_rows}."
         raise TooFewAnchorsError(problem, "Pass more rows.")
     if A.dtype.kind != "f":
         A = A.astype(np.float64)

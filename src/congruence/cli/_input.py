@@ -236,7 +236,7 @@ def _as_typed(value: str, option: Any) -> str:
             return f"{entry[1]}=…"
         try:
             return ",".join(map(str, ast.literal_eval(value)))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, TypeError, ValueError):
             form = _FORM.match(getattr(option, "help", None) or "")
             return form[0] if form else ""
     if value[:1] in ("'", '"') and not re.search(r"\s", value):

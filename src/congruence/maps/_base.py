@@ -302,19 +302,31 @@ class Map(ABC):
         return B
 
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
-        """Store or compare the number of columns, and a data frame's names; by scikit-learn where it is loaded."""
+        """Store or compare the number of columns and, of a data frame, their names; in scikit-learn's words."""
+        names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
+        if not all(isinstance(name, str) for name in names):
+            names = []
+        fitted = [] if reset else list(vars(self).get("feature_names_in_", ()))
         if reset:
             self.n_features_in_ = A.shape[1]
             self.__dict__.pop("feature_names_in_", None)
-        names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
-        fitted = vars(self).get("feature_names_in_")
-        validation = sys.modules.get("sklearn.utils.validation")
-        if validation is not None and (names or fitted is not None):
-            validation.validate_data(self, X, reset=reset, skip_check_array=True)
-        elif reset and names and all(isinstance(name, str) for name in names):
-            self.feature_names_in_ = np.array(names, dtype=object)
-        elif fitted is not None and names and names != list(fitted):
-            raise InputError("Got columns of other names, or in another order, than fitted.", "Pass those of the fit.")
+            if names:
+                self.feature_names_in_ = np.array(names, dtype=object)
+        elif fitted and not names:
+            kind = type(self).__name__
+            problem = f"X does not have valid feature names, but {kind} was fitted with feature names"
+            warnings.warn(problem, UserWarning, stacklevel=4)
+        elif fitted and names != fitted:
+            lines = ["The feature names should match those that were passed during fit."]
+            for title, odd in (
+                ("Feature names unseen at fit time:", sorted({*names} - {*fitted})),
+                ("Feature names seen at fit time, yet now missing:", sorted({*fitted} - {*names})),
+            ):
+                if odd:
+                    lines += [title, *(f"- {name}" for name in odd[:5]), *["- ..."] * (len(odd) > 5)]
+            if len(lines) == 1:
+                lines.append("Feature names must be in the same order as they were in fit.")
+            raise InputError("\n".join([*lines, ""]), "Pass the columns of the fit.")
 
     def _compute(self, function: Callable[[Array], Array], rows: Array, given: RowsLike, name: str) -> Array:
         """Apply a function to checked rows, and return finite results in the dtype of the rows as given."""

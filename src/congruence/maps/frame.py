@@ -413,7 +413,7 @@ class CanonicalFrame:
         """Load a frame saved with ``save``. Nothing in the folder is executed."""
         arrays, config = persist.read_folder(path)
         if (kind := config.get("kind")) != cls.kind:
-            fix = ("Pass a frame.", "Load it with `congruence.load`.")
+            fix = ("Load it with `congruence.load`.", "Pass a frame.")
             raise CorruptFileError(f"Got a map of kind {kind!r} in {path}, not a frame.", fix)
         with refuse_damage("frame", path):
             persist.check_parameters(cls, config["parameters"])

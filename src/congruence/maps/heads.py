@@ -129,8 +129,9 @@ class HeadsMap(Map):
             joint, width = ends["source"][1], ends[side][0]
             for name, expected in ((side, (width, joint)), (f"decode_{side}", (joint, width))):
                 if (got := ends.get(name, expected)) != expected:
-                    problem = f"Got {name} from {got[0]} to {got[1]} dimensions."
-                    raise ShapeError(problem, f"Pass one from {expected[0]} to {expected[1]}.")
+                    ours, wanted = (f"{a} to {b}" for a, b in (got, expected))
+                    problem = f"The {name} layers lead from {ours} dimensions; expected {wanted}."
+                    raise ShapeError(problem, "Let both heads lead to one joint space, and decoders back.")
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
         self.n_features_in_, self._joint_width = ends["source"]  # type: ignore[assignment]

@@ -359,8 +359,8 @@ class OrthogonalMap(AffineMap):
         self.facts_ |= {"alignment": alignment, "shrinkage_strength_used": strength}
         if d_source > d_target:
             problem = (
-                f"The new model has {d_target} dimensions, the old one {d_source}: the map is a projection, which "
-                f"loses {d_source - d_target} dimensions and is no isometry."
+                f"The map leads from {d_source} to {d_target} dimensions: it is a projection, which loses "
+                f"{d_source - d_target} dimensions and is no isometry."
             )
             warnings.warn(ProjectionWarning(problem, "Exchange the two models to keep distances."), stacklevel=3)
         if shrinkage == "full" and svd.rank < len(gains) and not self.identity:

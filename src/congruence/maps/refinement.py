@@ -291,7 +291,7 @@ class _Rounds:
         gallery = np.concatenate([self.target, normalize_rows(Y - self.means[1].astype(Y.dtype))])
         similarity = queries @ gallery.T
         own = similarity[np.arange(len(X)), len(self.target) + np.arange(len(X))]
-        above, equal = ((compared(similarity, own[:, None])).sum(axis=1) for compared in (np.greater, np.equal))
+        above, equal = (similarity > own[:, None]).sum(axis=1), (similarity == own[:, None]).sum(axis=1)
         return own, 1 + above + (equal - 1) / 2
 
     def _mapped(self, mapping: OrthogonalMap, X: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ OFFSET = 0.5
 
 
 class Product(NamedTuple):
-    """A map of rows without their mean, and its transpose."""
+    """A map of rows without their mean, and the map back."""
 
     forward: Callable[[np.ndarray], np.ndarray]
     backward: Callable[[np.ndarray], np.ndarray]
@@ -102,12 +102,6 @@ class FittedPairs:
                 self._solved[center] = svd, float(svd.s.sum() / size) if size else 0.0
         return self._solved[center]
 
-    def span(self) -> np.ndarray | None:
-        """Return a basis of the source rows' span, (d_source, n), in which ridge regression is the same, or None."""
-        if np.count_nonzero(self._which) >= self._pairs[0].shape[1]:
-            return None
-        return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
-
     def _thin(self, center: bool) -> tuple[CrossSVD, float]:
         """Return ``solved`` from the rows, if there are fewer pairs than dimensions."""
         a, b = self.means if center else (0.0, 0.0)
@@ -146,11 +140,9 @@ def left_out(
 def product(candidate: Candidate, kept: FittedPairs) -> Product:
     """Fit a candidate, and return how it maps rows without their mean."""
     if candidate.method != "orthogonal":
-        fitted: Any = make_map(candidate.method, **candidate.parameters)
-        basis = kept.span()
-        fitted.solve(kept.X @ basis if basis is not None else kept.X, kept.Y)
-        coef = fitted.coef_ if basis is None else basis @ fitted.coef_
-        return Product(lambda rows: rows @ coef, lambda rows: rows @ coef.T)
+        there = _coefficients(candidate, kept.X, kept.Y)
+        # Such a map has no inverse: what maps back is fitted back.
+        return Product(lambda rows: rows @ there, lambda rows: rows @ _coefficients(candidate, kept.Y, kept.X))
     given = OrthogonalMap(**candidate.parameters)
     svd, alignment = kept.solved(given.center)
     if given.identity:
@@ -171,6 +163,15 @@ def product(candidate: Candidate, kept: FittedPairs) -> Product:
         return lambda rows: (rows @ left * gains) @ right + (0 if more is None else rows @ more)
 
     return Product(turned(svd.U, svd.Vt, extra), turned(svd.Vt.T, svd.U.T, None if extra is None else extra.T))
+
+
+def _coefficients(candidate: Candidate, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Return the matrix of a linear candidate fitted on rows; of wide ones in their span, in which it is the same."""
+    fitted: Any = make_map(candidate.method, **candidate.parameters)
+    if len(X) >= X.shape[1]:
+        return np.asarray(fitted.solve(X, Y).coef_)
+    basis = np.linalg.qr(X.T.astype(np.float64))[0]
+    return np.asarray(basis @ fitted.solve(X @ basis, Y).coef_)
 
 
 #: Minimum number of different pairs for cross-validation; with fewer, the preferred map is taken without comparison.

@@ -197,3 +197,12 @@ def test_a_damaged_bridge_is_one_error(tmp_path, mapping, change):
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CorruptFileError):
         Bridge.load(path)
+
+
+def test_numbers_of_the_map_inside_that_were_edited_by_hand_are_refused(tmp_path, mapping):
+    path = Bridge(mapping).save(tmp_path / "bridge")
+    config = json.loads((path / "config.json").read_text())
+    config["facts"]["map"]["facts"]["n_pairs"] += 1
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CorruptFileError, match="edited by hand"):
+        Bridge.load(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from certify_data import sides, tables
 
-from congruence import LinearMap, fit, load
+from congruence import Bridge, LinearMap, fit, load
 from congruence.compare.origins import judge
 from congruence.errors import ModalityError, ParameterError
 from congruence.linalg.distribution import kind_name
@@ -49,8 +49,10 @@ def test_a_linear_map_is_certified_with_the_map_back_that_a_fit_of_exchanged_sid
     anchors, queries = sides(problem, np.arange(120)), sides(problem, np.arange(120, 220))
     found = certify(*anchors, "linear", queries=queries)
     assert found.fitted == ["image"]
-    back = LinearMap().fit(anchors[1]["image"].vectors, anchors[0]["image"].vectors)
-    expected = recall_at_k(back.transform(queries[1]["text"].vectors), queries[0]["image"].vectors, range(100), 1)
+    back = fit(anchors[1]["image"], anchors[0]["image"], method="linear", check=False)
+    asked = Bridge(back).transform(queries[1]["text"].vectors)  # read as queries
+    assert not np.array_equal(asked, Bridge(back).transform(queries[1]["text"].vectors, role="plain"))
+    expected = recall_at_k(asked, queries[0]["image"].vectors, range(100), 1)
     assert found.strategies["recall@1"]["queries"].value == pytest.approx(expected)
     assert "not for the certified map" in found.theory[0]["sentence"]
     assert "--method linear" in found.how_to_fit

@@ -40,7 +40,7 @@ class TwoWay:
 
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
-        return self.fitted_back or self._inverse.for_modality(modality).for_role(ROLES["queries"])
+        return (self.fitted_back or self._inverse.for_modality(modality)).for_role(ROLES["queries"])
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
         """Return the map with the means of a further modality; the same map if it keeps no means."""
@@ -205,7 +205,9 @@ class AnchorFolds:
     def _total(self, name: str, kept: Sequence[int], *, gram: bool = False, exchanged: bool = False) -> CrossMoments:
         key = name, gram, exchanged
         if key not in self._sums:
-            X, Y = (side[name] for side in (self._tables.source, self._tables.target)[:: -1 if exchanged else 1])
+            X, Y = self._tables.source[name], self._tables.target[name]
+            if exchanged:
+                X, Y = Y, X
             each = [self._fold == part for part in range(int(self._fold.max()) + 1)]
             self._sums[key] = [CrossMoments.of(X[rows], Y[rows], gram=gram) for rows in each]
         return CrossMoments.total([self._sums[key][part] for part in kept])

@@ -81,7 +81,8 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
         content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
-        content |= {side: facts.get(side, "") for side in ("source", "target")}
+        for side, name in (("source", "old"), ("target", "new")):  # as in Python and in a folder, and as printed
+            content[side] = facts.get(side, facts.get(name, ""))
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
