@@ -21,19 +21,18 @@ _COSTS = {**ACTIONS, "progressive": "map, re-embed {}"}
 _NEXT = {
     "map": (
         "passes",
-        "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
+        "fit the map ({fit}), write the mapped store (congruence transform), and query it with the new model.",
     ),
     "queries": (
         "passes",
-        "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source model's "
-        "space.",
+        "fit the map ({fit}), leave the store as it is, and map each query of the new model to the old model's space.",
     ),
     "progressive": (
         "passes",
         "fit the map ({fit}), and run congruence migrate with it, then reembed with --share {share}.",
     ),
-    "collect": ("partial", "encode more items with both models, and certify again."),
-    "re-embed": ("fails", "encode the store again with the target model."),
+    "collect": ("partial", "encode more items with both models, and check again."),
+    "re-embed": ("fails", "encode the store again with the new model."),
     "keep": ("", "leave store and queries as they are."),
 }
 

@@ -151,7 +151,7 @@ def judge(
 ) -> Verdict:
     """Apply the rule, and count in what share of draws it recommends each action."""
     if pairing.decided and not pairing.looks_paired:
-        advice = "Check that both files list the same items in the same order, or pass ids."
+        advice = "Check that both files list the same items in the same order, or pair them by id."
         headline, reason = f"collect {curve.n} anchors again", f"{pairing.sentence} {advice}"
         return Verdict("collect", curve.n, headline, reason, {"collect": 1.0})
 
@@ -225,16 +225,16 @@ _WORDS = {
     ),
     "keep, by lists": (
         ACTIONS["keep"],
-        "{got}. Mapping does not bring the results closer to those of the target model.",
+        "{got}. Mapping does not bring the results closer to those of the new model.",
     ),
     "keep": (
         ACTIONS["keep"],
-        "{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after mapping: "
+        "{named} is {keep:.3f} with the old model, {best:.3f} with the new model and {mapped:.3f} after mapping: "
         "changing the model gains nothing.",
     ),
     "keep, target unknown": (
         ACTIONS["keep"],
-        "{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is "
+        "{named} is {keep:.3f} with the old model and {mapped:.3f} after mapping; the score after re-embedding is "
         "unknown.",
     ),
 }
@@ -257,7 +257,7 @@ def _in_words(
         strategy = "queries"
     mapped, keep, best = max(values[strategy], 0.0), values.get("keep"), values.get("re-embed")
     old = "" if keep is None else f" (old model: {keep:.3f})"
-    kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
+    kept = f", {mapped / best:.0%} of the new model's {best:.3f}" if best and not of_lists else ""
     got = f"{named} is {mapped:.3f} after mapping{kept}{old}"
     if of_lists:  # state the share of identical results, which is easier to understand than the graded score
         got = (
